@@ -1,0 +1,41 @@
+"""Errors that are written for the person at the keyboard.
+
+- `ConfigError`: a value is wrong; carries the dotted key, the value and the remedy.
+  - `InfeasiblePlan`: every value is right alone, but the combination cannot exist. A sweep turns it into a row.
+- `UsageError`: what was asked for cannot be done here (no `sbatch`, folder in use); carries the remedy.
+"""
+
+from __future__ import annotations
+
+
+class TrisweepError(Exception):
+    """Base of every error that the command line prints as one message, with exit code 2.
+
+    Not a ValueError: pydantic would swallow those into a ValidationError of its own.
+    """
+
+
+class ConfigError(TrisweepError):
+    """A configuration value is wrong. Message: `key = value: what is wrong. What to do.`"""
+
+    def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
+        self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
+        super().__init__(f"{key} = {value!r}: {problem}. {remedy}")
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
+        return type(self), (self.key, self.value, self.problem, self.remedy)
+
+
+class InfeasiblePlan(ConfigError):
+    """The values are legal one by one, but no device layout satisfies them together."""
+
+
+class UsageError(TrisweepError):
+    """The request is well formed but cannot be carried out here."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem, self.remedy = problem, remedy
+        super().__init__(f"{problem}. {remedy}")
+
+    def __reduce__(self) -> tuple[type[UsageError], tuple[str, str]]:
+        return type(self), (self.problem, self.remedy)

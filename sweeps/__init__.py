@@ -1,0 +1,1 @@
+"""Which points to run: trials, grids and the choice of what is worth measuring."""

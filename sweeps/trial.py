@@ -1,0 +1,84 @@
+"""A trial is one point of a sweep: an experiment with its estimate, or the reason why it cannot exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from conf.schema import Experiment, Frozen, SweepSpec, TrackingSpec, Value
+from train_core.costs import Estimate
+from train_core.trial_folder import TrialFolder, write_atomically
+
+
+class Trial(Frozen):
+    """One point of a sweep.
+
+    Attributes:
+        trial_id: its folder's name and its row in every table; unique in the sweep.
+        point: the values that set it apart, by dotted key.
+        experiment: None when the combination cannot exist.
+        estimate: None likewise.
+        infeasible_reason: why it cannot exist or does not fit; None when it can run.
+        selected: it is among those to measure.
+        is_baseline: scaling efficiency is stated against it.
+    """
+
+    trial_id: str
+    point: dict[str, Value]
+    experiment: Experiment | None
+    estimate: Estimate | None
+    infeasible_reason: str | None
+    selected: bool
+    is_baseline: bool
+
+
+class SweepRecord(Frozen):
+    """`sweep.json`: everything about one sweep that is known before it runs.
+
+    Attributes:
+        mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
+            `plan` holds the full-size points, which are predicted only.
+        plan: the full-size points on the target cluster, in order.
+        trials: the points that this sweep measures or marks infeasible.
+    """
+
+    name: str
+    mode: Literal["cluster", "proxy"]
+    spec: SweepSpec
+    tracking: TrackingSpec
+    git_sha: str
+    created: float
+    plan: Annotated[tuple[Trial, ...], Field(strict=False)]
+    trials: Annotated[tuple[Trial, ...], Field(strict=False)]
+
+
+class SweepFolder:
+    """One sweep on disk.
+
+    sweep.json      the `SweepRecord`
+    sweep.lock      held (flock) by the one process that plans, submits or watches
+    trials/ID/      one `TrialFolder` for every trial that was submitted
+    code/           the code as it was when the sweep was submitted
+    report.md, report.csv, report.html
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.record = self.path / "sweep.json"
+        self.lock = self.path / "sweep.lock"
+        self.trials = self.path / "trials"
+        self.code = self.path / "code"
+
+    def trial(self, trial_id: str) -> TrialFolder:
+        return TrialFolder(self.trials / trial_id)
+
+    def report(self, suffix: Literal["md", "csv", "html"]) -> Path:
+        return self.path / f"report.{suffix}"
+
+    def write_record(self, record: SweepRecord) -> None:
+        write_atomically(self.record, record.model_dump_json(indent=1))
+
+    def read_record(self) -> SweepRecord:
+        return SweepRecord.model_validate_json(self.record.read_text())

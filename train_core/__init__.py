@@ -1,0 +1,1 @@
+"""One training step, twice: computed on paper (`costs`, no torch) and run on devices (`train`)."""

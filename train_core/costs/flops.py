@@ -1,0 +1,48 @@
+"""Floating-point operations of one step. Two functions, two names: what the step needs, and what the hardware does."""
+
+from __future__ import annotations
+
+from conf.schema import ModelSpec, Recompute
+
+FLOPS_FORMULA = "matmul-full-square-v1"
+"""Id of the convention below: matrix products only, attention scores counted in full (not halved for causality)."""
+
+
+def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
+    """Matrix products of one layer's forward pass: qkv, scores, weighted values, projection, feed-forward.
+
+    Source: arXiv 2205.05198, appendix A: 24 b s h^2 (1 + s / 6h) where ffn_hidden_size = 4h.
+    """
+    b, s, h, f = num_sequences, model.seq_length, model.hidden_size, model.ffn_hidden_size
+    return b * s * (8 * h * h + 4 * h * f) + attention_core_forward_flops(model, num_sequences)
+
+
+def attention_core_forward_flops(model: ModelSpec, num_sequences: int) -> int:
+    """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats."""
+    return 4 * num_sequences * model.seq_length**2 * model.hidden_size
+
+
+def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:
+    """The output projection onto the vocabulary."""
+    return 2 * num_sequences * model.seq_length * model.hidden_size * model.vocab_size
+
+
+def model_flops(model: ModelSpec, num_sequences: int) -> int:
+    """Forward and backward of one step over all devices; backward costs twice the forward.
+
+    Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
+    """
+    return 3 * (model.num_layers * layer_forward_flops(model, num_sequences) + head_forward_flops(model, num_sequences))
+
+
+def hardware_flops(model: ModelSpec, num_sequences: int, recompute: Recompute) -> int:
+    """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
+
+    Source: arXiv 2104.04473, equation 3 (full); arXiv 2205.05198, equation 8 (selective).
+    """
+    repeated = {
+        "none": 0,
+        "selective": attention_core_forward_flops(model, num_sequences),
+        "full": layer_forward_flops(model, num_sequences),
+    }[recompute]
+    return model_flops(model, num_sequences) + model.num_layers * repeated

@@ -1,0 +1,128 @@
+"""How a trial ended, and what it measured. No torch here: submitter and reports read these types too."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from conf.schema import Count, Frozen, NonNegative, Positive
+
+
+class Outcome(StrEnum):
+    """How a trial stands. All but PENDING and RUNNING are final."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    TIMED_OUT = "TIMED_OUT"
+    NODE_FAILED = "NODE_FAILED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    INFEASIBLE = "INFEASIBLE"
+
+    @property
+    def is_final(self) -> bool:
+        return self not in (Outcome.PENDING, Outcome.RUNNING)
+
+
+class StepMetrics(Frozen):
+    """One line of `metrics.jsonl`, appended by rank 0 after each optimizer step.
+
+    Attributes:
+        step: 1 for the first.
+        step_seconds: the slowest rank's.
+        warmup: the step is left out of the measurement.
+        time: seconds since the epoch.
+    """
+
+    step: Count
+    num_steps: Count
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    step_seconds: Positive
+    tokens_per_second: Positive
+    model_flops_per_second_per_device: Positive
+    warmup: bool
+    time: float
+
+
+class Performance(Frozen):
+    """What was measured over the timed steps of one completed trial. Names are shared with `costs.Estimate`.
+
+    Attributes:
+        step_seconds: median over the timed steps of the slowest rank's time; `..._min` and `..._max` are its spread.
+        num_devices: physical devices in use: GPUs, or on a CPU the cores that the ranks shared.
+        model_flops: floating-point operations that one step needs, all devices together.
+        hardware_flops: the same plus recomputation.
+        peak_flops_per_second: dense peak of one device.
+        peak_source: data sheet, or `measured` in the same run.
+        model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
+        peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
+        losses: one for every step, warm-up included.
+    """
+
+    step_seconds: Positive
+    step_seconds_min: Positive
+    step_seconds_max: Positive
+    num_timed_steps: Count
+    num_devices: Count
+    tokens_per_second: Positive
+    model_flops: Positive
+    hardware_flops: Positive
+    flops_formula: str
+    model_flops_per_second_per_device: Positive
+    hardware_flops_per_second_per_device: Positive
+    peak_flops_per_second: Positive
+    peak_source: str
+    model_flops_utilization: NonNegative
+    hardware_flops_utilization: NonNegative
+    peak_memory_bytes: Annotated[tuple[int, ...], Field(strict=False)]
+    losses: Annotated[tuple[float, ...], Field(strict=False)]
+    final_loss: float
+    num_parameters: Count
+
+
+class Environment(Frozen):
+    """Where a measurement was made."""
+
+    hostname: str
+    device: str
+    backend: str
+    torch_version: str
+    python_version: str
+    git_sha: str
+    num_cores: Count
+
+
+class Measurement(Frozen):
+    """`measurement.json`: how one trial ended, and, when it completed, what it measured.
+
+    Attributes:
+        cause: one sentence for people; empty when the trial completed.
+        failing_rank: the rank that failed first, where one is known.
+        traceback: that rank's traceback.
+    """
+
+    fingerprint: str
+    outcome: Annotated[Outcome, Field(strict=False)]
+    cause: str
+    failing_rank: int | None
+    traceback: str | None
+    performance: Performance | None
+    environment: Environment | None
+    started: float
+    ended: float
+
+
+class RankFailure(Frozen):
+    """`failures/rank-N.json`: left by a rank that caught its own exception, before it exits."""
+
+    rank: int
+    outcome: Annotated[Outcome, Field(strict=False)]
+    cause: str
+    traceback: str
+    time: float

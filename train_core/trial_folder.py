@@ -1,0 +1,125 @@
+"""The trial folder: the contract between the trainer, the launcher and the results. Every file name in it is here."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from conf.schema import Experiment
+from train_core.measurement import Measurement, RankFailure, StepMetrics
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class TrialFolder:
+    """One trial on disk.
+
+    trial.json          the experiment and where the trial belongs; written by the launcher before it submits
+    submission.json     Slurm's or the local executor's job ids; written by the launcher
+    heartbeat           touched by rank 0 at every step
+    metrics.jsonl       one `StepMetrics` a line, appended by rank 0
+    failures/           one `RankFailure` for every rank that caught its own exception
+    measurement.json    a `Measurement`, once the trial has ended
+    running.lock        held (flock) by the job while it runs on this machine
+    logs/               standard output and error of the job and of every rank
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.trial = self.path / "trial.json"
+        self.submission = self.path / "submission.json"
+        self.heartbeat = self.path / "heartbeat"
+        self.metrics = self.path / "metrics.jsonl"
+        self.failures = self.path / "failures"
+        self.measurement = self.path / "measurement.json"
+        self.running_lock = self.path / "running.lock"
+        self.logs = self.path / "logs"
+
+    def write_trial(self, trial: dict[str, Any]) -> None:
+        """`trial` holds at least `experiment`, the experiment as plain values."""
+        write_atomically(self.trial, json.dumps(trial, indent=1))
+
+    def read_experiment(self) -> Experiment:
+        return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
+
+    def clear_results(self) -> None:
+        """Forget what an earlier attempt left, so that a new one starts clean."""
+        for path in (self.metrics, self.heartbeat, self.measurement, *self.failures.glob("rank-*.json")):
+            path.unlink(missing_ok=True)
+
+    def append_metrics(self, metrics: StepMetrics) -> None:
+        with self.metrics.open("a") as file:
+            file.write(metrics.model_dump_json() + "\n")
+        self.heartbeat.touch()
+
+    def read_metrics(self) -> list[StepMetrics]:
+        """All whole lines; a last line still being written, or torn by a kill, is left out."""
+        if not self.metrics.exists():
+            return []
+        parsed = (_parsed(StepMetrics, line) for line in self.metrics.read_text(errors="replace").splitlines())
+        return [metrics for metrics in parsed if metrics]
+
+    def write_failure(self, failure: RankFailure) -> None:
+        write_atomically(self.failures / f"rank-{failure.rank:05d}.json", failure.model_dump_json(indent=1))
+
+    def read_failures(self) -> list[RankFailure]:
+        """Earliest first."""
+        parsed = (_parsed(RankFailure, path.read_text()) for path in self.failures.glob("rank-*.json"))
+        return sorted((failure for failure in parsed if failure), key=lambda failure: failure.time)
+
+    def write_measurement(self, measurement: Measurement) -> None:
+        write_atomically(self.measurement, measurement.model_dump_json(indent=1))
+
+    def read_measurement(self) -> Measurement | None:
+        """None when the trial has not ended, or when its file was corrupt and has been put aside."""
+        if not self.measurement.exists():
+            return None
+        measurement = _parsed(Measurement, self.measurement.read_text(errors="replace"))
+        if measurement is None:
+            self.measurement.rename(self.quarantined_name())
+        return measurement
+
+    def quarantined_name(self) -> Path:
+        return self.path / f"measurement.corrupt-{int(time.time())}.json"
+
+    def quarantined(self) -> list[Path]:
+        """Corrupt measurement files that were put aside."""
+        return sorted(self.path.glob("measurement.corrupt-*.json"))
+
+    def last_log_line(self) -> str:
+        """The last line of the newest log that has one."""
+        logs = [path for path in self.logs.glob("**/*") if path.suffix in (".out", ".err", ".log")]
+        for path in sorted(logs, key=lambda log: log.stat().st_mtime, reverse=True):
+            lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+            if lines:
+                return lines[-1].strip()
+        return ""
+
+
+def _parsed(model: type[Model], text: str) -> Model | None:
+    try:
+        return model.model_validate_json(text)
+    except ValidationError:
+        return None
