@@ -1,1 +1,1 @@
-"""What to run: YAML groups (values), `schema` (names, types, units, invariants), `load` (Hydra compose to a checked value)."""
+"""What to run: YAML groups (values), `schema` (names, types, units, invariants), `load` (compose and check)."""

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import Settings, Value
+from conf.schema import ClusterSpec, Settings, Value
 
 CONF_DIR = Path(__file__).resolve().parent
 Tree = dict[str, Any]
@@ -45,7 +45,7 @@ def compose_tree(overrides: Sequence[str] = ()) -> Tree:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             composed = compose("config", overrides=[_grouped(override) for override in overrides])
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _explained(error, overrides) from None
 
 
@@ -55,7 +55,16 @@ def load(overrides: Sequence[str] = ()) -> Settings:
     Raises:
         ConfigError: names the dotted key, its value and the remedy.
     """
-    return checked(Settings, compose_tree(overrides))
+    return settings_of(compose_tree(overrides))
+
+
+def settings_of(tree: Tree) -> Settings:
+    """A composed tree, validated; `parallel.world_size: null` becomes every device of the cluster."""
+    parallel, cluster = tree.get("parallel"), tree.get("cluster")
+    if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
+        whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
+        tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
+    return checked(Settings, tree)
 
 
 def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
@@ -84,9 +93,23 @@ def with_values(tree: Tree, values: Mapping[str, Value]) -> Tree:
     return changed
 
 
+def value_at(tree: Tree, dotted: str) -> Value:
+    """The plain value at a dotted key; None where there is none."""
+    node: Any = tree
+    for part in dotted.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return None if isinstance(node, dict | list) else node
+
+
 def _grouped(override: str) -> str:
-    """`sweep=175b` adds a group that the root does not list by default, which Hydra spells with a plus."""
-    return f"+{override}" if override.startswith("sweep=") else override
+    """`sweep=175b` adds a group that the root does not list by default, which Hydra spells with a plus.
+
+    A group's option is quoted if it is all digits, or Hydra would take it for a number.
+    """
+    key, _, option = override.partition("=")
+    if option.isdigit() and (CONF_DIR / key).is_dir():
+        override = f"{key}='{option}'"
+    return f"+{override}" if key == "sweep" else override
 
 
 def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -116,7 +139,9 @@ def _explained(error: Exception, overrides: Sequence[str]) -> ConfigError:
         known = [*_dotted_keys(compose_tree()), *groups]
         return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, known))
     shown = next((o for o in overrides if o in text), " ".join(overrides))
-    return ConfigError("override", shown, text[:300], "Overrides look like cluster=frontier or batch.micro_batch_size=2.")
+    return ConfigError(
+        "override", shown, text[:300], "Overrides look like cluster=frontier or batch.micro_batch_size=2."
+    )
 
 
 def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:

@@ -96,7 +96,7 @@ class LinkSpec(Frozen):
 
 
 class ClusterSpec(Frozen):
-    """Nodes of equal devices. `links` go from the closest tier to the widest; the last one spans the cluster."""
+    """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider."""
 
     name: Name
     num_nodes: Count
@@ -109,7 +109,7 @@ class ClusterSpec(Frozen):
         return self.num_nodes * self.devices_per_node
 
     def link_spanning(self, num_devices: int) -> LinkSpec:
-        """The closest tier whose blocks hold `num_devices` consecutive devices."""
+        """The closest tier whose blocks hold `num_devices` consecutive devices, else the widest."""
         return next((link for link in self.links if link.num_devices >= num_devices), self.links[-1])
 
     @model_validator(mode="after")
@@ -126,7 +126,8 @@ class ParallelPlan(Frozen):
     """How one model is laid over the devices. The data-parallel size follows from `world_size`.
 
     Attributes:
-        world_size: ranks of the job, one per device (on a CPU, ranks share the cores).
+        world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null stands for every
+            device of the cluster.
         sequence_parallel: shard LayerNorm and residual activations over the tensor-parallel ranks.
         zero_stage: 0 keeps the optimizer state on every data-parallel rank, 1 shards it.
         recompute: activations recomputed in backward: none, selective (attention core), full (whole layer).

@@ -1,0 +1,82 @@
+# Every target installs what it needs into .venv the first time. `make help` lists them.
+#
+#   CLUSTER=frontier      a file in conf/cluster/: submit to Slurm at full size
+#   DRY_RUN=1             print the points, the requests and the sbatch text; submit nothing
+#   OVERRIDES="a=b c=d"   further Hydra overrides
+#   OPTIONS="--here"      further options of the command
+#   TORCH=site            use the Python's own torch instead of installing one
+#   PYTHON=python3.12     the interpreter of the environment (3.11 or newer)
+
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+TRISWEEP := $(BIN)/trisweep
+CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(OVERRIDES)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check format ui slurm-up slurm-down clean
+
+help: ## list the targets
+	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{sub(/%/, "NAME", $$1); printf "  %-14s %s\n", $$1, $$2}' Makefile
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $(PYTHON) is older. Use make PYTHON=python3.12 ..." >&2; exit 2; }
+ifeq ($(TORCH),site)
+	@$(PYTHON) -c 'import torch' 2>/dev/null || \
+	  { echo "TORCH=site: $(PYTHON) cannot import torch. Load its module first, or leave TORCH out." >&2; exit 2; }
+endif
+	$(PYTHON) -m venv $(if $(filter site,$(TORCH)),--system-site-packages) .venv
+
+.venv/.installed: pyproject.toml constraints.txt constraints-torch.txt | .venv/bin/python
+	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
+	@touch $@
+
+setup: .venv/.installed ## install into .venv; the command is then .venv/bin/trisweep
+
+plan-%: setup ## predict every point of a sweep on paper
+	@$(TRISWEEP) plan $* $(CHOICE) $(OPTIONS)
+
+sweep-%: setup ## plan, measure and report a sweep: on Slurm with CLUSTER=, else its proxy on this machine
+	@$(TRISWEEP) sweep $* $(CHOICE) $(if $(DRY_RUN),--dry-run) $(OPTIONS)
+
+status-%: setup ## every trial: state, cause of failure, last log line
+	@$(TRISWEEP) status $* $(CHOICE) $(OPTIONS)
+
+report-%: setup ## write the report and import into MLflow
+	@$(TRISWEEP) report $* $(CHOICE) $(OPTIONS)
+
+cancel-%: setup ## end what is queued or running
+	@$(TRISWEEP) cancel $* $(CHOICE) $(OPTIONS)
+
+ui: setup ## open the MLflow UI on loopback
+	@$(TRISWEEP) ui $(CHOICE) $(OPTIONS)
+
+test: check ## check, then run every test, on a real Slurm too
+	$(BIN)/python -m pytest
+
+check: .venv/.installed-dev ## lint, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.installed-dev ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+slurm-up: ## start the Slurm test cluster on this machine (root, Debian)
+	@tests/slurm/cluster.sh up
+
+slurm-down: ## stop it and remove its state
+	@tests/slurm/cluster.sh down
+
+clean: ## remove the environment and the caches; results in runs/ stay
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info

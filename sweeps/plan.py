@@ -1,0 +1,147 @@
+"""Make the trials of a sweep: estimate every point on paper, and choose those worth measuring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from conf.errors import InfeasiblePlan, UsageError
+from conf.load import Tree, compose_tree, settings_of, value_at, with_values
+from conf.schema import Experiment, PointSet, ProxySpec, Settings, SweepSpec, Value
+from sweeps.points import Point, expand
+from sweeps.trial import SweepRecord, Trial
+from train_core.costs import Estimate, estimate
+
+GIBIBYTE = 2**30
+
+
+def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepRecord:
+    """The whole sweep before it runs.
+
+    Args:
+        overrides: Hydra overrides, `sweep=NAME` among them.
+        proxy: measure the sweep's stand-in instead of the full-size points, which are then predicted only.
+
+    Raises:
+        ConfigError: the configuration is wrong, or no sweep was named.
+        UsageError: `proxy` was asked of a sweep that has none.
+    """
+    tree = compose_tree(overrides)
+    settings = settings_of(tree)
+    spec = _sweep_of(settings)
+    pinned = _pinned(overrides, tree)
+    plan = make_trials(tree, spec, pinned, spec.max_trials)
+    trials = _proxy_trials(spec, overrides, pinned) if proxy else plan
+    return SweepRecord(
+        name=spec.name,
+        mode="proxy" if proxy else "cluster",
+        spec=spec,
+        tracking=settings.tracking,
+        git_sha=git_sha,
+        created=time.time(),
+        plan=plan,
+        trials=trials,
+    )
+
+
+def make_trials(
+    tree: Tree, points: PointSet, pinned: Mapping[str, Value], max_trials: int | None = None
+) -> tuple[Trial, ...]:
+    """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
+    base = {key: value_at(tree, key) for key in pinned}
+    drafts = [_draft(tree, point) for point in expand(points, base, pinned)]
+    baseline = _draft(tree, dict(points.baseline))
+    distinct = {draft.trial_id: draft for draft in drafts}
+    chosen = _worth_measuring(list(distinct.values()), baseline.trial_id, max_trials)
+    return tuple(
+        draft.model_copy(update={"selected": trial_id in chosen, "is_baseline": trial_id == baseline.trial_id})
+        for trial_id, draft in distinct.items()
+    )
+
+
+def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> tuple[Trial, ...]:
+    """The stand-in's trials. A user's override restricts them where they vary that key and know that value."""
+    if spec.proxy is None:
+        raise UsageError(
+            f"Sweep {spec.name} has no proxy to measure on this machine",
+            "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
+        )
+    tree = compose_tree(_proxy_overrides(spec.proxy, overrides))
+    varied: dict[str, set[Value]] = {key: set(values) for key, values in spec.proxy.axes.items()}
+    for point in (spec.proxy.baseline, *spec.proxy.points):
+        for key, value in point.items():
+            varied.setdefault(key, {value_at(tree, key)}).add(value)
+    restricting = {key: value for key, value in pinned.items() if value in varied.get(key, ())}
+    return make_trials(tree, spec.proxy, restricting)
+
+
+def _proxy_overrides(proxy: ProxySpec, overrides: Sequence[str]) -> list[str]:
+    """The sweep's own overrides, and the user's that are not about a group which the proxy chooses itself."""
+    claimed = {_key(override).split(".", 1)[0] for override in proxy.overrides} | {"slurm"}
+    return [*proxy.overrides, *(override for override in overrides if _key(override).split(".", 1)[0] not in claimed)]
+
+
+def _sweep_of(settings: Settings) -> SweepSpec:
+    if settings.sweep is None:
+        raise UsageError("No sweep was named", "Give one, such as `trisweep plan 175b`.")
+    return settings.sweep
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").split("=", 1)[0]
+
+
+def _pinned(overrides: Sequence[str], tree: Tree) -> Point:
+    """Values of the dotted keys that the user overrode, as composed."""
+    return {key: value_at(tree, key) for override in overrides if "." in (key := _key(override))}
+
+
+def _draft(tree: Tree, point: Point) -> Trial:
+    """The trial of one point, not yet selected."""
+    try:
+        experiment = settings_of(with_values(tree, point)).experiment()
+    except InfeasiblePlan as reason:
+        return _trial(_name_of(point), point, None, None, str(reason))
+    predicted = estimate(experiment)
+    name = f"{experiment.label}-{experiment.fingerprint[:6]}"
+    return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
+
+
+def _trial(
+    trial_id: str, point: Point, experiment: Experiment | None, predicted: Estimate | None, reason: str | None
+) -> Trial:
+    return Trial(
+        trial_id=trial_id,
+        point=point,
+        experiment=experiment,
+        estimate=predicted,
+        infeasible_reason=reason,
+        selected=False,
+        is_baseline=False,
+    )
+
+
+def _name_of(point: Point) -> str:
+    """A folder-safe name for a point that is no experiment."""
+    parts = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in point.items()]
+    return "infeasible-" + "-".join(parts).replace("/", "_")
+
+
+def _shortfall(predicted: Estimate) -> str:
+    return (
+        f"does not fit: stage {predicted.worst_stage} needs {predicted.peak_memory_bytes / GIBIBYTE:.1f} GiB of"
+        f" {predicted.memory_capacity_bytes / GIBIBYTE:.1f} GiB per device,"
+        f" {predicted.shortfall_bytes / GIBIBYTE:.1f} GiB short"
+    )
+
+
+def _worth_measuring(drafts: list[Trial], baseline_id: str, max_trials: int | None) -> set[str]:
+    """The baseline, and the points with the best predicted model FLOP/s per device."""
+    runnable = [draft for draft in drafts if draft.infeasible_reason is None and draft.estimate is not None]
+    ranked = sorted(runnable, key=lambda draft: (draft.trial_id != baseline_id, -_predicted_rate(draft)))
+    return {draft.trial_id for draft in ranked[:max_trials]}
+
+
+def _predicted_rate(trial: Trial) -> float:
+    assert trial.estimate is not None
+    return trial.estimate.model_flops_per_second_per_device
