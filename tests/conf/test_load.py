@@ -1,0 +1,112 @@
+"""What a person types is checked, and every mistake is one message: the dotted key, the value, the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.load import compose_tree, load, options, settings_of, value_at, with_values
+
+FRONTIER_175B = ["model=gpt-175b", "cluster=frontier", "parallel=frontier-175b", "batch=frontier-175b", "precision=bf16"]
+
+
+def test_the_default_configuration_is_one_small_experiment() -> None:
+    experiment = load().experiment()
+    assert (experiment.model.name, experiment.cluster.name, experiment.parallel.world_size) == ("tiny", "local", 1)
+
+
+@pytest.mark.parametrize("group", ["model", "cluster", "parallel", "batch", "precision", "data", "slurm", "training"])
+def test_every_option_of_every_group_is_valid(group: str) -> None:
+    for option in options(group):
+        load([f"{group}={option}"])
+
+
+@pytest.mark.parametrize("sweep", options("sweep"))
+def test_every_sweep_composes(sweep: str) -> None:
+    spec = load([f"sweep={sweep}"]).sweep
+    assert spec is not None
+    assert spec.name == sweep
+
+
+def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
+        load(["sweep=175"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cluster=frontir", r"cluster = 'frontir': is not an option of this group\. Did you mean frontier\?"),
+        ("clutser=frontier", r"clutser = 'frontier': is not a key or group.*Did you mean cluster\?"),
+        ("batch.micro_batch=2", r"batch\.micro_batch = '2': is not a key.*Did you mean batch\.micro_batch_size\?"),
+        ("+cluster.nodes=2", r"cluster\.nodes = 2: is not a known key\. Did you mean cluster\.num_nodes\?"),
+        ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: input should be greater than 0"),
+        ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': input should be a valid integer"),
+        ("parallel.recompute=some", r"parallel\.recompute = 'some': input should be 'none', 'selective' or 'full'"),
+        ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
+        ("training.num_warmup_steps=10", r"training\.num_warmup_steps = 10: leaves none of training\.num_steps = 10"),
+        ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
+        ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
+    ],
+)
+def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load([override])
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, InfeasiblePlan)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: input should be greater than 0"),
+        ({"cluster.num_nodes": "four"}, r"cluster\.num_nodes = 'four': input should be a valid integer"),
+        ({"cluster.device.matmul_efficiency": 1.5}, r"cluster\.device\.matmul_efficiency = 1\.5"),
+    ],
+)
+def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:
+    tree = with_values(compose_tree(["cluster=frontier"]), change)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        settings_of(tree)
+
+
+def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
+    tree = compose_tree(["cluster=frontier"])
+    del tree["cluster"]["device"]["memory_bytes"]
+    with pytest.raises(ConfigError, match=r"cluster\.device\.memory_bytes = None: is missing"):
+        settings_of(tree)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
+        (["parallel.world_size=3", "parallel.tensor_parallel_size=2"], r"world_size = 3: is not a multiple of"),
+        (["parallel.world_size=3", "parallel.tensor_parallel_size=3"], r"does not divide model\.num_attention_heads = 4"),
+        (["parallel.world_size=3", "parallel.pipeline_parallel_size=3"], r"does not divide model\.num_layers = 4"),
+        (["parallel.world_size=3"], r"global_batch_size = 8: is not a multiple of"),
+        (["parallel.sequence_parallel=true"], r"sequence_parallel = True: needs tensor_parallel_size above 1"),
+        ([*FRONTIER_175B, "parallel.tensor_parallel_size=16"], r"is more than the 8 devices of a node"),
+        ([*FRONTIER_175B, "parallel.world_size=12"], r"does not fill whole nodes|is not a multiple of"),
+    ],
+)
+def test_values_that_cannot_exist_together_are_infeasible(overrides: list[str], message: str) -> None:
+    settings = load(overrides)
+    with pytest.raises(InfeasiblePlan, match=message):
+        settings.experiment()
+
+
+def test_no_world_size_means_the_whole_cluster() -> None:
+    assert load(FRONTIER_175B).experiment().parallel.world_size == 1024
+    assert load([*FRONTIER_175B, "cluster.num_nodes=16"]).experiment().parallel.world_size == 128
+
+
+def test_with_values_changes_a_copy_only() -> None:
+    tree = compose_tree()
+    changed = with_values(tree, {"batch.micro_batch_size": 2})
+    assert (value_at(tree, "batch.micro_batch_size"), value_at(changed, "batch.micro_batch_size")) == (1, 2)
+
+
+def test_with_values_refuses_a_key_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match=r"batch\.micro = 2: is not a key.*Did you mean batch"):
+        with_values(compose_tree(), {"batch.micro": 2})
