@@ -1,0 +1,151 @@
+"""One row per trial: what it is, how it ended, what was predicted for it and what was measured.
+
+A column is either `predicted_*` or `measured_*`, named after the same field, never both; published figures are no
+columns of this table at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas
+
+from conf.schema import Experiment, Value
+from results.scaling import Scaling, scalings
+from results.trial_result import TrialResult, read_results
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.costs import Estimate
+from train_core.measurement import Environment, Outcome, Performance
+
+Row = dict[str, Any]
+
+PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in ("peak_memory_bytes", "losses"))
+ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms"))
+PARALLEL_FIELDS = (
+    "world_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "sequence_parallel",
+    "zero_stage",
+    "recompute",
+)
+
+
+def collect(folder: SweepFolder, record: SweepRecord | None = None) -> pandas.DataFrame:
+    """The sweep as a table in the order of its record; the columns are the same however far it has come.
+
+    Raises:
+        FileNotFoundError: the folder holds no sweep.json and no `record` is given.
+    """
+    results = read_results(folder, record or folder.read_record())
+    return frame_of(results)
+
+
+def frame_of(results: list[TrialResult]) -> pandas.DataFrame:
+    """`results` as the table of `collect`."""
+    rows = [_row(result, relation) for result, relation in zip(results, scalings(results), strict=True)]
+    return pandas.DataFrame(rows, columns=list(rows[0]) if rows else None)
+
+
+def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:
+    """Points that are predicted only, with the same identity and `predicted_*` columns."""
+    rows = [_identity(trial) | _layout(trial) | _predicted(trial.estimate) for trial in plan]
+    return pandas.DataFrame(rows)
+
+
+def _row(result: TrialResult, relation: Scaling) -> Row:
+    trial, measurement = result.trial, result.measurement
+    return (
+        _identity(trial)
+        | {"label": result.label}
+        | _layout(trial)
+        | {"outcome": result.outcome.value if result.outcome else None, "cause": result.cause}
+        | {"failing_rank": measurement.failing_rank if measurement else None}
+        | {"started": measurement.started if measurement else None, "ended": measurement.ended if measurement else None}
+        | _progress(result)
+        | _predicted(trial.estimate)
+        | _measured(result.performance)
+        | {
+            "scaling_kind": relation.kind,
+            "scaling_efficiency": relation.efficiency,
+            "speed_up": relation.speed_up,
+            "scaling_note": relation.note,
+        }
+        | _environment(measurement.environment if measurement else None)
+        | {"quarantined": " ".join(path.name for path in result.quarantined)}
+    )
+
+
+def _identity(trial: Trial) -> Row:
+    return {
+        "trial_id": trial.trial_id,
+        "fingerprint": trial.experiment.fingerprint if trial.experiment else None,
+        "is_baseline": trial.is_baseline,
+        "selected": trial.selected,
+        "infeasible_reason": trial.infeasible_reason,
+    } | {f"point.{key}": value for key, value in trial.point.items()}
+
+
+def _layout(trial: Trial) -> Row:
+    """Sizes of the experiment; of a point that cannot exist, what the point itself says."""
+    if trial.experiment is None:
+        return dict.fromkeys(_sizes_of_nothing()) | _sizes_of_point(trial.point)
+    return _sizes(trial.experiment)
+
+
+def _sizes(experiment: Experiment) -> Row:
+    return {
+        "model": experiment.model.name,
+        "cluster": experiment.cluster.name,
+        "num_nodes": experiment.num_nodes,
+        **{name: getattr(experiment.parallel, name) for name in PARALLEL_FIELDS},
+        "data_parallel_size": experiment.data_parallel_size,
+        "global_batch_size": experiment.batch.global_batch_size,
+        "micro_batch_size": experiment.batch.micro_batch_size,
+        "num_micro_batches": experiment.num_micro_batches,
+        "dtype": experiment.precision.dtype,
+    }
+
+
+def _sizes_of_nothing() -> tuple[str, ...]:
+    batch = ("data_parallel_size", "global_batch_size", "micro_batch_size", "num_micro_batches", "dtype")
+    return ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, *batch)
+
+
+def _sizes_of_point(point: dict[str, Value]) -> Row:
+    named = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
+    return {name: named[name] for name in _sizes_of_nothing() if name in named}
+
+
+def _progress(result: TrialResult) -> Row:
+    """How far an unfinished trial has come; of a finished one only the counts remain."""
+    last = result.steps[-1] if result.steps else None
+    live = last if last and result.outcome is Outcome.RUNNING else None
+    return {
+        "num_steps_done": last.step if last else 0,
+        "num_steps": result.trial.experiment.training.num_steps if result.trial.experiment else None,
+        "heartbeat_age_seconds": result.heartbeat_age_seconds,
+        "live_loss": live.loss if live else None,
+        "live_step_seconds": live.step_seconds if live else None,
+        "live_model_flops_per_second_per_device": live.model_flops_per_second_per_device if live else None,
+    }
+
+
+def _predicted(estimate: Estimate | None) -> Row:
+    values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
+    terms = estimate.step_terms if estimate else None
+    return values | {
+        f"predicted_{name}": getattr(terms, name) if terms else None
+        for name in Estimate.model_fields["step_terms"].annotation.model_fields  # type: ignore[union-attr]
+    }
+
+
+def _measured(performance: Performance | None) -> Row:
+    """Memory is the fullest rank's, as the prediction's is the worst stage's."""
+    values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
+    memory = max(performance.peak_memory_bytes, default=None) if performance else None
+    return values | {"measured_peak_memory_bytes": memory}
+
+
+def _environment(environment: Environment | None) -> Row:
+    return {name: getattr(environment, name) if environment else None for name in Environment.model_fields}

@@ -1,0 +1,103 @@
+"""Scaling efficiency: what is left of the baseline's throughput per device when more devices do the work.
+
+Strong scaling holds the global batch constant, weak scaling the batch per device; which one a pair of trials shows is
+read from their batches. Where two trials are not comparable the answer is None with the reason, never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from conf.schema import Experiment
+from results.trial_result import TrialResult
+from train_core.measurement import Performance
+
+ScalingKind = Literal["baseline", "strong", "weak", "layout"]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One trial against the declared baseline.
+
+    Attributes:
+        kind: `layout` compares two layouts on equally many devices, which is not scaling; None: not comparable.
+        efficiency: model FLOP/s per device over the baseline's; 1.0 is perfect.
+        speed_up: tokens per second over the baseline's, all devices together.
+        note: what is held constant, or why there is no number.
+    """
+
+    kind: ScalingKind | None
+    efficiency: float | None
+    speed_up: float | None
+    note: str
+
+
+def scalings(results: Sequence[TrialResult]) -> list[Scaling]:
+    """One for every result, in the same order."""
+    baseline = next((result for result in results if result.trial.is_baseline), None)
+    return [scaling(result, baseline) for result in results]
+
+
+def scaling(result: TrialResult, baseline: TrialResult | None) -> Scaling:
+    """`result` against `baseline`.
+
+    Efficiency needs the same model, precision, recomputation, cluster and device; only layout and batch may differ.
+    """
+    if baseline is None:
+        return _incomparable("the sweep declares no baseline that can exist")
+    if baseline.performance is None or baseline.trial.experiment is None:
+        return _incomparable("the baseline has not been measured")
+    if result.performance is None or result.trial.experiment is None:
+        return _incomparable("not measured")
+    if result.trial.trial_id == baseline.trial.trial_id:
+        return Scaling("baseline", 1.0, 1.0, f"the baseline: {_devices(result.performance)}")
+    if differing := _differences(result, baseline):
+        return _incomparable(f"{' and '.join(differing)} not as in the baseline")
+    return _compared(result.trial.experiment, result.performance, baseline.trial.experiment, baseline.performance)
+
+
+def _compared(experiment: Experiment, here: Performance, base_experiment: Experiment, base: Performance) -> Scaling:
+    batch, base_batch = experiment.batch.global_batch_size, base_experiment.batch.global_batch_size
+    speed_up = here.tokens_per_second / base.tokens_per_second
+    efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
+    grown = f"{_devices(base)} to {here.num_devices}"
+    if here.num_devices == base.num_devices:
+        return Scaling("layout", None, speed_up, f"layouts compared on {_devices(here)}; this is not scaling")
+    if batch == base_batch:
+        return Scaling("strong", efficiency, speed_up, f"global batch of {batch} held constant, {grown}")
+    if batch * base.num_devices == base_batch * here.num_devices:
+        per_device = f"{batch / here.num_devices:g}"
+        return Scaling("weak", efficiency, speed_up, f"batch of {per_device} per device held constant, {grown}")
+    return _incomparable(
+        f"neither the global batch ({base_batch} to {batch}) nor the batch per device is held constant, {grown}"
+    )
+
+
+def _differences(result: TrialResult, baseline: TrialResult) -> list[str]:
+    """Names of what must be equal and is not."""
+    here, base = result.trial.experiment, baseline.trial.experiment
+    assert here is not None
+    assert base is not None
+    unequal = {
+        "model": here.model.model_dump(exclude={"name"}) != base.model.model_dump(exclude={"name"}),
+        "precision": here.precision != base.precision,
+        "recompute": here.parallel.recompute != base.parallel.recompute,
+        "cluster": here.cluster != base.cluster,
+        "device": _device(result) != _device(baseline),
+    }
+    return [name for name, differs in unequal.items() if differs]
+
+
+def _device(result: TrialResult) -> str | None:
+    environment = result.measurement.environment if result.measurement else None
+    return environment.device if environment else None
+
+
+def _devices(performance: Performance) -> str:
+    return f"{performance.num_devices} device{'s' if performance.num_devices > 1 else ''}"
+
+
+def _incomparable(reason: str) -> Scaling:
+    return Scaling(None, None, None, reason)
