@@ -28,7 +28,8 @@ Value = bool | int | float | str | None
 class Frozen(BaseModel):
     """Immutable, strict (no `"3"` for `3`), and closed: an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # A diverged loss is NaN; written as JSON null, pydantic's default, it could not be read back.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
 
 class ModelSpec(Frozen):

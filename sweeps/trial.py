@@ -62,6 +62,7 @@ class SweepFolder:
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
     report.md, report.csv, report.html
+    tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -70,6 +71,7 @@ class SweepFolder:
         self.lock = self.path / "sweep.lock"
         self.trials = self.path / "trials"
         self.code = self.path / "code"
+        self.tracking_id = self.path / "tracking_id"
 
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)

@@ -1,0 +1,187 @@
+"""What the MLflow run of a sweep, and of each of its trials, contains: a pure function of what is on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from results.collect import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
+from results.trial_result import TrialResult, ranked
+from sweeps.trial import SweepRecord, Trial
+from train_core.measurement import Outcome, Performance, StepMetrics
+
+MAX_TAG_LENGTH = 4000
+STATUS = {
+    None: "SCHEDULED",
+    Outcome.PENDING: "SCHEDULED",
+    Outcome.RUNNING: "RUNNING",
+    Outcome.COMPLETED: "FINISHED",
+    Outcome.CANCELLED: "KILLED",
+    Outcome.INFEASIBLE: "KILLED",
+}
+"""MLflow's status by outcome; any other outcome is FAILED. The tag `outcome` holds the exact one."""
+
+STEP_FIELDS = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second") + (
+    "model_flops_per_second_per_device",
+)
+
+
+@dataclass(frozen=True)
+class LoggedMetric:
+    key: str
+    value: float
+    timestamp_ms: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """One run, whole.
+
+    Attributes:
+        key: tells the runs of one sweep apart.
+        attempt: changes when a trial starts over; its history then belongs to another run.
+        end_ms: None while the trial can still change.
+    """
+
+    key: str
+    name: str
+    status: str
+    start_ms: int
+    end_ms: int | None
+    attempt: str
+    tags: dict[str, str]
+    params: dict[str, str]
+    metrics: tuple[LoggedMetric, ...]
+
+    @property
+    def digest(self) -> str:
+        """Equal for two contents exactly when nothing is left to update."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sweep_run(record: SweepRecord, results: Sequence[TrialResult]) -> RunContent:
+    """The parent: the question, how many trials ended how, and the best measured layout."""
+    outcomes = Counter(result.outcome.value for result in results if result.outcome)
+    is_live = any(result.outcome is not None and not result.outcome.is_final for result in results)
+    ends = [result.measurement.ended for result in results if result.measurement]
+    end_ms = _milliseconds(max(ends, default=record.created))
+    best = ranked(list(results))[:1]
+    best_tags = {"best_layout": best[0].label} if best else {}
+    return RunContent(
+        key="sweep",
+        name=record.name,
+        status="RUNNING" if is_live else "FINISHED",
+        start_ms=_milliseconds(record.created),
+        end_ms=None if is_live else end_ms,
+        attempt="",
+        tags=_common_tags(record) | {"mlflow.note.content": record.spec.question} | best_tags,
+        params={f"baseline.{key}": str(value) for key, value in record.spec.baseline.items()},
+        metrics=tuple(LoggedMetric(f"trials.{name}", n, end_ms, 0) for name, n in sorted(outcomes.items())),
+    )
+
+
+def trial_run(record: SweepRecord, result: TrialResult) -> RunContent:
+    """The child of one trial."""
+    trial, measurement = result.trial, result.measurement
+    started = measurement.started if measurement else result.steps[0].time if result.steps else record.created
+    is_final = result.outcome is not None and result.outcome.is_final
+    ended = measurement.ended if measurement else started
+    return RunContent(
+        key=f"{trial.trial_id}/{trial.experiment.fingerprint if trial.experiment else ''}",
+        name=result.label,
+        status=STATUS.get(result.outcome, "FAILED"),
+        start_ms=_milliseconds(started),
+        end_ms=_milliseconds(ended) if is_final else None,
+        attempt=str(result.steps[0].time) if result.steps else "",
+        tags=_common_tags(record) | _trial_tags(result),
+        params=_params(trial),
+        metrics=(
+            *_predicted_metrics(trial, _milliseconds(record.created)),
+            *_step_metrics(result.steps),
+            *_measured_metrics(result.performance, _milliseconds(ended)),
+        ),
+    )
+
+
+def _common_tags(record: SweepRecord) -> dict[str, str]:
+    return {
+        "sweep": record.name,
+        "mode": record.mode,
+        "git_sha": record.git_sha,
+        "mlflow.source.name": "trisweep",
+        "mlflow.source.git.commit": record.git_sha,
+    }
+
+
+def _trial_tags(result: TrialResult) -> dict[str, str]:
+    trial, measurement = result.trial, result.measurement
+    tags = {
+        "trial_id": trial.trial_id,
+        "outcome": result.outcome.value if result.outcome else "LEFT_OUT",
+        "cause": result.cause[:MAX_TAG_LENGTH],
+        "is_baseline": str(trial.is_baseline).lower(),
+        "kind": "measured" if result.performance else "not measured",
+    }
+    if trial.experiment:
+        tags["fingerprint"] = trial.experiment.fingerprint
+        tags["shape"] = f"{trial.experiment.num_nodes}x{trial.experiment.tasks_per_node}"
+        tags["cluster"] = trial.experiment.cluster.name
+    if performance := result.performance:
+        tags["flops_formula"] = performance.flops_formula
+        tags["peak_source"] = performance.peak_source
+    if measurement and measurement.environment:
+        tags["device"] = measurement.environment.device
+        tags["hostname"] = measurement.environment.hostname
+        tags["torch_version"] = measurement.environment.torch_version
+        tags["measured_git_sha"] = measurement.environment.git_sha
+    return tags
+
+
+def _params(trial: Trial) -> dict[str, str]:
+    """The point, and the whole experiment but for the cluster, which is an artifact."""
+    params = {f"point.{key}": str(value) for key, value in trial.point.items()}
+    if trial.experiment is None:
+        return params
+    experiment = trial.experiment
+    derived = {"data_parallel_size": experiment.data_parallel_size, "num_micro_batches": experiment.num_micro_batches}
+    tree = experiment.model_dump(mode="json", exclude={"cluster": True, "data": {"cache_dir"}})
+    groups = {f"{group}.{name}": value for group, values in tree.items() for name, value in values.items()}
+    return params | {key: str(value) for key, value in (derived | groups).items()}
+
+
+def _step_metrics(steps: Sequence[StepMetrics]) -> list[LoggedMetric]:
+    return [
+        LoggedMetric(f"steps/{name}", getattr(step, name), _milliseconds(step.time), step.step)
+        for step in steps
+        for name in STEP_FIELDS
+    ]
+
+
+def _predicted_metrics(trial: Trial, timestamp_ms: int) -> list[LoggedMetric]:
+    if trial.estimate is None:
+        return []
+    values = {name: getattr(trial.estimate, name) for name in ESTIMATE_FIELDS} | trial.estimate.step_terms.model_dump()
+    return _numbers({f"predicted.{name}": value for name, value in values.items()}, timestamp_ms)
+
+
+def _measured_metrics(performance: Performance | None, timestamp_ms: int) -> list[LoggedMetric]:
+    """Memory is the fullest rank's."""
+    if performance is None:
+        return []
+    values: dict[str, Any] = {name: getattr(performance, name) for name in PERFORMANCE_FIELDS}
+    return _numbers(values | {"peak_memory_bytes": max(performance.peak_memory_bytes, default=None)}, timestamp_ms)
+
+
+def _numbers(values: Mapping[str, Any], timestamp_ms: int) -> list[LoggedMetric]:
+    """Text, such as the id of a formula, is a tag instead."""
+    numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
+    return [LoggedMetric(key, float(value), timestamp_ms, 0) for key, value in numbers.items()]
+
+
+def _milliseconds(time_seconds: float) -> int:
+    return int(time_seconds * 1000)

@@ -1,0 +1,46 @@
+"""Numbers as people read them. Reports are the only place where TFLOPS, GiB and percentages appear."""
+
+from __future__ import annotations
+
+TERA = 1e12
+GIBIBYTE = 2**30
+ABSENT = "-"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """`value` with that many significant digits, never in exponent notation above 1e-4."""
+    if value is None:
+        return ABSENT
+    if value != value or abs(value) in (0.0, float("inf")):
+        return f"{value:g}"
+    text = f"{value:.{digits}g}"
+    return text if "e" not in text else f"{value:,.0f}" if abs(value) >= 1 else text
+
+
+def tflops(flops_per_second: float | None) -> str:
+    return significant(None if flops_per_second is None else flops_per_second / TERA)
+
+
+def gib(num_bytes: float | None) -> str:
+    """One decimal; two below one GiB."""
+    if num_bytes is None:
+        return ABSENT
+    value = num_bytes / GIBIBYTE
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def percent(fraction: float | None) -> str:
+    return ABSENT if fraction is None else f"{100 * fraction:.1f}"
+
+
+def seconds(value: float | None) -> str:
+    return significant(value)
+
+
+def count(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:,.0f}"
+
+
+def error_percent(predicted: float, measured: float) -> str:
+    """How far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
+    return f"{100 * (predicted - measured) / measured:+.1f}"
