@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from conf.schema import Experiment, Frozen
+from conf.schema import Experiment, Frozen, Recompute
 from train_core.costs.parameters import stage_parameters
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 FLOAT32_BYTES = 4
 ADAM_STATES = 2
+NORM_STATISTICS = 4  # mean and inverse deviation of both norms, per token
 
 
 class StageMemory(Frozen):
@@ -74,23 +75,23 @@ def _activations_bytes(experiment: Experiment, stage: int) -> int:
     return kept + working_set
 
 
-def layer_activation_bytes(experiment: Experiment, recompute: str) -> int:
-    """What one layer saves for backward of one micro-batch, on one rank, with flash attention and no dropout.
+def layer_activation_bytes(experiment: Experiment, recompute: Recompute) -> int:
+    """What one layer keeps for backward of one micro-batch, on one rank, with flash attention and no dropout.
 
-    Of 34 s b h bytes (16-bit) per layer, 10 are not sharded by plain tensor parallelism; flash attention keeps no
-    scores; dropout masks (2 bytes) are absent here. Source: arXiv 2205.05198, table 2.
+    Counted exactly (a test holds it against the real layer): the inputs of both norms and of both column products are
+    whole on every tensor-parallel rank, unless sequence parallelism shards them; qkv, the attention's output and both
+    sides of GELU are always split. Source: arXiv 2205.05198, section 4, less its scores and dropout masks.
     """
-    model, parallel = experiment.model, experiment.parallel
-    width = DTYPE_BYTES[experiment.precision.dtype]
-    elements = experiment.batch.micro_batch_size * model.seq_length * model.hidden_size
-    t = parallel.tensor_parallel_size
-    whole = t if parallel.sequence_parallel else 1  # sequence parallelism shards what tensor parallelism leaves whole
+    model, parallel, b = experiment.model, experiment.parallel, experiment.batch.micro_batch_size
+    width, t = DTYPE_BYTES[experiment.precision.dtype], parallel.tensor_parallel_size
+    tokens = b * model.seq_length
+    held_tokens = tokens // t if parallel.sequence_parallel else tokens
     if recompute == "full":
-        return elements * width // whole
-    outside_split = 4 * elements // whole  # inputs of both norms and of both column products
-    ffn_share = 2 * model.ffn_hidden_size / model.hidden_size  # before and after GELU
-    split = int((4 + ffn_share) * elements) // t  # q, k, v, attention output, feed-forward
-    return (outside_split + split) * width
+        return held_tokens * model.hidden_size * width
+    whole = held_tokens * (4 * model.hidden_size + NORM_STATISTICS)
+    split = tokens * (4 * model.hidden_size + 2 * model.ffn_hidden_size) // t
+    log_sum_exp = tokens * model.num_attention_heads // t * FLOAT32_BYTES if recompute == "none" else 0
+    return (whole + split) * width + log_sum_exp
 
 
 def _logits_bytes(experiment: Experiment) -> int:
