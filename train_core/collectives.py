@@ -1,0 +1,110 @@
+"""Collectives along one axis of the mesh. On an axis of one rank they cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the mesh as this rank sees it.
+
+    Attributes:
+        rank: this rank's coordinate on the axis.
+        group: None when the axis has one rank.
+    """
+
+    size: int = 1
+    rank: int = 0
+    group: dist.ProcessGroup | None = None
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A tensor that a collective is filling; `wait` returns it when it is ready."""
+
+    tensor: Tensor
+    work: dist.Work | None = None
+
+    def wait(self) -> Tensor:
+        if self.work is not None:
+            self.work.wait()
+        return self.tensor
+
+    def is_done(self) -> bool:
+        return self.work is None or self.work.is_completed()
+
+
+def _named(new: str, old: str) -> Callable[..., Any]:
+    """torch 2.13 renamed two collectives; older releases know only the old names."""
+    collective: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
+    return collective
+
+
+_all_gather = _named("all_gather_single", "all_gather_into_tensor")
+_reduce_scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
+
+
+def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
+    """Start summing `tensor` over the axis, in place where it is contiguous."""
+    if axis.size == 1:
+        return Pending(tensor)
+    tensor = tensor.contiguous()
+    return Pending(tensor, dist.all_reduce(tensor, group=axis.group, async_op=True))
+
+
+def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
+    """Start concatenating every rank's `tensor` along dim 0: (n, ...) -> (n * axis.size, ...)."""
+    if axis.size == 1:
+        return Pending(tensor)
+    if into is None:
+        into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
+    return Pending(into, _all_gather(into, tensor.contiguous(), group=axis.group, async_op=True))
+
+
+def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
+    """Start summing over the axis and keeping this rank's share of dim 0: (n, ...) -> (n / axis.size, ...)."""
+    if axis.size == 1:
+        return Pending(tensor)
+    if into is None:
+        into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
+    return Pending(into, _reduce_scatter(into, tensor.contiguous(), group=axis.group, async_op=True))
+
+
+def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:
+    """This rank's equal share of `tensor` along `dim`, as a view."""
+    width = tensor.size(dim) // axis.size
+    return tensor.narrow(dim, axis.rank * width, width)
+
+
+def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float]:
+    """Each value's largest over the axis."""
+    if axis.size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=axis.group)
+    return [float(value) for value in tensor.tolist()]
+
+
+def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
+    """Each value's sum over the axis."""
+    if axis.size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(tensor, group=axis.group)
+    return [float(value) for value in tensor.tolist()]
+
+
+def gather_objects(value: Any, axis: Axis) -> list[Any]:
+    """Every rank's small Python value, in rank order."""
+    if axis.size == 1:
+        return [value]
+    gathered: list[Any] = [None] * axis.size
+    dist.all_gather_object(gathered, value, group=axis.group)
+    return gathered

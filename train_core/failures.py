@@ -1,0 +1,104 @@
+"""Why a rank ended: outcome and cause of an exception or a signal, and which of several failing ranks is the culprit."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from conf.errors import TrisweepError
+from train_core.measurement import Measurement, Outcome, RankFailure
+
+OUT_OF_MEMORY = re.compile(
+    r"\bOutOfMemoryError\b|\bMemoryError\b|out of memory|can't allocate memory|not enough memory|Cannot allocate memory"
+    r"|std::bad_alloc",
+    re.IGNORECASE,
+)
+PEER_LOST = re.compile(
+    r"^Dist\w+Error\b|Connection (reset|closed|refused)|Broken pipe|Socket (closed|timeout)|gloo/|NCCL|ProcessGroup"
+    r"|Timed out waiting|store->get",
+    re.IGNORECASE,
+)
+"""Errors of a collective whose other side went away: a consequence, not a cause."""
+
+VMSTAT = Path("/proc/vmstat")
+MAX_LOG_LINES = 40
+
+
+def failure_of(rank: int, error: BaseException) -> RankFailure:
+    """What a rank tells about the exception that ends it."""
+    message = " ".join(str(error).split("\n", 1)[0].split())
+    cause = message if isinstance(error, TrisweepError) else f"{type(error).__name__}: {message}"
+    return RankFailure(
+        rank=rank,
+        outcome=_outcome_of(f"{type(error).__name__}: {error}"),
+        cause=cause,
+        traceback="".join(traceback.format_exception(error)),
+        time=time.time(),
+    )
+
+
+def _outcome_of(text: str) -> Outcome:
+    return Outcome.OUT_OF_MEMORY if OUT_OF_MEMORY.search(text) else Outcome.FAILED
+
+
+def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> RankFailure:
+    """For a rank that ended without a word: `exit_code` is negative for a signal.
+
+    Args:
+        oom_kills: processes that the kernel killed for memory while the trial ran.
+        log: the rank's output, whose end stands in for a traceback.
+    """
+    tail = _last_lines(log)
+    if exit_code < 0:
+        cause = f"rank {rank} was killed by {signal.Signals(-exit_code).name}"
+    else:
+        cause = f"rank {rank} exited with code {exit_code} and left no traceback"
+    outcome = _outcome_of(tail)
+    if exit_code == -signal.SIGKILL and oom_kills > 0:
+        outcome, cause = Outcome.OUT_OF_MEMORY, f"{cause}; the kernel ended a process for lack of memory"
+    return RankFailure(rank=rank, outcome=outcome, cause=cause, traceback=tail, time=time.time())
+
+
+def _last_lines(log: Path) -> str:
+    if not log.exists():
+        return ""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-MAX_LOG_LINES:])
+
+
+def lost_a_peer(failure: RankFailure) -> bool:
+    """The rank failed because another one had gone."""
+    return PEER_LOST.search(failure.cause) is not None
+
+
+def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
+    """The culprit: the earliest failure that is not the loss of a peer, else the earliest; None without failures."""
+    ordered = sorted(failures, key=lambda failure: failure.time)
+    culprits = [failure for failure in ordered if not lost_a_peer(failure)]
+    return next(iter([*culprits, *ordered]), None)
+
+
+def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -> Measurement:
+    """The measurement of a trial that one rank's failure ended."""
+    return Measurement(
+        fingerprint=fingerprint,
+        outcome=failure.outcome,
+        cause=failure.cause,
+        failing_rank=failure.rank,
+        traceback=failure.traceback or None,
+        performance=None,
+        environment=None,
+        started=started,
+        ended=time.time(),
+    )
+
+
+def oom_kill_count() -> int:
+    """Processes that the kernel has killed for memory since it started; 0 where it does not tell."""
+    if not VMSTAT.exists():
+        return 0
+    counters = dict(line.split() for line in VMSTAT.read_text().splitlines())
+    return int(counters.get("oom_kill", 0))

@@ -1,0 +1,127 @@
+"""The optimizer step over all axes: sum gradients, clip their global norm, AdamW on fp32 masters, share the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from conf.schema import Experiment, TrainingPlan
+from train_core.collectives import all_reduce, total
+from train_core.data_parallel import Replicas
+from train_core.flat_parameters import flatten
+from train_core.main_gradient import main_gradient
+from train_core.mesh import Mesh
+from train_core.parallelize import Stage
+
+
+class StepResult(NamedTuple):
+    """What one optimizer step saw, over the whole job: mean loss, and the gradient's norm before clipping."""
+
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+
+
+def learning_rate_at(step: int, plan: TrainingPlan) -> float:
+    """Linear warm-up over the first steps, then a cosine down to the minimum at the last; `step` counts from 1."""
+    warmup = plan.learning_rate_warmup_steps
+    if step <= warmup:
+        return plan.learning_rate * step / warmup
+    progress = (step - warmup) / max(1, plan.num_steps - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return plan.min_learning_rate + (plan.learning_rate - plan.min_learning_rate) * cosine
+
+
+class Optimizer:
+    """AdamW over this rank's buckets."""
+
+    def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
+        self.plan, self.mesh, self.device = experiment.training, mesh, device
+        self.buckets = flatten(stage, mesh)
+        self.replicas = Replicas(mesh.data, experiment.parallel.zero_stage, device)
+        self.tied_gradient = _tied_gradient(stage, mesh)
+        self.masters = [_master(self.replicas.own(bucket.weights)) for bucket in self.buckets]
+        self.adam = torch.optim.AdamW(
+            [
+                {"params": [master], "weight_decay": self.plan.weight_decay if bucket.treatment.decays else 0.0}
+                for master, bucket in zip(self.masters, self.buckets, strict=True)
+            ],
+            lr=self.plan.learning_rate,
+            betas=(self.plan.adam_beta1, self.plan.adam_beta2),
+            eps=self.plan.adam_epsilon,
+            fused=True,
+        )
+
+    def zero_gradients(self) -> None:
+        for bucket in self.buckets:
+            bucket.gradients.zero_()
+
+    def step(self, step: int, loss_share: Tensor) -> StepResult:
+        """Update the weights with the gradients accumulated since `zero_gradients`.
+
+        Args:
+            loss_share: this rank's summand of the mean loss over the global batch.
+        """
+        self.reduce_gradients()
+        loss, gradient_norm = self._over_the_world(loss_share)
+        learning_rate = learning_rate_at(step, self.plan)
+        self._update(learning_rate, self._clip_factor(gradient_norm))
+        return StepResult(loss, gradient_norm, learning_rate)
+
+    def reduce_gradients(self) -> None:
+        """Complete the gradients over the tensor axis, the tied embedding's two stages, and the replicas."""
+        for reducing in [
+            all_reduce(bucket.gradients, self.mesh.tensor) for bucket in self.buckets if bucket.treatment.partial
+        ]:
+            reducing.wait()
+        if self.tied_gradient is not None:
+            all_reduce(self.tied_gradient, self.mesh.embedding).wait()
+        self.replicas.reduce_gradients(self.buckets)
+
+    def _over_the_world(self, loss_share: Tensor) -> tuple[float, float]:
+        """Mean loss and gradient norm of the whole job, in one collective and one wait for the device."""
+        counted = [
+            torch.linalg.vector_norm(self.replicas.own(bucket.gradients), dtype=torch.float64)
+            for bucket in self.buckets
+            if bucket.treatment.counted
+        ]
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        square = torch.stack(counted).square().sum() if counted else zero
+        shares = torch.stack((loss_share.double(), square)).tolist()
+        loss, squares = total(shares, self.mesh.world, self.device)
+        holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # replicas that counted the same values
+        return loss, math.sqrt(squares / holders)
+
+    def _clip_factor(self, gradient_norm: float) -> float:
+        limit = self.plan.clip_gradient_norm
+        return 1.0 if limit is None or gradient_norm <= limit else limit / (gradient_norm + 1e-6)
+
+    def _update(self, learning_rate: float, factor: float) -> None:
+        for group, master, bucket in zip(self.adam.param_groups, self.masters, self.buckets, strict=True):
+            gradient = self.replicas.own(bucket.gradients)
+            master.grad = gradient if factor == 1.0 else gradient.mul_(factor)
+            group["lr"] = learning_rate
+        self.adam.step()
+        for master, bucket in zip(self.masters, self.buckets, strict=True):
+            weights = self.replicas.own(bucket.weights)
+            if weights.dtype != master.dtype:
+                weights.copy_(master.detach())
+        self.replicas.gather_weights(self.buckets)
+
+
+def _master(weights: Tensor) -> nn.Parameter:
+    """The fp32 weights that the optimizer updates: a copy, or the weights themselves where they are fp32."""
+    return nn.Parameter(weights if weights.dtype == torch.float32 else weights.float())
+
+
+def _tied_gradient(stage: Stage, mesh: Mesh) -> Tensor | None:
+    """The gradient of the token embedding where the first and the last stage each have a part of it."""
+    if mesh.embedding.size == 1:
+        return None
+    holder = stage.model.embedding.tokens if stage.model.embedding is not None else stage.model.head
+    assert holder is not None
+    assert isinstance(holder.weight, Tensor)
+    return main_gradient(holder.weight)

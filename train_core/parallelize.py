@@ -1,0 +1,159 @@
+"""From a plain GPT to one rank's part of it. The order of `parallelize` is the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from conf.schema import Experiment, ModelSpec, Recompute
+from train_core.collectives import Axis, shard
+from train_core.initialize import initial_value
+from train_core.mesh import Mesh
+from train_core.model import GPT, Attention, Layer
+from train_core.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceShardedPositions,
+    VocabularyParallelCrossEntropy,
+    VocabularyParallelEmbedding,
+)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
+
+Style = Callable[..., nn.Module]
+STYLES: dict[str, Style] = {
+    "embedding.tokens": VocabularyParallelEmbedding,
+    "embedding.positions": SequenceShardedPositions,
+    "attention.qkv": ColumnParallelLinear,
+    "attention.projection": RowParallelLinear,
+    "feed_forward.up": ColumnParallelLinear,
+    "feed_forward.down": RowParallelLinear,
+    "head": ColumnParallelLinear,
+    "loss": VocabularyParallelCrossEntropy,
+}
+SPLIT_DIMS: dict[Style, dict[str, int]] = {
+    VocabularyParallelEmbedding: {"weight": 0},
+    ColumnParallelLinear: {"weight": 0, "bias": 0},
+    RowParallelLinear: {"weight": 1},
+}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How this rank's parameter relates to the model's.
+
+    Attributes:
+        name: the parameter's name in the whole model; the tied head has the embedding's.
+        split_dim: the dim that is split over the tensor axis; None when every tensor rank holds it whole.
+        partial_gradient: every tensor rank sees other tokens, so its gradient is only a summand.
+        is_copy: another pipeline stage holds the same parameter and counts it.
+    """
+
+    name: str
+    split_dim: int | None
+    partial_gradient: bool
+    is_copy: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rank's model, and for each of its parameters (by its local name) how it relates to the whole."""
+
+    model: GPT
+    placements: dict[str, Placement]
+
+
+def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
+    """Build one rank's part of the model. On the meta device nothing is allocated."""
+    with torch.device("meta"):
+        model = GPT(experiment.model)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    cut_stage(model, mesh.pipeline)
+    placements = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
+    apply_recompute(model, experiment.parallel.recompute)
+    if device.type != "meta":
+        fill = partial(_initial_part, experiment.model, experiment.training.seed, shapes, mesh.tensor, device)
+        _replace_parameters(model, lambda name: fill(placements[name]).to(DTYPES[experiment.precision.dtype]))
+    else:
+        model.to(DTYPES[experiment.precision.dtype])
+    return Stage(model, placements)
+
+
+def cut_stage(model: GPT, pipeline: Axis) -> None:
+    """Keep this stage's equal share of the layers; embedding on the first stage, norm and head on the last."""
+    per_stage = len(model.layers) // pipeline.size
+    first = pipeline.rank * per_stage
+    kept = [str(index) for index in range(first, first + per_stage)]
+    model.layers = nn.ModuleDict({index: model.layers[index] for index in kept})
+    if pipeline.rank > 0:
+        model.embedding = None
+    if pipeline.rank < pipeline.size - 1:
+        model.final_norm = model.head = None
+        model.loss = nn.Identity()
+
+
+def apply_tensor_parallel(model: GPT, mesh: Mesh, sequence: bool) -> dict[str, Placement]:
+    """Replace modules by their split form, by the table of styles; also on an axis of one rank, where it is as fast."""
+    for name, module in list(model.named_modules()):
+        style = _style_of(name)
+        if style is not None and not isinstance(module, nn.Identity):
+            model.set_submodule(name, style(module, mesh.tensor, sequence))
+    if model.embedding is not None and model.head is not None:
+        model.head.weight = model.embedding.tokens.weight
+    return {name: _placement(name, sequence, mesh) for name, _ in model.named_parameters()}
+
+
+def _style_of(module_name: str) -> Style | None:
+    """`layers.7.attention.qkv` is listed as `attention.qkv`."""
+    parts = module_name.split(".")
+    return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
+
+
+def _placement(name: str, sequence: bool, mesh: Mesh) -> Placement:
+    module_name, _, leaf = name.rpartition(".")
+    style = _style_of(module_name)
+    split_dim = SPLIT_DIMS.get(style, {}).get(leaf) if style is not None else None
+    is_tied_copy = name == TIED_HEAD
+    return Placement(
+        name=TIED_EMBEDDING if is_tied_copy else name,
+        split_dim=split_dim,
+        partial_gradient=sequence and split_dim is None,
+        is_copy=is_tied_copy,
+    )
+
+
+def apply_recompute(model: GPT, recompute: Recompute) -> None:
+    """Repeat part of every layer's forward pass in backward instead of keeping its activations."""
+    for layer in model.layers.values():
+        assert isinstance(layer, Layer)
+        if recompute == "full":
+            _recompute(layer)
+        elif recompute == "selective":
+            assert isinstance(layer.attention, Attention)
+            _recompute(layer.attention.core)
+
+
+def _recompute(module: nn.Module) -> None:
+    """Changes the forward function rather than wrapping the module, so that parameters keep their names."""
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)  # type: ignore[method-assign]
+
+
+def _initial_part(
+    spec: ModelSpec, seed: int, shapes: dict[str, torch.Size], axis: Axis, device: torch.device, placement: Placement
+) -> Tensor:
+    whole = initial_value(placement.name, shapes[placement.name], spec.num_layers, seed, device)
+    return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
+
+
+def _replace_parameters(model: GPT, value_of: Callable[[str], Tensor]) -> None:
+    """Give every parameter its value; a parameter that two modules share stays shared."""
+    replaced = {id(old): nn.Parameter(value_of(name)) for name, old in model.named_parameters()}
+    for module in model.modules():
+        for leaf, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, leaf, replaced[id(parameter)])

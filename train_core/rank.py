@@ -1,0 +1,83 @@
+"""One rank of one trial, from its seat to its share of the measurement. Imports torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from conf.schema import Experiment
+from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
+from train_core.train import train
+from train_core.trial_folder import TrialFolder
+from train_core.world import Seat, World, choose_device, join, leave
+
+
+def run_rank(
+    trial: TrialFolder,
+    seat: Seat,
+    kind: str,
+    device_index: int,
+    on_step: Callable[[StepMetrics], None] | None = None,
+) -> Measurement:
+    """Join, train, leave. Every rank gets the measurement; rank 0 leaves metrics in the trial folder.
+
+    Args:
+        kind: `cpu` or `gpu`.
+    """
+    started = time.time()
+    experiment = trial.read_experiment()
+
+    def report(metrics: StepMetrics) -> None:
+        trial.append_metrics(metrics)
+        if on_step is not None:
+            on_step(metrics)
+
+    world = join(seat, choose_device(kind, device_index))
+    performance = train(experiment, world, token_folder(trial, experiment), report)
+    leave(world)
+    return Measurement(
+        fingerprint=experiment.fingerprint,
+        outcome=Outcome.COMPLETED,
+        cause="",
+        failing_rank=None,
+        traceback=None,
+        performance=performance,
+        environment=environment(world),
+        started=started,
+        ended=time.time(),
+    )
+
+
+def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
+    """Where the configuration says, else beside the trials, so that those of a sweep share it."""
+    configured = experiment.data.cache_dir
+    return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
+
+
+def environment(world: World) -> Environment:
+    on_cpu = world.device.type == "cpu"
+    return Environment(
+        hostname=socket.gethostname(),
+        device=platform.processor() or platform.machine() if on_cpu else torch.cuda.get_device_name(world.device),
+        backend=world.backend,
+        torch_version=str(torch.__version__),
+        python_version=platform.python_version(),
+        git_sha=_git_sha(),
+        num_cores=os.cpu_count() or 1,
+    )
+
+
+def _git_sha() -> str:
+    """The commit of the code that runs; `unknown` where it is not a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

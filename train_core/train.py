@@ -1,0 +1,84 @@
+"""`train(experiment, world, ...)`: the measured steps of one experiment, run by every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from conf.schema import Experiment
+from train_core.data import Batches
+from train_core.measure import Meter
+from train_core.measurement import Performance, StepMetrics
+from train_core.mesh import Layout, build_mesh
+from train_core.optimizer import Optimizer, StepResult
+from train_core.parallelize import DTYPES, parallelize
+from train_core.pipeline_parallel import PipelineExecutor, one_forward_one_backward
+from train_core.world import World
+
+OnStep = Callable[[StepMetrics], None]
+
+
+class Trainer:
+    """One rank's model, optimizer, pipeline and data, put together."""
+
+    def __init__(self, experiment: Experiment, world: World, cache_dir: Path) -> None:
+        """Raises ConfigError when the text cannot be used; see `tokens.prepare`."""
+        self.experiment = experiment
+        self.mesh = build_mesh(Layout.of(experiment), world.rank)
+        self.batches = Batches(experiment, self.mesh, world.device, cache_dir)
+        self.stage = parallelize(experiment, self.mesh, world.device)
+        self.optimizer = Optimizer(self.stage, self.mesh, experiment, world.device)
+        self.pipeline = PipelineExecutor(
+            self.stage.model, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
+        )
+        self.actions = one_forward_one_backward(
+            self.mesh.pipeline.size, self.mesh.pipeline.rank, experiment.num_micro_batches
+        )
+
+    def step(self, step: int) -> StepResult:
+        """One optimizer step over the global batch; steps count from 1."""
+        num_summands = self.experiment.num_micro_batches * self.mesh.data.size
+        self.optimizer.zero_gradients()
+        losses = self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), 1 / num_summands)
+        # Every tensor rank of the last stage knows the loss; one of them reports it.
+        share = losses / num_summands if self.mesh.tensor.rank == 0 else losses * 0
+        return self.optimizer.step(step, share)
+
+
+def train(experiment: Experiment, world: World, cache_dir: Path, on_step: OnStep | None = None) -> Performance:
+    """Train `training.num_steps` steps and measure them. Every rank of a joined world calls it.
+
+    Args:
+        cache_dir: folder of the token files.
+        on_step: called on rank 0 after each step.
+
+    Raises:
+        FloatingPointError: the loss or the gradient is not finite, so the weights are lost.
+        ConfigError: the text cannot be used.
+    """
+    trainer = Trainer(experiment, world, cache_dir)
+    meter = Meter(experiment, world, trainer.mesh.world)
+    for step in range(1, experiment.training.num_steps + 1):
+        metrics = meter.timed(step, partial(_finite_step, trainer, step))
+        if on_step is not None and world.rank == 0:
+            on_step(metrics)
+    return meter.performance()
+
+
+def _finite_step(trainer: Trainer, step: int) -> StepResult:
+    result = trainer.step(step)
+    if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
+        raise FloatingPointError(
+            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm};"
+            " lower training.learning_rate or lengthen training.learning_rate_warmup_steps"
+        )
+    return result
+
+
+def activation_shape(experiment: Experiment) -> tuple[int, int, int]:
+    """What passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+    model, parallel = experiment.model, experiment.parallel
+    shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
+    return model.seq_length // shards, experiment.batch.micro_batch_size, model.hidden_size
