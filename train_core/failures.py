@@ -1,4 +1,4 @@
-"""Why a rank ended: outcome and cause of an exception or a signal, and which of several failing ranks is the culprit."""
+"""Why a rank ended: the outcome and cause of an exception or a signal, and which of several ranks is the culprit."""
 
 from __future__ import annotations
 

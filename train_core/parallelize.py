@@ -141,7 +141,7 @@ def apply_recompute(model: GPT, recompute: Recompute) -> None:
 
 def _recompute(module: nn.Module) -> None:
     """Changes the forward function rather than wrapping the module, so that parameters keep their names."""
-    module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)  # type: ignore[method-assign]
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def _initial_part(

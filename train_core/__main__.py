@@ -1,0 +1,106 @@
+"""`python -m train_core`: one training as a plain Hydra application.
+
+Alone it supervises its own ranks on this machine; started by torchrun or srun it is one rank. Overrides, `--cfg job`
+and `-m` are Hydra's: `python -m train_core parallel.world_size=2 parallel.tensor_parallel_size=2`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from conf.errors import TrisweepError, UsageError
+from conf.load import CONF_DIR, checked
+from conf.schema import Experiment, Settings
+from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.trial import run_trial_as_rank, run_trial_here
+from train_core.trial_folder import TrialFolder
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+GIB = 2**30
+
+
+@hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")
+def main(config: DictConfig) -> None:
+    """Train the configured experiment once."""
+    try:
+        measurement = _run(config)
+    except TrisweepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    if measurement is None:
+        return
+    print(_summary(measurement), flush=True)
+    if measurement.outcome is not Outcome.COMPLETED:
+        sys.exit(EXIT_FAILED)
+
+
+def _run(config: DictConfig) -> Measurement | None:
+    """None on the ranks that do not report."""
+    from train_core.world import seat_from_launcher
+
+    settings = checked(Settings, OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    experiment = settings.experiment()
+    trial = _trial_folder(settings, experiment)
+    seat = seat_from_launcher(os.environ)
+    _check_text(trial, experiment)
+    if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
+        _write(trial, experiment)
+        return run_trial_here(trial.path, on_step=_print_step)
+    _write(trial, experiment)
+    return run_trial_as_rank(trial.path, on_step=_print_step)
+
+
+def _trial_folder(settings: Settings, experiment: Experiment) -> TrialFolder:
+    name = f"{experiment.model.name}-{experiment.label}-{experiment.fingerprint}"
+    return TrialFolder(Path(settings.output_dir) / "train" / name)
+
+
+def _write(trial: TrialFolder, experiment: Experiment) -> None:
+    """Every rank may write it: the content is the same and the write is atomic."""
+    try:
+        trial.write_trial({"experiment": experiment.model_dump(mode="json")})
+    except OSError as error:
+        problem = f"output_dir: {trial.path} cannot be written ({error.strerror})"
+        raise UsageError(problem, "Choose another output_dir=FOLDER.") from None
+
+
+def _check_text(trial: TrialFolder, experiment: Experiment) -> None:
+    """A wrong data path is a usage error here, not a failed trial."""
+    from train_core.rank import token_folder
+    from train_core.tokens import prepare
+
+    if experiment.data.source == "text":
+        prepare(experiment.data, experiment.model, token_folder(trial, experiment))
+
+
+def _print_step(metrics: StepMetrics) -> None:
+    print(
+        f"step {metrics.step:>4}/{metrics.num_steps}  loss {metrics.loss:.4f}  norm {metrics.gradient_norm:.3f}"
+        f"  {metrics.step_seconds * 1e3:.1f} ms  {metrics.tokens_per_second:,.0f} tokens/s"
+        f"{'  (warm-up)' if metrics.warmup else ''}",
+        flush=True,
+    )
+
+
+def _summary(measurement: Measurement) -> str:
+    performance = measurement.performance
+    if performance is None:
+        return f"{measurement.outcome}: {measurement.cause}"
+    return (
+        f"{measurement.outcome}: {performance.step_seconds * 1e3:.1f} ms a step"
+        f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
+        f" {performance.num_timed_steps} steps), {performance.tokens_per_second:,.0f} tokens/s,"
+        f" {performance.model_flops_per_second_per_device / 1e12:.3f} TFLOPS a device"
+        f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
+        f" of the {performance.peak_source} peak,"
+        f" {max(performance.peak_memory_bytes) / GIB:.2f} GiB at most"
+    )
+
+
+if __name__ == "__main__":
+    main()
