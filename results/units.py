@@ -13,8 +13,10 @@ def significant(value: float | None, digits: int = 3) -> str:
         return ABSENT
     if value != value or abs(value) in (0.0, float("inf")):
         return f"{value:g}"
-    text = f"{value:.{digits}g}"
-    return text if "e" not in text else f"{value:,.0f}" if abs(value) >= 1 else text
+    text = f"{value:#.{digits}g}"
+    if "e" in text:
+        return f"{value:,.0f}" if abs(value) >= 1 else text
+    return text.removesuffix(".")
 
 
 def tflops(flops_per_second: float | None) -> str:

@@ -1,0 +1,63 @@
+"""A table of a report: cells that know how they read and how they sort, and their Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text as shown, and the value that a click on the column's head sorts by (the text itself when None)."""
+
+    text: str
+    sort: float | None = None
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """Rows under named columns.
+
+    Attributes:
+        numeric: names of the columns that are set to the right.
+        marked: positions of rows to stress, such as the best and the baseline.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numeric: frozenset[str]
+    marked: frozenset[int] = frozenset()
+
+    def markdown(self) -> str:
+        """A pipe table whose columns line up, so that it reads well as plain text."""
+        heads = [_safe(name) for name in self.columns]
+        body = [[_safe(cell.text) for cell in row] for row in self.rows]
+        widths = [max(3, len(head), *(len(row[column]) for row in body)) for column, head in enumerate(heads)]
+        right = [name in self.numeric for name in self.columns]
+        rule = "|".join(
+            f"-{'-' * width}{':' if is_right else '-'}" for width, is_right in zip(widths, right, strict=True)
+        )
+        lines = [_line(heads, widths, right), f"|{rule}|", *(_line(row, widths, right) for row in body)]
+        return "\n".join(lines)
+
+
+def text(value: object) -> Cell:
+    return Cell(str(value))
+
+
+def number(shown: str, value: float | None) -> Cell:
+    """Absent numbers sort last, below every real one."""
+    return Cell(shown, float("-inf") if value is None else float(value))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if is_right else cell.ljust(width)
+        for cell, width, is_right in zip(cells, widths, right, strict=True)
+    )
+    return f"| {' | '.join(padded)} |"
+
+
+def _safe(cell: str) -> str:
+    """One line, and nothing that Markdown would take for a column or a tag."""
+    return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,143 @@
+"""Tables for a terminal: readable at 80 columns, better at 100."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from results.units import ABSENT, gib, percent, seconds, tflops
+from sweeps.trial import Trial
+from train_core.measurement import Outcome
+
+STYLES = {
+    Outcome.COMPLETED.value: "green",
+    Outcome.RUNNING.value: "cyan",
+    Outcome.INFEASIBLE.value: "dim",
+    Outcome.PENDING.value: "dim",
+    None: "dim",
+}
+
+
+def ranked_table(frame: pandas.DataFrame) -> Table:
+    """The trials of `collect`, the measured ones first and fastest first; below them the others by outcome.
+
+    TFLOPS are model FLOPs per device; the step is the slowest rank's median.
+    """
+    table = _table(
+        "Measured here", "TFLOPS: model FLOPs per device. MFU: of the peak. x: tokens/s over the baseline's."
+    )
+    _numeric(table, "TFLOPS", "MFU %", "step s", "GiB", "x")
+    for position, row in enumerate(_ranked_rows(frame), start=1):
+        measured = _given(row, "measured_step_seconds") is not None
+        table.add_row(
+            str(position) if measured else "",
+            _layout(str(row["label"]), bool(row["is_baseline"])),
+            _outcome(row["outcome"]),
+            tflops(_given(row, "measured_model_flops_per_second_per_device")),
+            percent(_given(row, "measured_model_flops_utilization")),
+            seconds(_given(row, "measured_step_seconds")),
+            gib(_given(row, "measured_peak_memory_bytes")),
+            _ratio(_given(row, "speed_up")),
+        )
+    return table
+
+
+def plan_table(trials: Sequence[Trial]) -> Table:
+    """Points as predicted, those that fit first and fastest first; then by what they lack."""
+    capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
+    of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
+    caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}."
+    table = _table("Predicted, not measured", caption)
+    _numeric(table, "TFLOPS", "MFU %", "step s", "GiB")
+    for position, trial in enumerate(by_prediction(trials), start=1):
+        estimate = trial.estimate
+        table.add_row(
+            str(position) if trial.infeasible_reason is None else "",
+            _layout(plan_label(trial), trial.is_baseline),
+            _fit(trial),
+            tflops(estimate.model_flops_per_second_per_device if estimate else None),
+            percent(estimate.model_flops_utilization if estimate else None),
+            seconds(estimate.step_seconds if estimate else None),
+            gib(estimate.peak_memory_bytes if estimate else None),
+        )
+    return table
+
+
+def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that fit by predicted model FLOP/s per device, then those that do not by what they lack, then the rest."""
+    return sorted(trials, key=_prediction_order)
+
+
+def plan_label(trial: Trial) -> str:
+    """The layout in short, or what the point says when it cannot exist."""
+    if trial.experiment:
+        return trial.experiment.label
+    return " ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in trial.point.items())
+
+
+def _prediction_order(trial: Trial) -> tuple[int, float]:
+    if trial.estimate is None:
+        return (2, 0.0)
+    if trial.infeasible_reason is not None:
+        return (1, float(trial.estimate.shortfall_bytes))
+    return (0, -trial.estimate.model_flops_per_second_per_device)
+
+
+def _table(title: str, caption: str) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.caption_justify = "left"
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("layout (* baseline)", overflow="fold")
+    table.add_column("outcome", overflow="fold", min_width=9)
+    return table
+
+
+def _numeric(table: Table, *names: str) -> None:
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _ranked_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    return sorted(rows, key=_rank)
+
+
+def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
+    rate = _given(row, "measured_model_flops_per_second_per_device")
+    return (0, -rate, "") if rate is not None else (1, 0.0, str(row["outcome"]))
+
+
+def _given(row: dict[str, Any], name: str) -> float | None:
+    """pandas turns None into NaN in a column of numbers."""
+    value = row.get(name)
+    return None if value is None or pandas.isna(value) else float(value)
+
+
+def _layout(label: str, is_baseline: bool) -> str:
+    """Spaces let a narrow terminal break the line between parts."""
+    return escape(label.replace("-", " ")) + (" [bold]*[/bold]" if is_baseline else "")
+
+
+def _outcome(outcome: Any) -> Text:
+    known = outcome if isinstance(outcome, str) else None
+    return Text((known or "left out").replace("_", " "), style=STYLES.get(known, "red"))
+
+
+def _fit(trial: Trial) -> Text:
+    if trial.estimate is None:
+        return Text("cannot exist", style="dim")
+    if trial.infeasible_reason is None:
+        return Text("fits", style="green")
+    if not trial.estimate.shortfall_bytes:
+        return Text("cannot run", style="yellow")
+    return Text(f"{gib(trial.estimate.shortfall_bytes)} GiB short", style="yellow")
+
+
+def _ratio(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.2f}"

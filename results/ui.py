@@ -1,0 +1,103 @@
+"""Serve the MLflow UI of a sweep's store on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from conf.errors import UsageError
+from conf.schema import TrackingSpec
+from results.mlflow_store import QUIET_SETTINGS, artifact_dir, database_path, require_server, tracking_uri
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 90.0
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.1
+
+
+def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; `on_ready` gets the link once the page answers. A tracking server has its own UI: return.
+
+    Raises:
+        UsageError: there is no store yet, the port is taken, or the UI does not start.
+    """
+    if tracking.kind == "server":
+        uri = tracking_uri(tracking, output_dir)
+        require_server(uri)
+        on_ready(uri)
+        return
+    _require_store(output_dir)
+    _require_free(port)
+    with tempfile.TemporaryFile("w+") as log:
+        process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
+        try:
+            _wait_until_it_answers(process, port, log)
+            on_ready(f"http://{LOOPBACK}:{port}")
+            process.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _stop(process)
+
+
+def _require_store(output_dir: Path) -> None:
+    if not database_path(output_dir).is_file():
+        raise UsageError(
+            f"There is no MLflow store at {database_path(output_dir)} yet",
+            "Run a sweep or its report first, or name the folder with output_dir=PATH.",
+        )
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise UsageError(f"Port {port} on {LOOPBACK} is taken ({error.strerror})", "Choose another one.") from None
+
+
+def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
+    """In a session of its own: MLflow starts workers, and all of them must end with it."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
+    environment = QUIET_SETTINGS | dict(os.environ)
+    return subprocess.Popen(
+        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, text=True, start_new_session=True
+    )
+
+
+def _wait_until_it_answers(process: subprocess.Popen[str], port: int, log: IO[str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/health", timeout=1):
+                return
+        except (OSError, urllib.error.URLError):
+            time.sleep(POLL_SECONDS)
+    log.seek(0)
+    lines = [line for line in log.read().splitlines() if line.strip()]
+    raise UsageError(f"The MLflow UI did not start: {lines[-1] if lines else 'it said nothing'}", "Try another port.")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """The whole session, gently and then firmly."""
+    for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
