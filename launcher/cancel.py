@@ -1,0 +1,78 @@
+"""Ending what a sweep has queued or running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+
+from conf.errors import UsageError
+from launcher.folder_lock import holder
+from launcher.local_jobs import controller_of, is_running_here
+from launcher.processes import end_trees
+from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.submission import Submission, read_submission
+from sweeps.trial import SweepFolder, SweepRecord
+
+ANSWER_SECONDS = 60
+IDS_PER_CALL = 500
+
+
+def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
+    """Cancel every live job of the sweep, and end the process that runs it on this machine, if there is one.
+
+    Returns:
+        how many trials were queued or running.
+
+    Raises:
+        UsageError: Slurm does not answer, or the sweep runs on another machine.
+    """
+    submissions = _unfinished(folder, record)
+    in_slurm = [job for job in submissions.values() if job.executor == "slurm"]
+    local = {
+        trial_id: job
+        for trial_id, job in submissions.items()
+        if job.executor == "local" and is_running_here(folder.trial(trial_id), job)
+    }
+    _end_sweep_process(folder)
+    end_trees(controller for job in local.values() if (controller := controller_of(job)))
+    return len(local) + _cancel_in_slurm([job.job_id for job in in_slurm])
+
+
+def _unfinished(folder: SweepFolder, record: SweepRecord) -> dict[str, Submission]:
+    found = ((trial.trial_id, folder.trial(trial.trial_id)) for trial in record.trials)
+    return {
+        trial_id: submission
+        for trial_id, trial in found
+        if (submission := read_submission(trial)) and trial.read_measurement() is None
+    }
+
+
+def _end_sweep_process(folder: SweepFolder) -> None:
+    """An interrupt makes a running sweep end its jobs in order."""
+    sweep = holder(folder)
+    if sweep is None or sweep.pid == os.getpid():
+        return
+    if not sweep.is_here:
+        problem = f"The sweep is run by process {sweep.pid} on {sweep.hostname}"
+        raise UsageError(problem, f"Cancel it on {sweep.hostname}.")
+    os.kill(sweep.pid, signal.SIGINT)
+
+
+def _cancel_in_slurm(job_ids: list[str]) -> int:
+    try:
+        live = [job_id for job_id, state in query_jobs(job_ids).items() if state.is_live]
+    except SlurmSilent:
+        raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
+    for first in range(0, len(live), IDS_PER_CALL):
+        _scancel(live[first : first + IDS_PER_CALL])
+    return len(live)
+
+
+def _scancel(job_ids: list[str]) -> None:
+    if not shutil.which("scancel"):
+        raise UsageError("There is no scancel on the PATH", "Run this on a Slurm login node.")
+    done = subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    if done.returncode:
+        raise UsageError(f"scancel failed: {' '.join(done.stderr.split())}", "Cancel the jobs by hand.")

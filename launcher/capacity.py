@@ -1,0 +1,153 @@
+"""What this machine can hold at once: cores, memory, accelerators. Found without importing torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from sweeps.trial import Trial
+
+GIBIBYTE = 2**30
+TOOL_SECONDS = 20
+CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Attributes:
+    num_cores: cores that this process may use.
+    memory_bytes: of the machine, or of the container.
+    num_devices: visible accelerators; 0 on a machine that computes on its cores.
+    """
+
+    num_cores: int
+    memory_bytes: int
+    num_devices: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one running trial holds of the machine."""
+
+    cores: int
+    memory_bytes: int
+    devices: tuple[int, ...]
+
+
+def this_machine() -> Machine:
+    return Machine(len(os.sched_getaffinity(0)), _memory_bytes(), count_devices(os.environ))
+
+
+def why_impossible(trial: Trial, machine: Machine) -> str | None:
+    """Why `machine`, even when idle, cannot run the trial; None when it can."""
+    assert trial.experiment is not None
+    ranks, needed = trial.experiment.parallel.world_size, memory_needed(trial, machine)
+    if machine.num_devices and ranks > machine.num_devices:
+        return f"needs {ranks} devices, and this machine has {machine.num_devices}"
+    if needed > machine.memory_bytes:
+        short = (needed - machine.memory_bytes) / GIBIBYTE
+        return (
+            f"its {ranks} ranks need {needed / GIBIBYTE:.1f} GiB of this machine's"
+            f" {machine.memory_bytes / GIBIBYTE:.1f} GiB of memory, {short:.1f} GiB short"
+        )
+    return None
+
+
+def memory_needed(trial: Trial, machine: Machine) -> int:
+    """Host memory of all ranks as estimated; 0 on accelerators, whose memory the plan has checked."""
+    if machine.num_devices or trial.experiment is None or trial.estimate is None:
+        return 0
+    parallel = trial.experiment.parallel
+    ranks_per_stage = parallel.world_size // parallel.pipeline_parallel_size
+    return ranks_per_stage * sum(stage.total_bytes for stage in trial.estimate.stages)
+
+
+@dataclass
+class Ledger:
+    """Who holds what of the machine. Trials that run at once share neither a core nor a device.
+
+    A trial of more ranks than there are cores takes all of them: its own ranks share, but nobody disturbs them.
+    """
+
+    machine: Machine
+    shares: dict[str, Share] = field(default_factory=dict)
+
+    def take(self, trial: Trial) -> Share | None:
+        """The trial's share, or None while others hold what it needs."""
+        assert trial.experiment is not None
+        ranks = trial.experiment.parallel.world_size
+        cores, memory = min(ranks, self.machine.num_cores), memory_needed(trial, self.machine)
+        free = self._free_devices()
+        if self.machine.num_devices and len(free) < ranks:
+            return None
+        if not self.machine.num_devices and cores > self._free_cores():
+            return None
+        if self.shares and memory > self._free_memory():
+            return None
+        share = Share(cores, memory, tuple(free[:ranks]) if self.machine.num_devices else ())
+        self.shares[trial.trial_id] = share
+        return share
+
+    def give_back(self, trial_id: str) -> None:
+        self.shares.pop(trial_id, None)
+
+    def _free_cores(self) -> int:
+        return self.machine.num_cores - sum(share.cores for share in self.shares.values())
+
+    def _free_memory(self) -> int:
+        held = sum(share.memory_bytes for share in self.shares.values())
+        return min(self.machine.memory_bytes - held, psutil.virtual_memory().available)
+
+    def _free_devices(self) -> list[int]:
+        held = {device for share in self.shares.values() for device in share.devices}
+        return [device for device in range(self.machine.num_devices) if device not in held]
+
+
+def count_devices(environment: Mapping[str, str]) -> int:
+    """Accelerators that a process with this environment sees.
+
+    A list in a ..._VISIBLE_DEVICES variable counts; otherwise the vendor's tool or the kernel driver is asked.
+    """
+    present = _nvidia_devices() or _amd_devices()
+    limits = [environment[name] for name in VISIBLE_DEVICES if name in environment]
+    return min([present, *(_listed(limit) for limit in limits)])
+
+
+def _listed(value: str) -> int:
+    """Entries before the first that is invalid, which hides the rest; `-1` or nothing hides all."""
+    count = 0
+    for entry in value.split(","):
+        if not entry.strip() or entry.strip().startswith("-"):
+            break
+        count += 1
+    return count
+
+
+def _nvidia_devices() -> int:
+    if not shutil.which("nvidia-smi"):
+        return 0
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return 0
+    return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
+
+
+def _amd_devices() -> int:
+    """Nodes of the kernel's topology that have compute units; each GCD is one."""
+    properties = [path.read_text() for path in KFD_NODES.glob("*/properties") if os.access(path, os.R_OK)]
+    return sum(bool(re.search(r"^simd_count [1-9]", text, re.MULTILINE)) for text in properties)
+
+
+def _memory_bytes() -> int:
+    limits = [path.read_text().strip() for path in CGROUP_MEMORY if path.exists()]
+    return min([psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit())])

@@ -1,0 +1,82 @@
+"""One process at a time plans, submits or watches a sweep folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from conf.errors import ConfigError, UsageError
+from sweeps.trial import SweepFolder
+from train_core.trial_folder import write_atomically
+
+
+class Holder(NamedTuple):
+    pid: int
+    hostname: str
+
+    @property
+    def is_here(self) -> bool:
+        return self.hostname == socket.gethostname()
+
+
+@contextlib.contextmanager
+def locked(folder: SweepFolder) -> Iterator[None]:
+    """Hold the sweep folder, which is made if need be; the system lets it go when this process ends, however it ends.
+
+    Raises:
+        UsageError: another process holds it; names that process.
+        ConfigError: the folder cannot be written, or its disk is full.
+    """
+    descriptor = _opened(folder)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _in_use(folder) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder(folder: SweepFolder) -> Holder | None:
+    """The process that holds the folder now."""
+    try:
+        descriptor = os.open(folder.lock, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid, _, hostname = folder.lock.read_text().strip().partition(" ")
+        return Holder(int(pid or 0), hostname)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _opened(folder: SweepFolder) -> int:
+    """The lock file, once the folder has proved that it takes a file with content."""
+    probe = folder.path / ".writable"
+    try:
+        folder.trials.mkdir(parents=True, exist_ok=True)
+        write_atomically(probe, "x" * 4096)
+        probe.unlink()
+        return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        remedy = "Choose another with output_dir=PATH."
+        raise ConfigError("output_dir", str(folder.path.parent), problem, remedy) from None
+
+
+def _in_use(folder: SweepFolder) -> UsageError:
+    other = holder(folder)
+    who = f"process {other.pid} on {other.hostname}" if other else "another process"
+    return UsageError(
+        f"{folder.path} is in use by {who}", "Wait for it to end, or end it with `trisweep cancel` or Ctrl-C there."
+    )

@@ -1,0 +1,55 @@
+"""What runs inside a job. Imported where the job is submitted too, so torch comes in only when the job runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from launcher.submission import read_submission
+from train_core.trial_folder import TrialFolder
+
+SUBMISSION_WAIT_SECONDS = 120.0
+POLL_SECONDS = 0.5
+
+
+def run_in_slurm(folder: str) -> None:
+    """One rank of a trial, started by srun. Runs on every task of the job."""
+    if not _is_current(TrialFolder(folder)):
+        return
+    _leave_signals_to_slurm()
+    from train_core.trial import run_trial_as_rank
+
+    run_trial_as_rank(Path(folder))
+
+
+def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
+    """All ranks of a trial, supervised here. Devices are numbers among the visible ones; none means the CPU."""
+    from train_core.trial import run_trial_here
+
+    run_trial_here(Path(folder), devices, time_limit_seconds)
+
+
+def _is_current(folder: TrialFolder) -> bool:
+    """False in a job that `submission.json` does not name: its submitter died before it could write it down."""
+    deadline = time.monotonic() + SUBMISSION_WAIT_SECONDS
+    while time.monotonic() < deadline:
+        submission = read_submission(folder)
+        if submission is not None and submission.job_id == _own_job_id():
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def _own_job_id() -> str:
+    environment = os.environ
+    if "SLURM_ARRAY_JOB_ID" in environment:
+        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+    return environment["SLURM_JOB_ID"]
+
+
+def _leave_signals_to_slurm() -> None:
+    """submitit ignores SIGTERM (so a cancelled job dies only at KillWait) and takes SIGUSR2 for a failure."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

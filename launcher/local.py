@@ -1,0 +1,194 @@
+"""Running a sweep on this machine: as many trials at once as fit without disturbing each other."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from launcher.capacity import Ledger, Machine, Share, why_impossible
+from launcher.local_jobs import (
+    EXTRA_MINUTES,
+    LocalJobFunction,
+    controller_of,
+    is_locked,
+    is_running_here,
+    start_job,
+)
+from launcher.processes import end_trees
+from launcher.progress import Progress
+from launcher.silent_jobs import TRACEBACK_LINES, tail
+from launcher.state import trial_states
+from launcher.submission import Submission, read_submission
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.measurement import Measurement, Outcome
+
+POLL_SECONDS = 0.2
+SHOW_SECONDS = 0.5
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class LocalSweep:
+    """The trials of one sweep on one machine.
+
+    Attributes:
+        code: the snapshot that jobs run.
+        waiting: not started yet, in order.
+        running: started by this process (with its process) or adopted from a sweep that died (None).
+        interrupted: a signal asked to stop.
+    """
+
+    folder: SweepFolder
+    record: SweepRecord
+    machine: Machine
+    code: Path
+    time_limit_seconds: float | None
+    job: LocalJobFunction
+    waiting: list[Trial] = field(default_factory=list)
+    running: dict[str, subprocess.Popen[bytes] | None] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.machine)
+
+    def run(self, trials: list[Trial], progress: Progress) -> None:
+        """Until every trial has ended.
+
+        Raises:
+            KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP came. The jobs have been ended; the trials can be run again.
+        """
+        with self._signals_noted():
+            self._admit(trials)
+            shown = 0.0
+            while (self.waiting or self.running) and not self.interrupted:
+                self._start_what_fits()
+                if time.monotonic() - shown >= SHOW_SECONDS:
+                    progress.show(trial_states(self.folder, self.record))
+                    shown = time.monotonic()
+                time.sleep(POLL_SECONDS)
+                self._collect_ended()
+            progress.show(trial_states(self.folder, self.record))
+            if self.interrupted:
+                self._cancel()
+                raise KeyboardInterrupt
+
+    @contextmanager
+    def _signals_noted(self) -> Iterator[None]:
+        """Signals set a flag, so that none can fall between starting a job and writing it down."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+
+    def _admit(self, trials: list[Trial]) -> None:
+        for trial in trials:
+            folder = self.folder.trial(trial.trial_id)
+            if is_running_here(folder, read_submission(folder)):
+                self._adopt(trial)
+            elif reason := why_impossible(trial, self.machine):
+                self._refuse(trial, reason)
+            else:
+                self.waiting.append(trial)
+
+    def _adopt(self, trial: Trial) -> None:
+        """A job that outlived its sweep goes on; its share of the machine is taken whether or not it is free."""
+        if self.ledger.take(trial) is None:
+            self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, 0, ())
+        self.running[trial.trial_id] = None
+
+    def _refuse(self, trial: Trial, reason: str) -> None:
+        folder = self.folder.trial(trial.trial_id)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write_measurement(_without_numbers(trial, Outcome.INFEASIBLE, reason, None, time.time()))
+
+    def _start_what_fits(self) -> None:
+        """In order, and later trials may pass one that waits for more than is free."""
+        for trial in list(self.waiting):
+            if self.interrupted:
+                return
+            share = self.ledger.take(trial)
+            if share is None:
+                continue
+            self.waiting.remove(trial)
+            self.running[trial.trial_id] = start_job(
+                self.folder,
+                self.record,
+                trial,
+                code=self.code,
+                devices=share.devices,
+                time_limit_seconds=self.time_limit_seconds,
+                job=self.job,
+            )
+
+    def _collect_ended(self) -> None:
+        for trial in self.record.trials:
+            if trial.trial_id in self.running and self._has_ended(trial.trial_id):
+                process = self.running.pop(trial.trial_id)
+                self.ledger.give_back(trial.trial_id)
+                self._settle(trial, process)
+
+    def _has_ended(self, trial_id: str) -> bool:
+        process, folder = self.running[trial_id], self.folder.trial(trial_id)
+        if process is not None:
+            return process.poll() is not None and not is_locked(folder)
+        return not is_running_here(folder, read_submission(folder))
+
+    def _settle(self, trial: Trial, process: subprocess.Popen[bytes] | None) -> None:
+        """A job that ended without a word has failed; an adopted one, of whose end nothing is known, runs again."""
+        folder = self.folder.trial(trial.trial_id)
+        submission = read_submission(folder)
+        if folder.read_measurement() is not None:
+            return
+        if process is None or submission is None:
+            self.waiting.append(trial)
+            return
+        folder.write_measurement(_died(trial, submission, self.time_limit_seconds))
+
+    def _cancel(self) -> None:
+        submissions = [read_submission(self.folder.trial(trial_id)) for trial_id in self.running]
+        controllers = [controller_of(submission) for submission in submissions if submission]
+        end_trees([controller for controller in controllers if controller])
+        for process in self.running.values():
+            if process is not None:
+                process.wait()
+
+
+def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
+    said = "\n".join(filter(None, (tail(submission.error_of(0)), tail(submission.output_of(0)))))
+    words = "\n".join(said.splitlines()[-TRACEBACK_LINES:])
+    limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
+    if time.time() - submission.submitted >= limit:
+        cause = "did not end at its time limit and was ended"
+        return _without_numbers(trial, Outcome.TIMED_OUT, cause, words, submission.submitted)
+    cause = "the job's supervisor ended without writing a measurement (killed, or it could not start)"
+    return _without_numbers(trial, Outcome.FAILED, cause, words, submission.submitted)
+
+
+def _without_numbers(trial: Trial, outcome: Outcome, cause: str, said: str | None, started: float) -> Measurement:
+    assert trial.experiment is not None
+    return Measurement(
+        fingerprint=trial.experiment.fingerprint,
+        outcome=outcome,
+        cause=cause,
+        failing_rank=None,
+        traceback=said or None,
+        performance=None,
+        environment=None,
+        started=started,
+        ended=time.time(),
+    )

@@ -1,0 +1,44 @@
+"""Ending a job of this machine together with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterable
+
+import psutil
+
+CANCEL_SECONDS = 5.0
+
+
+def end_trees(roots: Iterable[psutil.Process], grace_seconds: float = CANCEL_SECONDS) -> None:
+    """Interrupt the jobs under `roots` and wait for them; what is left after the grace is killed.
+
+    The interrupt goes to the children of the roots: submitit's own process, the root, ends when its job does.
+    """
+    roots = list(roots)
+    trees = [process for root in roots for process in _tree(root)]
+    for root in roots:
+        for job in _children(root) or [root]:
+            _send(job, signal.SIGINT)
+    _, alive = psutil.wait_procs(trees, timeout=grace_seconds)
+    for survivor in {process for root in alive for process in _tree(root)}:
+        _send(survivor, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=grace_seconds)
+
+
+def _tree(root: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def _children(root: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return root.children()
+    return []
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)

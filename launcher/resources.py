@@ -1,0 +1,66 @@
+"""What a job asks of the cluster: its shape, how trials share an array, and what the request costs at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from conf.schema import Count, Experiment, Frozen, SlurmSpec
+from sweeps.trial import Trial
+
+MINUTES_PER_HOUR = 60
+
+
+class JobShape(Frozen):
+    """One task per device, on equal nodes. All elements of a job array have the same shape.
+
+    Attributes:
+        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
+    """
+
+    num_nodes: Count
+    tasks_per_node: Count
+    uses_gpus: bool
+
+    @property
+    def num_tasks(self) -> int:
+        return self.num_nodes * self.tasks_per_node
+
+    def __str__(self) -> str:
+        return f"{self.num_nodes} x {self.tasks_per_node}"
+
+
+def shape_of(experiment: Experiment) -> JobShape:
+    return JobShape(
+        num_nodes=experiment.num_nodes,
+        tasks_per_node=experiment.tasks_per_node,
+        uses_gpus=experiment.cluster.device.kind == "gpu",
+    )
+
+
+def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
+    """Trials grouped by shape, smallest jobs first, in their own order within a group."""
+    groups: dict[JobShape, list[Trial]] = {}
+    for trial in trials:
+        assert trial.experiment is not None
+        groups.setdefault(shape_of(trial.experiment), []).append(trial)
+    return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].tasks_per_node)))
+
+
+def split(trials: Sequence[Trial], max_array_size: int) -> list[list[Trial]]:
+    """Consecutive parts of at most `max_array_size` trials: indices of an array run from 0 to that number less one."""
+    remaining = iter(trials)
+    return list(iter(lambda: list(islice(remaining, max_array_size)), []))
+
+
+def devices_charged(experiment: Experiment, slurm: SlurmSpec) -> int:
+    """Devices that a job keeps from others: whole nodes where it takes nodes whole, else one per task."""
+    shape = shape_of(experiment)
+    whole_nodes = slurm.gpu_request == "none" or bool(slurm.extra_sbatch.get("exclusive"))
+    per_node = experiment.cluster.devices_per_node if whole_nodes else shape.tasks_per_node
+    return shape.num_nodes * per_node
+
+
+def device_hours(experiment: Experiment, slurm: SlurmSpec) -> float:
+    """Device-hours of one trial if it runs into its time limit: an upper bound."""
+    return devices_charged(experiment, slurm) * slurm.time_limit_minutes / MINUTES_PER_HOUR

@@ -1,0 +1,100 @@
+"""From `SlurmSpec` to what submitit gives to sbatch: parameters, the job's shell command, the exact text."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
+
+from conf.errors import ConfigError
+from conf.schema import SlurmSpec
+from launcher.resources import JobShape
+
+KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
+OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
+"""Options that follow from the trials or have a key of their own under `slurm`."""
+
+
+def sbatch_parameters(slurm: SlurmSpec, shape: JobShape, code: Path, job_name: str) -> dict[str, Any]:
+    """Arguments of submitit's `SlurmExecutor.update_parameters`, for jobs of one shape that run the code in `code`.
+
+    Raises:
+        ConfigError: `slurm.extra_sbatch` names an option that is not free.
+    """
+    optional = {
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "cpus_per_task": slurm.cpus_per_task,
+    }
+    return {
+        "job_name": job_name,
+        "time": slurm.time_limit_minutes,
+        "nodes": shape.num_nodes,
+        "ntasks_per_node": shape.tasks_per_node,
+        "array_parallelism": slurm.array_parallelism,
+        "signal_delay_s": 0,  # an early signal would make submitit call a time-out an error of the job
+        "wckey": None,  # submitit's own default is refused where wckeys are tracked
+        "setup": _setup(slurm, code),
+        "srun_args": _srun_args(slurm),
+        "additional_parameters": _extra(slurm),
+        **{name: value for name, value in optional.items() if value is not None},
+        **_gpu_request(slurm, shape),
+    }
+
+
+def sbatch_text(slurm: SlurmSpec, parameters: dict[str, Any], logs: Path, num_trials: int) -> str:
+    """The text that submitit would hand to sbatch for one array of `num_trials`. Needs no Slurm."""
+    map_count = num_trials if num_trials > 1 else None  # one trial alone is a plain job
+    command = f"{python_command(slurm)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
+    return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
+
+
+def python_command(slurm: SlurmSpec) -> str:
+    """The interpreter on the compute nodes, in its container where there is one."""
+    python = slurm.python or shlex.quote(sys.executable)
+    return f"{slurm.container_prefix} {python}" if slurm.container_prefix else python
+
+
+def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
+    """The site's lines first: a module may set the variables that follow.
+
+    PYTHONSAFEPATH keeps the folder of submission, perhaps a checkout being edited, from hiding the snapshot.
+    """
+    exported = {"PYTHONSAFEPATH": "1", **slurm.environment}
+    path = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
+    return [*slurm.setup, path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]
+
+
+def _srun_args(slurm: SlurmSpec) -> list[str]:
+    """One rank's end ends the job; and srun does not inherit sbatch's --cpus-per-task (since Slurm 22.05)."""
+    given = list(slurm.srun_args)
+    args = [] if any(arg.startswith(("--kill-on-bad-exit", "-K")) for arg in given) else [KILL_ON_BAD_EXIT]
+    if slurm.cpus_per_task and not any(arg.startswith(("--cpus-per-task", "-c")) for arg in given):
+        args.append(f"--cpus-per-task={slurm.cpus_per_task}")
+    return [*args, *given]
+
+
+def _gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
+    if not shape.uses_gpus or slurm.gpu_request == "none":
+        return {}
+    if slurm.gpu_request == "gres":
+        return {"gres": f"gpu:{shape.tasks_per_node}"}
+    return {"gpus_per_node": shape.tasks_per_node}
+
+
+def _extra(slurm: SlurmSpec) -> dict[str, Any]:
+    """Spelt as submitit spells its own parameters, so that an option given twice appears once, as given here."""
+    extra: dict[str, Any] = {}
+    for option, value in slurm.extra_sbatch.items():
+        name = option.lstrip("-").replace("-", "_")
+        if name in OWN_OPTIONS:
+            remedy = "Use the key of its own under slurm, or leave it to the trial."
+            raise ConfigError(f"slurm.extra_sbatch.{option}", value, "is not free to choose", remedy)
+        if value is not False:
+            extra[name if name in _get_default_parameters() else option.lstrip("-")] = value
+    return extra

@@ -1,0 +1,129 @@
+"""Why a Slurm job ended that wrote no measurement: from Slurm's state, the ranks' last words and the job's output."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from launcher.slurm_query import JobState, age
+from launcher.submission import Submission
+from train_core.failures import failed_measurement, first_cause
+from train_core.measurement import Measurement, Outcome, RankFailure
+from train_core.trial_folder import TrialFolder
+
+OUTCOME_OF_STATE = {
+    "TIMEOUT": Outcome.TIMED_OUT,
+    "DEADLINE": Outcome.TIMED_OUT,
+    "OUT_OF_MEMORY": Outcome.OUT_OF_MEMORY,
+    "NODE_FAIL": Outcome.NODE_FAILED,
+    "BOOT_FAIL": Outcome.NODE_FAILED,
+    "CANCELLED": Outcome.CANCELLED,
+    "REVOKED": Outcome.CANCELLED,
+    "PREEMPTED": Outcome.CANCELLED,
+}
+"""States whose meaning is plain. COMPLETED and FAILED need the ranks' and the job's own words."""
+
+CAUSE_OF_OUTCOME = {
+    Outcome.TIMED_OUT: "ended by Slurm at its time limit",
+    Outcome.OUT_OF_MEMORY: "ended by Slurm for using more memory than it asked for",
+    Outcome.NODE_FAILED: "a node of the job failed",
+    Outcome.CANCELLED: "cancelled in Slurm",
+}
+
+WORDS_OF_SLURM = (
+    (re.compile(r"DUE TO TIME LIMIT"), Outcome.TIMED_OUT),
+    (re.compile(r"DUE TO NODE FAILURE"), Outcome.NODE_FAILED),
+    (re.compile(r"exceeded memory limit|oom[-_ ]kill", re.IGNORECASE), Outcome.OUT_OF_MEMORY),
+)
+"""What Slurm writes into the job's output. Over its --mem, a job may be called FAILED all the same."""
+
+CANCELLED_BY_SLURM = re.compile(r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED AT")
+TASK_END = re.compile(r"srun: error: \S+: tasks? (\d+)[\d,-]*: (.+)")
+SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
+
+SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
+"""How long after such an end nothing is concluded: files may still appear, and Slurm may still requeue the job."""
+
+DEFAULT_SETTLING_SECONDS = 2.0
+TAIL_BYTES = 65_536
+TRACEBACK_LINES = 40
+
+
+def is_settled(state: JobState) -> bool:
+    return not state.is_live and age(state) >= SETTLING_SECONDS.get(state.name, DEFAULT_SETTLING_SECONDS)
+
+
+def verdict(folder: TrialFolder, submission: Submission, state: JobState | None) -> Measurement:
+    """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
+    fingerprint = folder.read_experiment().fingerprint
+    log = tail(submission.error_of(0))
+    failure = _failure(folder, submission, state, log)
+    measurement = failed_measurement(fingerprint, failure or _unknown(state, log), submission.submitted)
+    ended = state.ended if state and state.ended else time.time()
+    return measurement.model_copy(
+        update={"failing_rank": failure.rank if failure and failure.rank >= 0 else None, "ended": ended}
+    )
+
+
+def _failure(folder: TrialFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure | None:
+    """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
+    outcome = OUTCOME_OF_STATE.get(state.name) if state else None
+    outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
+    if outcome is Outcome.NODE_FAILED or outcome is Outcome.CANCELLED or outcome is Outcome.TIMED_OUT:
+        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    told = first_cause(folder.read_failures())
+    ended_by_signal = _killed_task(submission, log)
+    if told is not None and not (ended_by_signal and _lost(told)):
+        return told
+    if outcome is not None:
+        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    if ended_by_signal is not None:
+        return ended_by_signal
+    if state is None and CANCELLED_BY_SLURM.search(log):
+        return _words(Outcome.CANCELLED, CAUSE_OF_OUTCOME[Outcome.CANCELLED], log)
+    return None
+
+
+def _lost(failure: RankFailure) -> bool:
+    from train_core.failures import lost_a_peer
+
+    return lost_a_peer(failure)
+
+
+def _words(outcome: Outcome, cause: str, log: str) -> RankFailure:
+    """A failure that belongs to no rank."""
+    return RankFailure(rank=-1, outcome=outcome, cause=cause, traceback=_last_lines(log), time=time.time())
+
+
+def _unknown(state: JobState | None, log: str) -> RankFailure:
+    how = f"Slurm says {state.name}" if state else "Slurm no longer knows it"
+    return _words(Outcome.FAILED, f"the job ended without a measurement and without a word ({how})", log)
+
+
+def _killed_task(submission: Submission, log: str) -> RankFailure | None:
+    """The first task whose abnormal end srun reports; the others it ended itself."""
+    for task, how in TASK_END.findall(log):
+        rank, reason = int(task), how.strip()
+        known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
+        cause = f"rank {rank} {known}"
+        output = tail(submission.error_of(rank))
+        return RankFailure(
+            rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=_last_lines(output), time=time.time()
+        )
+    return None
+
+
+def tail(path: Path) -> str:
+    """The end of a file that may be large, still growing, or absent."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-TRACEBACK_LINES:])

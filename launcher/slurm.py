@@ -1,0 +1,180 @@
+"""Submitting trials to Slurm: one job array per resource shape, recorded in every trial folder, and return."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conf.errors import UsageError
+from conf.schema import SlurmSpec
+from launcher.job import run_in_slurm
+from launcher.resources import JobShape, by_shape, device_hours, split
+from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.snapshot import snapshot_code
+from launcher.submission import Submission, next_attempt, write_submission, write_trial
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+
+DEFAULT_MAX_ARRAY_SIZE = 1001
+"""Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
+
+SLURM_ANSWER_SECONDS = 10
+SlurmJob = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One job array (or, for a single trial, one job) as it would be submitted.
+
+    Attributes:
+        sbatch: the text that sbatch gets.
+        device_hours: of all its trials, if each runs into the time limit.
+    """
+
+    shape: JobShape
+    trials: tuple[Trial, ...]
+    sbatch: str
+    device_hours: float
+
+
+@dataclass(frozen=True)
+class SubmittedArray:
+    """Attributes:
+    job_id: Slurm's id of the array.
+    """
+
+    job_id: str
+    shape: JobShape
+    trial_ids: tuple[str, ...]
+
+
+def requests(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
+    """What `submit_trials` would submit. Writes nothing and needs no Slurm.
+
+    The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
+    """
+    code = folder.code.absolute() / "SNAPSHOT"
+    return [
+        Request(
+            shape,
+            tuple(part),
+            sbatch_text(slurm, _parameters(slurm, shape, code, record), logs_folder(folder), len(part)),
+            sum(device_hours(trial.experiment, slurm) for trial in part if trial.experiment),
+        )
+        for shape, part in _arrays(slurm, trials)
+    ]
+
+
+def submit_trials(
+    folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials: Sequence[Trial], job: SlurmJob = run_in_slurm
+) -> list[SubmittedArray]:
+    """Submit `trials` and return at once; every trial folder then names its job.
+
+    Args:
+        job: what each task of a job calls with the trial folder.
+
+    Raises:
+        UsageError: there is no sbatch here, or Slurm refuses the request.
+    """
+    require_sbatch()
+    arrays = _arrays(slurm, trials)
+    code = snapshot_code(folder.code.absolute())
+    submitted = []
+    for shape, part in arrays:
+        parameters = _parameters(slurm, shape, code, record)
+        submitted.append(_submit_array(folder, record, part, shape, parameters, python_command(slurm), job))
+    return submitted
+
+
+def require_sbatch() -> None:
+    if missing := [name for name in ("sbatch", "srun") if not shutil.which(name)]:
+        remedy = "Run this on a Slurm login node, or leave out cluster=NAME to measure on this machine."
+        raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)
+
+
+def logs_folder(folder: SweepFolder) -> Path:
+    """Where submitit keeps what it hands to the jobs, and their output."""
+    return folder.path.absolute() / "submitit"
+
+
+def max_array_size(slurm: SlurmSpec) -> int:
+    """Elements that one array may have: as configured, else as Slurm says, else Slurm's default."""
+    if slurm.max_array_size is not None:
+        return slurm.max_array_size
+    if not shutil.which("scontrol"):
+        return DEFAULT_MAX_ARRAY_SIZE
+    command = ["scontrol", "show", "config"]
+    try:
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=SLURM_ANSWER_SECONDS, check=False
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return DEFAULT_MAX_ARRAY_SIZE
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+    return max(1, int(found.group(1))) if found else DEFAULT_MAX_ARRAY_SIZE
+
+
+def _arrays(slurm: SlurmSpec, trials: Sequence[Trial]) -> list[tuple[JobShape, list[Trial]]]:
+    size = max_array_size(slurm) if trials else 1
+    return [(shape, part) for shape, group in by_shape(trials).items() for part in split(group, size)]
+
+
+def _parameters(slurm: SlurmSpec, shape: JobShape, code: Path, record: SweepRecord) -> dict[str, Any]:
+    return sbatch_parameters(slurm, shape, code, f"trisweep-{record.name}")
+
+
+def _submit_array(
+    folder: SweepFolder,
+    record: SweepRecord,
+    trials: Sequence[Trial],
+    shape: JobShape,
+    parameters: dict[str, Any],
+    python: str,
+    job: SlurmJob,
+) -> SubmittedArray:
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError
+
+    attempts = [next_attempt(folder.trial(trial.trial_id)) for trial in trials]
+    trial_folders = [write_trial(folder, record, trial) for trial in trials]
+    executor = SlurmExecutor(logs_folder(folder), max_num_timeout=0, python=python)
+    executor.update_parameters(**parameters)
+    try:
+        with executor.batch():
+            jobs = [executor.submit(job, str(trial_folder.path)) for trial_folder in trial_folders]
+    except FailedJobError as refusal:
+        remedy = "Look at the request with --dry-run, and correct the settings under slurm."
+        raise UsageError(
+            f"Slurm refused the job array of shape {shape}: {' '.join(str(refusal).split())}", remedy
+        ) from None
+    for trial_folder, submitted, (attempt, lost_nodes) in zip(trial_folders, jobs, attempts, strict=True):
+        submission = Submission(
+            executor="slurm",
+            job_id=submitted.job_id,
+            hostname=socket.gethostname(),
+            attempt=attempt,
+            lost_nodes=lost_nodes,
+            submitted=time.time(),
+            shape=shape,
+            output=str(logs_folder(folder) / f"{submitted.job_id}_%t_log.out"),
+            error=str(logs_folder(folder) / f"{submitted.job_id}_%t_log.err"),
+        )
+        write_submission(trial_folder, submission)
+        _link_logs(trial_folder.logs, submission)
+    master = jobs[0].job_id.split("_")[0]
+    return SubmittedArray(master, shape, tuple(trial.trial_id for trial in trials))
+
+
+def _link_logs(logs: Path, submission: Submission) -> None:
+    """Let the trial folder show the job's own output; the job appends to files that exist."""
+    for target in (submission.output_of(0), submission.error_of(0)):
+        target.touch()
+        link = logs / f"slurm{target.suffix}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)

@@ -1,0 +1,53 @@
+"""The code as it was when a sweep was submitted: editing the checkout while jobs are queued changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import conf
+
+PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results")
+SUFFIXES = (".py", ".yaml", ".csv")
+
+
+def code_root() -> Path:
+    """The folder that holds the packages of the running code."""
+    return Path(conf.__file__).resolve().parent.parent
+
+
+def snapshot_code(destination: Path) -> Path:
+    """Copy the packages below `destination`, into a folder named after their content, and return that folder.
+
+    The same code is copied once; code that changed gets a folder of its own, as queued jobs still need the old one.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    sources = _sources(code_root())
+    target = destination / _digest(sources)
+    if target.exists():
+        return target
+    destination.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination) as draft:
+        for name, source in sources.items():
+            copy = Path(draft, "code", name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+        Path(draft, "code").replace(target)
+    return target
+
+
+def _sources(root: Path) -> dict[str, Path]:
+    """Files of the packages by their path relative to `root`, in a fixed order."""
+    found = (path for package in PACKAGES for path in sorted((root / package).rglob("*")) if path.suffix in SUFFIXES)
+    return {str(path.relative_to(root)): path for path in found}
+
+
+def _digest(sources: dict[str, Path]) -> str:
+    digest = hashlib.sha256()
+    for name, path in sources.items():
+        digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
