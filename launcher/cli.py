@@ -1,0 +1,288 @@
+"""The command line: `trisweep plan | sweep | status | cancel | report | ui | train`.
+
+Commands stay thin: they choose, call and print. Only here do `launcher` and `results` meet, and torch and mlflow are
+imported by the commands that need them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+import yaml
+from rich.console import Console
+
+from conf.errors import TrisweepError
+from conf.load import compose_tree, load, options
+from launcher.where import Place, choose_place, existing_folder, git_sha, prepare_tokens, sweep_overrides
+from sweeps.plan import plan_sweep
+from sweeps.trial import SweepFolder, SweepRecord
+
+USAGE_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
+GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
+)
+console = Console(highlight=False, soft_wrap=False)
+
+
+def _complete_sweep(incomplete: str) -> list[str]:
+    return [name for name in options("sweep") if name.startswith(incomplete)]
+
+
+def _complete_override(incomplete: str) -> list[str]:
+    group, separator, _ = incomplete.partition("=")
+    if separator and group in GROUPS:
+        return [f"{group}={option}" for option in options(group) if f"{group}={option}".startswith(incomplete)]
+    return [f"{name}=" for name in GROUPS if name.startswith(incomplete)]
+
+
+Sweep = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=_complete_sweep)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=_complete_override
+    ),
+]
+ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and stop.")]
+Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
+Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
+
+
+@app.command()
+def plan(name: Sweep, overrides: Overrides = None, cfg: ShowConfig = False) -> None:
+    """Predict every point of a sweep on paper, in about a second."""
+    complete = sweep_overrides(name, overrides or [])
+    if cfg:
+        _print_config(complete)
+        return
+    _print_plan(plan_sweep(complete, proxy=False, git_sha=""))
+
+
+@app.command()
+def sweep(
+    name: Sweep,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    here: Here = False,
+    retry_failed: RetryFailed = False,
+    cfg: ShowConfig = False,
+) -> None:
+    """Plan, measure and report: through Slurm with cluster=NAME, else the sweep's proxy on this machine.
+
+    The same command continues a sweep that was interrupted, and never runs a finished point twice.
+    """
+    if cfg:
+        _print_config(sweep_overrides(name, overrides or []))
+        return
+    place = choose_place(name, overrides or [], here=here, dry_run=dry_run)
+    record = plan_sweep(place.overrides, proxy=place.proxy, git_sha=git_sha())
+    if dry_run:
+        _show_what_would_run(place, record)
+        return
+    prepare_tokens(place, record)
+    if place.on_slurm:
+        _submit(place, record, retry_failed)
+    else:
+        _run_here(place, record, retry_failed)
+
+
+@app.command()
+def status(name: Sweep, overrides: Overrides = None) -> None:
+    """Every trial: state, progress, cause of failure, last log line, log path."""
+    from launcher.state import reconcile, trial_states
+    from launcher.status_table import status_table
+
+    folder = existing_folder(name, overrides or [])
+    record = folder.read_record()
+    jobs = reconcile(folder, record)
+    console.print(f"[bold]{record.name}[/] in {_shown(folder.path)}")
+    console.print(status_table(trial_states(folder, record, jobs), console.width))
+
+
+@app.command()
+def cancel(name: Sweep, overrides: Overrides = None) -> None:
+    """End what is queued or running. Finished points keep their results."""
+    from launcher.cancel import cancel_sweep
+
+    folder = existing_folder(name, overrides or [])
+    number = cancel_sweep(folder, folder.read_record())
+    console.print(f"{number} trials cancelled in {_shown(folder.path)}; finished points keep their results.")
+
+
+@app.command()
+def report(name: Sweep, overrides: Overrides = None) -> None:
+    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
+    from launcher.state import reconcile
+
+    folder = existing_folder(name, overrides or [])
+    record = folder.read_record()
+    reconcile(folder, record)
+    _report(folder, record)
+
+
+@app.command()
+def ui(overrides: Overrides = None, port: Port = 5000) -> None:
+    """Open the MLflow UI on loopback, until Ctrl-C."""
+    from results.ui import serve_ui
+
+    settings = load(overrides or [])
+    console.print("Starting the MLflow UI ...")
+    serve_ui(settings.tracking, Path(settings.output_dir).absolute(), port, _print_ui_link)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def train(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides and options of python -m train_core.")
+    ] = None,
+) -> None:
+    """Train one experiment here: the same as `python -m train_core`."""
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "train_core", *(overrides or [])], check=False).returncode)
+
+
+def main() -> None:
+    """Run a command. What went wrong is one message and exit code 2, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except TrisweepError as error:
+        code = _complain(str(error))
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        console.print("Interrupted. The same command continues.")
+        code = INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR):
+            raise
+        code = _complain(
+            f"{error.filename or 'output_dir'}: {error.strerror}. Choose another folder with output_dir=PATH."
+        )
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> int:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]trisweep:[/] {_escaped(message)}")
+    return USAGE_EXIT_CODE
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def _print_config(overrides: Sequence[str]) -> None:
+    load(overrides)
+    typer.echo(yaml.safe_dump(compose_tree(overrides), sort_keys=False), nl=False)
+
+
+def _print_plan(record: SweepRecord) -> None:
+    from results.terminal import plan_table
+
+    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
+    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    console.print(plan_table(record.plan))
+    console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
+
+
+def _show_what_would_run(place: Place, record: SweepRecord) -> None:
+    """The points, and, for Slurm, each request with the text that sbatch would get."""
+    from launcher.sweep import dry_run
+
+    _print_plan(record)
+    chosen = [trial for trial in record.trials if trial.selected]
+    if not place.on_slurm:
+        console.print(f"{len(chosen)} trials would run on this machine:")
+        for trial in chosen:
+            console.print(f"  {trial.trial_id}")
+        return
+    requests = dry_run(place.folder, record, place.settings.slurm)
+    hours = sum(request.device_hours for request in requests)
+    console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {hours:,.0f} GPU-hours at most:")
+    for request in requests:
+        console.rule(
+            f"{request.shape} tasks, {len(request.trials)} trials, {request.device_hours:,.0f} GPU-hours at most"
+        )
+        for index, trial in enumerate(request.trials):
+            console.print(f"  [{index}] {trial.trial_id}", markup=False)
+        typer.echo(request.sbatch)
+
+
+def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+    from launcher.sweep import submit
+
+    done = submit(place.folder, record, place.settings.slurm, retry_failed=retry_failed)
+    for array in done.arrays:
+        console.print(f"  job {array.job_id}: {len(array.trial_ids)} trials of {array.shape} tasks")
+    console.print(
+        f"{done.num_submitted} trials submitted ({done.device_hours:,.0f} GPU-hours at most), {done.num_live} queued or"
+        f" running already, {done.num_kept} finished. Folder: {_shown(place.folder.path)}"
+    )
+    follow = f"{record.name} cluster={place.settings.cluster.name}"
+    console.print(f"Next: trisweep status {follow}; trisweep report {follow}; trisweep cancel {follow}")
+
+
+def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+    from launcher.progress import progress_on
+    from launcher.sweep import run_here
+
+    if place.proxy:
+        _print_full_size_summary(record)
+    spec = record.spec.proxy
+    limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
+    run_here(place.folder, record, time_limit_seconds=limit, progress=progress_on(console), retry_failed=retry_failed)
+    _report(place.folder, record)
+
+
+def _print_full_size_summary(record: SweepRecord) -> None:
+    """What the plan says of the full size, in three lines, before the proxy is measured."""
+    fitting = [trial for trial in record.plan if trial.infeasible_reason is None and trial.estimate]
+    short = [trial for trial in record.plan if trial.estimate and not trial.estimate.fits]
+    size = record.plan[0].experiment
+    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    if size:
+        console.print(
+            f"Full size, on paper: {size.model.name} on {size.cluster.num_devices} devices of {size.cluster.name}."
+        )
+    console.print(f"{len(record.plan)} points: {len(fitting)} fit, {len(short)} need more memory than a device has.")
+    console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
+
+
+def _report(folder: SweepFolder, record: SweepRecord) -> None:
+    """The ranked table, the report's paths, and MLflow brought up to date."""
+    from results.collect import collect
+    from results.mlflow_import import import_sweep
+    from results.report import write_report
+    from results.terminal import ranked_table
+
+    paths = write_report(folder, record)
+    console.print(ranked_table(collect(folder, record)))
+    console.print(f"Report: {_shown(paths.html)}\n        {_shown(paths.markdown)}, {_shown(paths.csv)}")
+    imported = import_sweep(folder, record, record.tracking, folder.path.parent)
+    changed = imported.created + imported.updated
+    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")
+
+
+def _print_ui_link(link: str) -> None:
+    console.print(f"MLflow UI: {link}  (Ctrl-C ends it)")
+
+
+def _shown(path: Path) -> str:
+    """Relative to where the user stands, if it lies below."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
