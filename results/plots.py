@@ -57,6 +57,7 @@ def measured_rate(best_first: Sequence[TrialResult]) -> Figure | None:
             "arrayminus": [below / TERA for below, _ in spreads],
             "array": [above / TERA for _, above in spreads],
             "thickness": 1.2,
+            "color": "#888888",
         },
         "marker": {"color": [PALETTE[1] if result.trial.is_baseline else PALETTE[0] for result, _ in shown]},
         "hovertemplate": "%{y}<br>%{x:.4g} TFLOPS<extra></extra>",
@@ -84,7 +85,7 @@ def loss_curves(best_first: Sequence[TrialResult]) -> Figure | None:
     if not lines:
         return None
     layout = {"xaxis": _axis("step"), "yaxis": _axis("training loss"), "height": 420, "showlegend": True}
-    return {"data": lines, "layout": layout}
+    return {"data": lines, "layout": layout | {"hideLegendWhenNarrow": len(lines) > 6}}
 
 
 def predicted_step_terms(fitting: Sequence[Trial]) -> Figure | None:

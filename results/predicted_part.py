@@ -65,10 +65,10 @@ def _subject(plan: Sequence[Trial]) -> str:
     experiment = next((trial.experiment for trial in plan if trial.experiment), None)
     if experiment is None:
         return "no point of this sweep can exist"
-    cluster = experiment.cluster
+    cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
     return (
         f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"
-        f" {significant(experiment.peak_flops_per_second / TERA, 4)} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB)"
+        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB)"
     )
 
 

@@ -86,8 +86,16 @@ def _wait_until_it_answers(process: subprocess.Popen[str], port: int, log: IO[st
         except (OSError, urllib.error.URLError):
             time.sleep(POLL_SECONDS)
     log.seek(0)
-    lines = [line for line in log.read().splitlines() if line.strip()]
-    raise UsageError(f"The MLflow UI did not start: {lines[-1] if lines else 'it said nothing'}", "Try another port.")
+    raise UsageError(
+        f"The MLflow UI did not start: {_last_error(log.read())}",
+        "If the store is damaged, move it aside: the next import rebuilds it from the sweeps' folders.",
+    )
+
+
+def _last_error(log: str) -> str:
+    """The last line that names an error, else the last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "it said nothing")
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -37,6 +37,7 @@ function themed(layout) {
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
   return {
     ...layout,
+    showlegend: layout.showlegend && !(isNarrow && layout.hideLegendWhenNarrow),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, size: isNarrow ? 9 : 12, family: "system-ui, sans-serif" },
     margin: { l: 10, r: 16, t: 34, b: 10 },

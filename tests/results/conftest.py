@@ -1,4 +1,4 @@
-"""Sweeps on disk for the tests of `results`. Every number in them is MADE UP for the test: nothing here was measured."""
+"""Sweeps on disk for the tests of `results`. Every number is MADE UP for the test: nothing here was measured."""
 
 from __future__ import annotations
 

@@ -1,0 +1,106 @@
+"""Scaling efficiency on numbers small enough to check by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from results.scaling import Scaling, scalings
+from results.trial_result import TrialResult
+from sweeps.trial import Trial
+from tests.results.conftest import ENVIRONMENT, FULL, performance, trial
+from train_core.measurement import Environment, Measurement, Outcome, Performance
+
+
+def result(of: Trial, measured: Performance | None, environment: Environment = ENVIRONMENT) -> TrialResult:
+    measurement = None
+    if measured and of.experiment:
+        measurement = Measurement(
+            fingerprint=of.experiment.fingerprint,
+            outcome=Outcome.COMPLETED,
+            cause="",
+            failing_rank=None,
+            traceback=None,
+            performance=measured,
+            environment=environment,
+            started=0.0,
+            ended=1.0,
+        )
+    outcome = Outcome.COMPLETED if measured else Outcome.PENDING
+    return TrialResult(of, outcome, "", measurement, (), None, ())
+
+
+def against_baseline(other: TrialResult, baseline_tokens_per_second: float | None = 100.0) -> Scaling:
+    """The baseline is one device, a global batch of 8."""
+    measured = performance(baseline_tokens_per_second) if baseline_tokens_per_second else None
+    return scalings([result(trial("base", is_baseline=True), measured), other])[1]
+
+
+def measured_trial(tokens_per_second: float, num_devices: int, **point: Any) -> TrialResult:
+    return result(trial("other", world_size=num_devices, **point), performance(tokens_per_second, num_devices))
+
+
+def test_the_baseline_is_one_by_definition() -> None:
+    first = scalings([result(trial("base", is_baseline=True), performance(100.0))])[0]
+    assert (first.kind, first.efficiency, first.speed_up) == ("baseline", 1.0, 1.0)
+
+
+def test_equal_global_batch_on_four_devices_is_strong_scaling() -> None:
+    """100 tokens/s on 1 device, 300 on 4: 3 times as fast, 75 % per device."""
+    strong = against_baseline(measured_trial(300.0, 4))
+    assert (strong.kind, strong.speed_up) == ("strong", pytest.approx(3.0))
+    assert strong.efficiency == pytest.approx(0.75)
+    assert strong.note == "global batch of 8 held constant, 1 device to 4"
+
+
+def test_equal_batch_per_device_is_weak_scaling() -> None:
+    """100 tokens/s on 1 device, 360 on 4 with 4 times the batch: 90 % per device."""
+    weak = against_baseline(measured_trial(360.0, 4, global_batch_size=32))
+    assert (weak.kind, weak.speed_up) == ("weak", pytest.approx(3.6))
+    assert weak.efficiency == pytest.approx(0.9)
+    assert weak.note == "batch of 8 per device held constant, 1 device to 4"
+
+
+def test_equally_many_devices_are_two_layouts_and_no_scaling() -> None:
+    layout = against_baseline(result(trial("other", micro_batch_size=2), performance(120.0)))
+    assert (layout.kind, layout.efficiency) == ("layout", None)
+    assert layout.speed_up == pytest.approx(1.2)
+
+
+def test_ranks_that_share_the_devices_of_the_baseline_are_no_scaling_either() -> None:
+    """Four ranks on one core are still one device."""
+    shared = against_baseline(result(trial("other", world_size=4), performance(90.0, num_devices=1)))
+    assert (shared.kind, shared.efficiency) == ("layout", None)
+
+
+def test_a_batch_that_grows_otherwise_is_not_comparable() -> None:
+    other = against_baseline(measured_trial(300.0, 4, global_batch_size=16))
+    assert (other.kind, other.efficiency, other.speed_up) == (None, None, None)
+    assert "neither the global batch (8 to 16)" in other.note
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"recompute": "full"}, "recompute"),
+        ({"model": FULL}, "model"),
+        ({"dtype": "bf16"}, "precision"),
+    ],
+)
+def test_another_model_precision_or_recomputation_gives_no_number(change: dict[str, Any], named: str) -> None:
+    other = against_baseline(measured_trial(300.0, 4, **change))
+    assert (other.kind, other.efficiency, other.speed_up) == (None, None, None)
+    assert named in other.note
+
+
+def test_another_device_gives_no_number() -> None:
+    elsewhere = ENVIRONMENT.model_copy(update={"device": "another device"})
+    other = against_baseline(result(trial("other", world_size=4), performance(300.0, 4), elsewhere))
+    assert (other.efficiency, other.note) == (None, "device not as in the baseline")
+
+
+def test_without_a_measured_baseline_nothing_is_comparable() -> None:
+    unmeasured = against_baseline(measured_trial(300.0, 4), baseline_tokens_per_second=None)
+    assert (unmeasured.efficiency, unmeasured.note) == (None, "the baseline has not been measured")
+    assert scalings([measured_trial(300.0, 4)])[0].note == "the sweep declares no baseline that can exist"

@@ -1,0 +1,57 @@
+"""Tables in terminals of several widths."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from results.collect import collect
+from results.terminal import by_prediction, plan_table, ranked_table
+from tests.results.conftest import WriteSweep
+from tests.results.test_report import HOW, PLAN, PROXY_TRIALS
+
+
+def shown(table: Table, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    for table, numbers in (
+        (ranked_table(collect(folder)), ("0.100", "0.0950", "2.56", "1.50")),
+        (plan_table(PLAN), ("128.0 GiB short", "1.56", "192.0")),
+    ):
+        text = shown(table, width)
+        assert max(len(line) for line in text.splitlines()) <= width
+        flat = " ".join(text.split())
+        assert all(number in flat for number in numbers), text
+        assert "…" not in text
+
+
+def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write_sweep: WriteSweep) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    lines = shown(ranked_table(collect(folder)), 140).splitlines()
+    ranked = [line.split() for line in lines if "COMPLETED" in line]
+    assert [line[0] for line in ranked] == ["1", "2", "3", "4"]
+    assert "*" in ranked[0]
+    assert any("FAILED" in line for line in lines)
+    assert any("INFEASIBLE" in line for line in lines)
+
+
+def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
+    folder, _ = write_sweep([])
+    assert "Measured here" in shown(ranked_table(collect(folder)), 80)
+    assert "Predicted" in shown(plan_table([]), 80)
+
+
+def test_predictions_are_ranked_by_what_fits_then_by_what_lacks_least() -> None:
+    order = [trial.trial_id for trial in by_prediction(PLAN)]
+    assert order == ["plan-fast", "plan-recipe", "plan-lacks", "plan-impossible"]
