@@ -89,7 +89,7 @@ def sweep(
         _print_config(sweep_overrides(name, overrides or []))
         return
     place = choose_place(name, overrides or [], here=here, dry_run=dry_run)
-    record = plan_sweep(place.overrides, proxy=place.proxy, git_sha=git_sha())
+    record = place.folder.continued(plan_sweep(place.overrides, proxy=place.proxy, git_sha=git_sha()))
     if dry_run:
         _show_what_would_run(place, record)
         return

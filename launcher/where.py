@@ -110,14 +110,14 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
     """
     from train_core.tokens import prepare
 
-    cache = Path(place.settings.output_dir).absolute() / "tokens"
+    beside = place.folder.path.parent / "tokens"
     wanted = {
         (trial.experiment.data, trial.experiment.model): trial.experiment
         for trial in record.trials
         if trial.selected and trial.experiment and trial.experiment.data.source == "text"
     }
     for data, model in wanted:
-        prepare(data, model, cache)
+        prepare(data, model, Path(data.cache_dir) if data.cache_dir else beside)
 
 
 def git_sha() -> str:

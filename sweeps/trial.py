@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from conf.errors import UsageError
 from conf.schema import Experiment, Frozen, SweepSpec, TrackingSpec, Value
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder, write_atomically
@@ -83,4 +84,22 @@ class SweepFolder:
         write_atomically(self.record, record.model_dump_json(indent=1))
 
     def read_record(self) -> SweepRecord:
-        return SweepRecord.model_validate_json(self.record.read_text())
+        """Raises:
+        UsageError: the file is damaged, or was written by another version.
+        """
+        try:
+            return SweepRecord.model_validate_json(self.record.read_text(errors="replace"))
+        except ValidationError as error:
+            where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its start"
+            raise UsageError(
+                f"{self.record} cannot be read (at {where})", "Run the sweep again: it is written anew, results stay."
+            ) from None
+
+    def continued(self, record: SweepRecord) -> SweepRecord:
+        """The stored record where it describes the same points as `record`, so that continuing is not a new sweep."""
+        try:
+            stored = self.read_record()
+        except (FileNotFoundError, UsageError):
+            return record
+        renewed = {"created": stored.created, "git_sha": stored.git_sha}
+        return stored if stored == record.model_copy(update=renewed) else record
