@@ -44,9 +44,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Channel:
-    """One direction of traffic between two neighbouring stages, with a group of its own.
+    """One direction of traffic between two neighbouring stages.
 
-    A group that carried both directions would serialise them, and could deadlock where sends wait for receives.
+    Activations and gradients have a group each: one group for both would serialise the two directions between a pair of
+    stages, and could deadlock where sends wait for receives.
     """
 
     peer: int
@@ -59,7 +60,7 @@ class Mesh:
 
     Attributes:
         embedding: joins the first and the last stage, which both hold the tied token embedding; size 1 elsewhere.
-        sends, receives: channels by (kind of traffic, neighbouring stage's offset): +1 is the next stage.
+        activations_in: from the stage before; gradients_in from the one after. None at the ends of the pipeline.
     """
 
     layout: Layout
@@ -85,17 +86,18 @@ class Mesh:
 def build_mesh(layout: Layout, rank: int) -> Mesh:
     """Create this rank's groups. Every rank of the world calls this, in a world that has been joined.
 
-    Only members take part in creating a group, so that the cost does not grow with the world. All ranks create theirs
-    in the same order of kinds, and channels from the first stage to the last, so that nobody waits in a circle.
+    Only members take part in creating a group, so that the cost does not grow with the world. Torch names such a group
+    after its ranks and the number of groups that the process has made before, so all ranks make the same kinds in the
+    same order, and only the embedding's, which not all have, comes last.
     """
     p, d, t = layout.coordinates(rank)
     size = layout.pipeline_size
-    along_tensor = [layout.rank(p, d, tensor) for tensor in range(layout.tensor_size)]
-    along_data = [layout.rank(p, data, t) for data in range(layout.data_size)]
     stages = [layout.rank(pipeline, d, t) for pipeline in range(size)]
-    tensor_axis, data_axis = _axis(along_tensor, rank), _axis(along_data, rank)
-    activations_in, gradients_out = _channels(stages, p - 1, rank)
-    activations_out, gradients_in = _channels(stages, p, rank)
+    tensor_axis = _axis([layout.rank(p, d, tensor) for tensor in range(layout.tensor_size)], rank)
+    data_axis = _axis([layout.rank(p, data, t) for data in range(layout.data_size)], rank)
+    activations, gradients = _group(stages), _group(stages)
+    before = stages[p - 1] if p > 0 else None
+    after = stages[p + 1] if p + 1 < size else None
     return Mesh(
         layout=layout,
         world=Axis(layout.world_size, rank, None),
@@ -103,10 +105,10 @@ def build_mesh(layout: Layout, rank: int) -> Mesh:
         pipeline=Axis(size, p, None),
         data=data_axis,
         embedding=_axis([stages[0], stages[-1]], rank) if size > 1 and p in (0, size - 1) else Axis(),
-        activations_in=activations_in,
-        activations_out=activations_out,
-        gradients_in=gradients_in,
-        gradients_out=gradients_out,
+        activations_in=_channel(before, activations),
+        activations_out=_channel(after, activations),
+        gradients_in=_channel(after, gradients),
+        gradients_out=_channel(before, gradients),
     )
 
 
@@ -121,10 +123,5 @@ def _group(ranks: list[int]) -> dist.ProcessGroup | None:
     return group
 
 
-def _channels(stages: list[int], lower: int, rank: int) -> tuple[Channel | None, Channel | None]:
-    """Both directions between stage `lower` and the one after it: (activations, gradients); None beyond the ends."""
-    if lower < 0 or lower + 1 == len(stages):
-        return None, None
-    pair = [stages[lower], stages[lower + 1]]
-    peer = pair[1] if rank == pair[0] else pair[0]
-    return Channel(peer, _group(pair)), Channel(peer, _group(pair))
+def _channel(peer: int | None, group: dist.ProcessGroup | None) -> Channel | None:
+    return None if peer is None else Channel(peer, group)
