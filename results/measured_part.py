@@ -16,6 +16,7 @@ from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
 
 Item = TypeVar("Item")
+PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
 RANKED_COLUMNS: tuple[str, ...] = (
     "#",
     "layout",
@@ -86,7 +87,7 @@ def _facts(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[tuple[s
         ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
         ("backend", _distinct(environments, lambda e: e.backend)),
         ("software", _distinct(environments, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
-        ("git", _distinct(environments, lambda e: e.git_sha) or record.git_sha),
+        ("git", _distinct((e for e in environments if e.git_sha != "unknown"), lambda e: e.git_sha) or record.git_sha),
         ("measured on", f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)),
         ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
         ("FLOPs formula", _distinct(performances, lambda p: p.flops_formula)),
@@ -102,7 +103,8 @@ def _peak(performances: Sequence[Performance]) -> str:
     peaks = [performance.peak_flops_per_second for performance in performances]
     low, high = (significant(peak / TERA, 4) for peak in (min(peaks), max(peaks)))
     shown = low if low == high else f"{low} to {high}"
-    return f"{shown} TFLOPS per device ({_distinct(performances, lambda p: p.peak_source)})"
+    sources = _distinct(performances, lambda p: PEAK_SOURCES.get(p.peak_source, p.peak_source))
+    return f"{shown} TFLOPS per device ({sources})"
 
 
 def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
@@ -136,10 +138,26 @@ def _best_sentence(best_first: Sequence[TrialResult]) -> str:
         f" {seconds(best.performance.step_seconds)} s."
     )
     tied = [result.label for result in best_first[1:] if _overlap(result.performance, best.performance)]
-    if not tied:
-        return sentence
-    shown = ", ".join(tied[:3]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
-    return f"{sentence} Within the spread of its steps, and so not clearly slower: {shown}."
+    if tied:
+        shown = ", ".join(tied[:3]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
+        sentence += f" Within the spread of its steps, and so not clearly slower: {shown}."
+    return sentence + _best_by_size(best_first)
+
+
+def _best_by_size(best_first: Sequence[TrialResult]) -> str:
+    """Fewer devices are easily faster per device, so every number of devices has a best of its own."""
+    best: dict[int, TrialResult] = {}
+    for result in best_first:
+        if result.performance:
+            best.setdefault(result.performance.num_devices, result)
+    if len(best) < 2:
+        return ""
+    named_by_size = (f"on {size}, {best[size].label} ({_tokens(best[size])} tokens/s)" for size in sorted(best))
+    return f" Fastest by number of devices: {'; '.join(named_by_size)}."
+
+
+def _tokens(result: TrialResult) -> str:
+    return count(result.performance.tokens_per_second if result.performance else None)
 
 
 def _overlap(other: Performance | None, best: Performance) -> bool:
@@ -260,10 +278,12 @@ def _cause(result: TrialResult) -> str:
 def _notes(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[str, ...]:
     notes = []
     if left_out := sum(result.outcome is None for result in results):
-        notes.append(f"{left_out} points fit but were left out: beyond sweep.max_trials = {record.spec.max_trials}.")
+        notes.append(
+            f"Points that fit but were left out, beyond sweep.max_trials = {record.spec.max_trials}: {left_out}."
+        )
     infeasible = sum(result.outcome is Outcome.INFEASIBLE for result in results)
     if infeasible and record.mode == "cluster":
-        notes.append(f"{infeasible} points cannot run and were not submitted: part 2 says what they lack.")
+        notes.append(f"Points that cannot run, and so were not submitted: {infeasible}. Part 2 says what they lack.")
     for result in results:
         notes += [f"A corrupt measurement of {result.label} was set aside: {path.name}." for path in result.quarantined]
     return tuple(notes)

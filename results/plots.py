@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from results.measured_part import rate_spread
+from results.predicted_part import has_device_per_rank
 from results.terminal import by_prediction, plan_label
 from results.trial_result import TrialResult, ranked
 from results.units import GIBIBYTE, TERA
@@ -131,6 +132,8 @@ def predicted_memory(best_first: Sequence[Trial]) -> Figure | None:
     ]
     figure = _bar_chart([bar for bar in bars if bar["y"]], "predicted GiB per device, worst stage", len(shown))
     figure["layout"] |= {"shapes": _capacity_lines([estimate for _, estimate in shown]), "showlegend": True}
+    widest = max(max(estimate.peak_memory_bytes, estimate.memory_capacity_bytes) for _, estimate in shown)
+    figure["layout"]["xaxis"] |= {"range": [0, 1.08 * widest / GIBIBYTE]}
     figure["layout"]["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
     return figure
 
@@ -162,7 +165,7 @@ def _capacity_lines(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
 
 def predicted_beside_measured(results: Sequence[TrialResult]) -> Figure | None:
     """Step seconds, measured over predicted; a perfect prediction lies on the diagonal."""
-    shown = [(r.label, r.trial.estimate, r.performance) for r in results if r.trial.estimate and r.performance]
+    shown = [(r.label, r.trial.estimate, r.performance) for r in results if has_device_per_rank(r)]
     if not shown:
         return None
     predicted = [estimate.step_seconds for _, estimate, _ in shown if estimate]

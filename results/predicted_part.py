@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from results.report_table import Cell, ReportTable, number, text
 from results.terminal import by_prediction, plan_label
 from results.trial_result import TrialResult
-from results.units import TERA, count, error_percent, gib, percent, seconds, significant, tflops
+from results.units import ABSENT, TERA, count, error_percent, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
@@ -143,12 +143,13 @@ def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
     if predicted is None or measured is None:
         return None
     memory = max(measured.peak_memory_bytes, default=None)
+    own_device = has_device_per_rank(result)
     return (
         text(_name(result.trial)),
-        number(seconds(predicted.step_seconds), predicted.step_seconds),
+        number(seconds(predicted.step_seconds), predicted.step_seconds) if own_device else number(ABSENT, None),
         number(seconds(measured.step_seconds), measured.step_seconds),
-        _error_cell(predicted.step_seconds, measured.step_seconds),
-        _rate_cell(predicted.model_flops_per_second_per_device),
+        _error_cell(predicted.step_seconds, measured.step_seconds) if own_device else number(ABSENT, None),
+        _rate_cell(predicted.model_flops_per_second_per_device) if own_device else number(ABSENT, None),
         _rate_cell(measured.model_flops_per_second_per_device),
         number(gib(predicted.peak_memory_bytes), predicted.peak_memory_bytes),
         number(gib(memory), memory),
@@ -156,9 +157,15 @@ def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
     )
 
 
+def has_device_per_rank(result: TrialResult) -> bool:
+    """The cost model gives every rank a device; ranks that shared one cannot be held against it."""
+    experiment, performance = result.trial.experiment, result.performance
+    return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
+
+
 def _error_cell(predicted: float, measured: float | None) -> Cell:
     if not measured:
-        return number("-", None)
+        return number(ABSENT, None)
     return number(error_percent(predicted, measured), predicted / measured - 1)
 
 

@@ -84,6 +84,22 @@ def test_full_size_trials_stand_beside_their_prediction_with_the_error(cluster_r
     assert "proxy" not in text
 
 
+def test_ranks_that_shared_devices_are_not_held_against_a_prediction_that_gives_each_its_own(
+    write_sweep: WriteSweep,
+) -> None:
+    """64 ranks on 2 devices: the measured time stays, the predicted one and the error do not."""
+    paths = write_report(*write_sweep(PLAN, {"plan-recipe": performance(1.0, 2)}, plan=PLAN, mode="cluster"))
+    text = paths.markdown.read_text()
+    row = next(line for line in text[text.index("### Predicted beside") :].splitlines() if "(baseline)" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][1:5] == ["-", "256", "-", "-"]
+    assert 'id="plot-beside"' not in page_without_plotly(paths)
+
+
+def test_every_number_of_devices_has_a_fastest_layout(proxy_report: ReportPaths) -> None:
+    text = proxy_report.markdown.read_text()
+    assert "on 1, tp1-pp1-dp1-mb1-gb8 (100 tokens/s); on 2, tp1-pp1-dp2-mb1-gb16 (190 tokens/s)" in text
+
+
 def test_the_shortfall_is_stated_in_gib(proxy_report: ReportPaths) -> None:
     """192 GiB needed of 64: 128 short."""
     row = next(line for line in proxy_report.markdown.read_text().splitlines() if "mb4-gb256" in line)
