@@ -13,6 +13,9 @@ from conf.errors import ConfigError, UsageError
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import write_atomically
 
+PROBE_BYTES = 2**20
+"""About what the record, the code and the first logs of a sweep take."""
+
 
 class Holder(NamedTuple):
     pid: int
@@ -65,7 +68,7 @@ def _opened(folder: SweepFolder) -> int:
     probe = folder.path / ".writable"
     try:
         folder.trials.mkdir(parents=True, exist_ok=True)
-        write_atomically(probe, "x" * 4096)
+        write_atomically(probe, "x" * PROBE_BYTES)
         probe.unlink()
         return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:

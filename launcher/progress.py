@@ -58,7 +58,7 @@ class LiveProgress:
     def show(self, states: Sequence[TrialState]) -> None:
         rows = max(3, self._console.height - 6)
         self._live.update(
-            Group(_table(_worth_showing(states, rows), self._console.width), _footer(states)), refresh=True
+            Group(state_table(_worth_showing(states, rows), self._console.width), _footer(states)), refresh=True
         )
 
 
@@ -142,7 +142,7 @@ def _worth_showing(states: Sequence[TrialState], rows: int) -> list[TrialState]:
     return [state for state in relevant if state.trial_id in kept]
 
 
-def _table(states: Sequence[TrialState], width: int) -> Table:
+def state_table(states: Sequence[TrialState], width: int) -> Table:
     """Trial, state, step, TFLOPS, loss, time left: 80 columns; a wider terminal also shows the log."""
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
     table.add_column("trial", no_wrap=True, overflow="ellipsis", ratio=1)

@@ -56,12 +56,18 @@ def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
     if not wanted:
         return {}
     queued = _squeue(wanted)
-    states = queued or {}
-    forgotten = wanted - states.keys()
+    found = _matching(wanted, queued or {})
+    forgotten = wanted - found.keys()
     recorded = _sacct(forgotten) if forgotten else {}
     if queued is None and recorded is None:
         raise SlurmSilent
-    return {job_id: state for job_id, state in {**(recorded or {}), **states}.items() if job_id in wanted}
+    return _matching(forgotten, recorded or {}) | found
+
+
+def _matching(wanted: set[str], states: dict[str, JobState]) -> dict[str, JobState]:
+    """Elements that were cancelled before they started may be listed only together, under the id of their array."""
+    listed = {job_id: states.get(job_id) or states.get(job_id.split("_")[0]) for job_id in wanted}
+    return {job_id: state for job_id, state in listed.items() if state is not None}
 
 
 def _squeue(job_ids: set[str]) -> dict[str, JobState] | None:

@@ -177,5 +177,6 @@ def _log(folder: TrialFolder, submission: Submission | None, measurement: Measur
 
 
 def _last_line(log: Path | None) -> str:
-    lines = [line.strip() for line in tail(log).splitlines() if line.strip()] if log else []
-    return lines[-1] if lines else ""
+    """submitit's own remarks say nothing about the trial."""
+    lines = [line.strip() for line in tail(log).splitlines()] if log else []
+    return next((line for line in reversed(lines) if line and not line.startswith("submitit ")), "")

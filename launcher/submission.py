@@ -63,7 +63,7 @@ def write_trial(folder: SweepFolder, record: SweepRecord, trial: Trial) -> Trial
     """
     assert trial.experiment is not None
     experiment = trial.experiment.model_dump(mode="json")
-    experiment["data"]["cache_dir"] = str(folder.path.absolute().parent / "tokens")
+    experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(folder.path.absolute().parent / "tokens")
     trial_folder = folder.trial(trial.trial_id)
     trial_folder.clear_results()
     trial_folder.logs.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,354 @@
+"""Sweeps on this machine: real processes, through submitit, each test with jobs that end as it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conf.errors import ConfigError, UsageError
+from launcher.capacity import Machine
+from launcher.folder_lock import locked
+from launcher.local_jobs import is_running_here
+from launcher.submission import read_submission, write_trial
+from launcher.sweep import run_here
+from train_core.measurement import Measurement, Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def seeds(count):
+    return [{"training.seed": seed} for seed in range(count)]
+
+
+def make_job(behaviour="complete", seconds=0.0):
+    """A job that writes a measurement as the trainer would, or ends otherwise. Defined here, so that it travels by value."""
+
+    def job(folder, devices, time_limit_seconds):
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        from train_core.measurement import Measurement, Outcome
+        from train_core.supervisor import held
+        from train_core.trial_folder import TrialFolder
+
+        trial, started = TrialFolder(folder), time.time()
+        with held(trial.running_lock):
+            with (trial.path / "runs").open("a") as file:
+                file.write(f"{started} {','.join(map(str, devices))}\n")
+            time.sleep(seconds)
+            if behaviour == "raise":
+                raise ValueError("this trial is bad")
+            if behaviour == "be killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            trial.write_measurement(
+                Measurement(
+                    fingerprint=trial.read_experiment().fingerprint,
+                    outcome=Outcome.COMPLETED,
+                    cause="",
+                    failing_rank=None,
+                    traceback=None,
+                    performance=None,
+                    environment=None,
+                    started=started,
+                    ended=time.time(),
+                )
+            )
+            with (Path(folder) / "ended").open("a") as file:
+                file.write(f"{time.time()}\n")
+
+    return job
+
+
+def write_measurement(trial, outcome):
+    """As an earlier sweep would have left it."""
+    trial.write_measurement(
+        Measurement(
+            fingerprint="0" * 12,
+            outcome=Outcome(outcome),
+            cause="made so by the test",
+            failing_rank=None,
+            traceback=None,
+            performance=None,
+            environment=None,
+            started=1.0,
+            ended=2.0,
+        )
+    )
+
+
+def run(folder, record, progress, job, **options):
+    return run_here(folder, record, time_limit_seconds=60.0, progress=progress, job=job, **options)
+
+
+def num_runs(folder, record):
+    return [
+        len(path.read_text().splitlines()) if (path := folder.trial(t.trial_id).path / "runs").exists() else 0
+        for t in record.trials
+    ]
+
+
+def until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(folder, record_of, progress):
+    record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
+    states = run_here(folder, record, time_limit_seconds=120.0, progress=progress)
+    assert [state.outcome for state in states] == [Outcome.COMPLETED], states
+    assert states[0].model_flops_per_second_per_device > 0
+    assert states[0].num_steps_done == states[0].num_steps == 3
+    written = folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns
+    cache = json.loads(folder.trial(record.trials[0].trial_id).trial.read_text())["experiment"]["data"]["cache_dir"]
+    assert cache == str(folder.path.parent / "tokens")
+
+    started = time.monotonic()
+    run_here(folder, record, time_limit_seconds=120.0, progress=progress)
+    assert time.monotonic() - started < 1
+    assert folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns == written
+
+
+def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(folder, record_of, progress):
+    record = record_of(seeds(1))
+    (state,) = run(folder, record, progress, make_job("raise"))
+    assert state.outcome is Outcome.FAILED
+    assert "ValueError: this trial is bad" in state.traceback
+    (state,) = run(folder, record, progress, make_job("be killed"), retry_failed=True)
+    assert state.outcome is Outcome.FAILED
+    assert "killed" in state.cause
+    assert num_runs(folder, record) == [2]
+
+
+def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(folder, record_of, progress):
+    record = record_of(seeds(1), "training.num_steps=100000")
+    (state,) = run_here(folder, record, time_limit_seconds=4.0, progress=progress)
+    assert state.outcome is Outcome.TIMED_OUT
+    assert "4 s" in state.cause
+
+
+def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(folder, record_of, progress):
+    kept, retried, again = (
+        ["COMPLETED", "OUT_OF_MEMORY", "INFEASIBLE"],
+        ["FAILED", "TIMED_OUT"],
+        ["CANCELLED", "NODE_FAILED"],
+    )
+    outcomes = [*kept, *retried, *again]
+    record = record_of(seeds(len(outcomes)))
+    for trial, outcome in zip(record.trials, outcomes, strict=True):
+        write_measurement(folder.trial(trial.trial_id), outcome)
+    run(folder, record, progress, make_job())
+    assert num_runs(folder, record) == [0, 0, 0, 0, 0, 1, 1]
+    run(folder, record, progress, make_job(), retry_failed=True)
+    assert num_runs(folder, record) == [0, 0, 1, 1, 1, 1, 1]
+
+
+def test_trials_never_share_a_core(folder, record_of, progress, monkeypatch):
+    two = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    four = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}
+    record = record_of([*seeds(2), two, four])
+    monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 0))
+    states = run(folder, record, progress, make_job(seconds=0.5))
+    assert {state.outcome for state in states} == {Outcome.COMPLETED}
+    spans = []
+    for trial in record.trials:
+        path = folder.trial(trial.trial_id).path
+        start = float((path / "runs").read_text().split()[0])
+        spans.append((start, float((path / "ended").read_text()), min(2, trial.experiment.parallel.world_size)))
+    for moment, _, _ in spans:
+        assert sum(cores for start, end, cores in spans if start <= moment < end) <= 2
+    wide = sorted(span for span in spans if span[2] == 2)
+    assert all(one[1] <= two[0] for one, two in pairwise(wide))
+
+
+def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(folder, record_of, progress, monkeypatch):
+    monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 2))
+    record = record_of([*seeds(2), {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}])
+    states = run(folder, record, progress, make_job(seconds=0.5))
+    assert [state.outcome for state in states] == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.INFEASIBLE]
+    assert states[2].cause == "needs 4 devices, and this machine has 2"
+    devices = [(folder.trial(t.trial_id).path / "runs").read_text().split()[1] for t in record.trials[:2]]
+    assert sorted(devices) == ["0", "1"]
+
+
+def test_a_trial_larger_than_the_memory_is_infeasible_by_how_much(folder, record_of, progress, monkeypatch):
+    monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**20, 0))
+    (state,) = run(folder, record_of(seeds(1)), progress, make_job())
+    assert state.outcome is Outcome.INFEASIBLE
+    assert "GiB short" in state.cause
+
+
+def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(folder, record_of, progress):
+    record = record_of(seeds(1))
+    with locked(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
+        run(folder, record, progress, make_job())
+    assert not folder.record.exists()
+    run(folder, record, progress, make_job())
+
+
+def test_a_folder_that_cannot_be_made_is_one_message_before_anything_starts(tmp_path, record_of, progress):
+    from sweeps.trial import SweepFolder
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="output_dir = .*cannot be written"):
+        run(SweepFolder(tmp_path / "file" / "sweep"), record_of(seeds(1)), progress, make_job())
+
+
+def test_an_unwritable_folder_is_one_message(tmp_path, record_of, progress):
+    from sweeps.trial import SweepFolder
+
+    if os.geteuid() == 0:
+        target = Path("/proc/trisweep")  # root may write everywhere but here
+    else:
+        tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        target = tmp_path / "sweep"
+    with pytest.raises(ConfigError, match="output_dir"):
+        run(SweepFolder(target), record_of(seeds(1)), progress, make_job())
+
+
+def test_a_full_disk_is_one_message(record_of, progress, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not allow mounts")
+    try:
+        from sweeps.trial import SweepFolder
+
+        (disk / "ballast").write_bytes(b"x" * 900_000)
+        with pytest.raises(ConfigError, match="No space left"):
+            run(SweepFolder(disk / "sweep"), record_of(seeds(1)), progress, make_job())
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(folder, record_of, progress):
+    record = record_of(seeds(2))
+    run(folder, record, progress, make_job())
+    folder.trial(record.trials[0].trial_id).measurement.write_text('{"outcome": "COMPL')
+    states = run(folder, record, progress, make_job())
+    assert num_runs(folder, record) == [2, 1]
+    assert [len(state.quarantined) for state in states] == [1, 0]
+    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
+
+
+SWEEP = """
+import importlib.util, sys
+from pathlib import Path
+from rich.console import Console
+from launcher.progress import PlainProgress
+from launcher.sweep import run_here
+from sweeps.trial import SweepFolder
+spec = importlib.util.spec_from_file_location("jobs", {jobs!r})
+jobs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(jobs)
+folder = SweepFolder({folder!r})
+job = jobs.make_job(seconds={seconds})
+run_here(folder, folder.read_record(), time_limit_seconds=60.0, progress=PlainProgress(Console()), job=job)
+"""
+
+
+def start_sweep(folder, seconds):
+    """The sweep as a process of its own, as from a terminal."""
+    text = SWEEP.format(jobs=__file__, folder=str(folder.path), seconds=seconds)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def jobs_of(folder):
+    """Processes that still work on the sweep."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder.path) in word for word in process.info["cmdline"] or []) and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["while a job starts", "while jobs run"])
+def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
+    folder, record_of, progress, number, moment
+):
+    record = record_of(seeds(2))
+    folder.write_record(record)
+    sweep = start_sweep(folder, seconds=60)
+    sign = "submission.json" if moment == "while a job starts" else "runs"
+    until((folder.trial(record.trials[0].trial_id).path / sign).exists)
+    sweep.send_signal(number)
+    _, words = sweep.communicate(timeout=20)
+    assert sweep.returncode != 0
+    assert b"KeyboardInterrupt" in words
+    assert jobs_of(folder) == []
+    assert [folder.trial(trial.trial_id).measurement.exists() for trial in record.trials] == [False, False]
+    states = run(folder, record, progress, make_job())
+    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
+
+
+def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(folder, record_of, progress):
+    record = record_of(seeds(1))
+    folder.write_record(record)
+    sweep = start_sweep(folder, seconds=5)
+    trial = folder.trial(record.trials[0].trial_id)
+    until((trial.path / "runs").exists)
+    sweep.kill()
+    sweep.communicate()
+    assert is_running_here(trial, read_submission(trial))
+    (state,) = run(folder, record, progress, make_job("raise"))
+    assert state.outcome is Outcome.COMPLETED
+    assert num_runs(folder, record) == [1]
+    assert progress.shown[0][0].outcome is Outcome.RUNNING
+
+
+def test_cancel_ends_a_sweep_that_another_process_runs(folder, record_of):
+    from launcher.cancel import cancel_sweep
+
+    record = record_of(seeds(1))
+    folder.write_record(record)
+    sweep = start_sweep(folder, seconds=60)
+    until((folder.trial(record.trials[0].trial_id).path / "runs").exists)
+    assert cancel_sweep(folder, record) == 1
+    sweep.communicate(timeout=20)
+    assert jobs_of(folder) == []
+    assert not folder.trial(record.trials[0].trial_id).measurement.exists()
+
+
+def test_jobs_run_the_code_as_it_was_when_the_sweep_started(folder, record_of, progress, tmp_path):
+    def job(folder, devices, time_limit_seconds):
+        from pathlib import Path
+
+        import conf
+
+        Path(folder, "code").write_text(conf.__file__)
+
+    record = record_of(seeds(1))
+    run(folder, record, progress, job)
+    used = Path((folder.trial(record.trials[0].trial_id).path / "code").read_text())
+    assert used.is_relative_to(folder.code)
+
+
+def test_a_new_attempt_starts_clean(folder, record_of):
+    record = record_of(seeds(1))
+    trial = folder.trial(record.trials[0].trial_id)
+    trial.path.mkdir(parents=True)
+    trial.metrics.write_text("left over\n")
+    write_trial(folder, record, record.trials[0])
+    assert not trial.metrics.exists()
+    assert trial.read_experiment().fingerprint == record.trials[0].experiment.fingerprint

@@ -1,0 +1,107 @@
+"""A real Slurm cluster for the session, and small sweeps to submit to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from conf.load import compose_tree, load
+from conf.schema import PointSet, SlurmSpec, Value
+from launcher.state import TrialState, reconcile, trial_states
+from sweeps.plan import make_trials
+from sweeps.trial import SweepFolder, SweepRecord
+
+SCRIPT = Path(__file__).parent / "cluster.sh"
+START_SECONDS = 280
+OWN_CLUSTER = {"SLURM_TEST_DIR": "/tmp/trisweep_test_slurm", "SLURM_TEST_PORT": "18800"}
+Point = dict[str, Value]
+TINY = ("sweep=smoke", "cluster.devices_per_node=2", "cluster.num_nodes=4", "training.num_steps=3")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Path]:
+    """The cluster's folder. SLURM_CONF points to it for the whole session.
+
+    A cluster that is up already is used, and left up, when SLURM_TEST_DIR names its folder.
+    """
+    given = os.environ.get("SLURM_TEST_DIR")
+    environment = dict(os.environ) if given else {**os.environ, **OWN_CLUSTER}
+    log = subprocess.run(
+        [SCRIPT, "up"], env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    if log.returncode:
+        words = f"the Slurm test cluster could not be started: {log.stdout[-300:]} {log.stderr[-300:]}"
+        _refuse(words)
+    folder = Path(environment["SLURM_TEST_DIR"])
+    before = os.environ.get("SLURM_CONF")
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    yield folder
+    os.environ.pop("SLURM_CONF") if before is None else os.environ.update(SLURM_CONF=before)
+    if not given:
+        subprocess.run([SCRIPT, "down"], env=environment, capture_output=True, timeout=120, check=True)
+
+
+def _refuse(words: str) -> None:
+    """Where it must run, it is an error that it cannot; elsewhere the reason of the skip."""
+    if os.environ.get("CI"):
+        pytest.fail(words)
+    pytest.skip(words)
+
+
+@pytest.fixture()
+def folder(tmp_path: Path) -> SweepFolder:
+    return SweepFolder(tmp_path / "runs" / "test-sweep")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> SlurmSpec:
+    """The default settings, for quick jobs."""
+    settings = load(["slurm.time_limit_minutes=5", "slurm.array_parallelism=8"])
+    return settings.slurm
+
+
+@pytest.fixture(scope="session")
+def record_of() -> Callable[..., SweepRecord]:
+    """A record that measures exactly the given points, all of the tiny model on two-device CPU nodes."""
+
+    def build(points: Sequence[Point], *overrides: str) -> SweepRecord:
+        tree = compose_tree([*TINY, *overrides])
+        settings = load([*TINY, *overrides])
+        assert settings.sweep is not None
+        trials = make_trials(tree, PointSet(axes={}, points=tuple(points), baseline=points[0]), {})
+        return SweepRecord(
+            name="test",
+            mode="cluster",
+            spec=settings.sweep,
+            tracking=settings.tracking,
+            git_sha="test",
+            created=time.time(),
+            plan=(),
+            trials=tuple(trial.model_copy(update={"selected": True}) for trial in trials),
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., list[TrialState]]:
+    """Ask Slurm again and again, as a person would, until `reached(states)`."""
+
+    def wait(
+        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialState]], bool], seconds: float = 60
+    ) -> list[TrialState]:
+        deadline = time.monotonic() + seconds
+        while True:
+            jobs = reconcile(folder, record)
+            states = trial_states(folder, record, jobs)
+            if reached(states):
+                return states
+            assert time.monotonic() < deadline, states
+            time.sleep(0.3)
+
+    return wait

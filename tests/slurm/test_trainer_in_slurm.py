@@ -1,0 +1,53 @@
+"""The real trainer in real job arrays on several nodes."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from launcher.resources import shape_of
+from launcher.submission import read_submission
+from launcher.sweep import submit
+from train_core.measurement import Outcome
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+LAYOUTS = [
+    {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2},
+    {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2},
+    {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2, "parallel.pipeline_parallel_size": 2},
+]
+
+
+def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_same_loss(
+    folder, record_of, slurm, wait_until
+):
+    record = record_of(LAYOUTS)
+    assert [str(shape_of(trial.experiment)) for trial in record.trials] == ["1 x 2", "1 x 2", "2 x 2"]
+
+    summary = submit(folder, record, slurm)
+
+    assert [len(array.trial_ids) for array in summary.arrays] == [2, 1]
+    states = wait_until(folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120)
+    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3, states
+    losses = [folder.trial(trial.trial_id).read_measurement().performance.losses for trial in record.trials]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+    hosts = {folder.trial(trial.trial_id).read_measurement().environment.hostname for trial in record.trials}
+    assert all(host.startswith("node") for host in hosts)
+
+    again = submit(folder, record, slurm)
+    assert (again.num_submitted, again.num_kept, again.num_live) == (0, 3, 0)
+    _text_equals_what_was_submitted(folder, record, slurm)
+
+
+def _text_equals_what_was_submitted(folder, record, slurm):
+    from launcher.sweep import dry_run
+
+    snapshot = next(path.name for path in folder.code.iterdir())
+    for request in dry_run(folder, record, slurm):
+        job_id = read_submission(folder.trial(request.trials[0].trial_id)).job_id.split("_")[0]
+        submitted = (folder.path / "submitit" / f"{job_id}_submission.sh").read_text()
+        assert request.sbatch.replace("SNAPSHOT", snapshot) == submitted
+        shown = subprocess.run(["scontrol", "write", "batch_script", job_id, "-"], capture_output=True, text=True)
+        assert request.sbatch.replace("SNAPSHOT", snapshot).strip() == shown.stdout.strip()
