@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from results.published import PublishedFigure
 from results.report_table import Cell, ReportTable, number, text
-from results.units import ABSENT, significant
+from results.units import ABSENT
 
 COLUMNS: tuple[str, ...] = (
     "model",
@@ -64,4 +64,4 @@ def _layout(figure: PublishedFigure) -> str:
 def _scaling(figure: PublishedFigure) -> str:
     if figure.scaling_efficiency_percent is None:
         return ABSENT
-    return f"{figure.scaling_kind} {significant(figure.scaling_efficiency_percent)} %"
+    return f"{figure.scaling_kind} {_as_printed(figure.scaling_efficiency_percent)} %"

@@ -48,6 +48,7 @@ function themed(layout) {
 
 function drawPlots() {
   for (const place of document.querySelectorAll(".plot")) {
+    place.style.setProperty("--print-zoom", Math.min(1, 690 / place.clientWidth)); // a page of paper is about 690 px wide
     const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
     Plotly.react(place, figure.data, themed(figure.layout), { displaylogo: false, responsive: true, displayModeBar: false });
   }
