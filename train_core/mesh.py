@@ -7,7 +7,8 @@ Tensor is the fastest axis, so that tensor groups are neighbours inside a node; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch.distributed as dist
 
@@ -41,6 +42,24 @@ class Layout:
         pipeline, data = divmod(rest, self.data_size)
         return pipeline, data, tensor
 
+    def along_tensor(self) -> list[list[int]]:
+        """The ranks of every tensor-parallel group; likewise for the other axes."""
+        return [[self.rank(p, d, t) for t in range(self.tensor_size)] for p in self._stages for d in self._replicas]
+
+    def along_data(self) -> list[list[int]]:
+        return [[self.rank(p, d, t) for d in self._replicas] for p in self._stages for t in range(self.tensor_size)]
+
+    def along_pipeline(self) -> list[list[int]]:
+        return [[self.rank(p, d, t) for p in self._stages] for d in self._replicas for t in range(self.tensor_size)]
+
+    @property
+    def _stages(self) -> range:
+        return range(self.pipeline_size)
+
+    @property
+    def _replicas(self) -> range:
+        return range(self.data_size)
+
 
 @dataclass(frozen=True)
 class Channel:
@@ -69,10 +88,10 @@ class Mesh:
     pipeline: Axis
     data: Axis
     embedding: Axis
-    activations_in: Channel | None = field(default=None)
-    activations_out: Channel | None = field(default=None)
-    gradients_in: Channel | None = field(default=None)
-    gradients_out: Channel | None = field(default=None)
+    activations_in: Channel | None = None
+    activations_out: Channel | None = None
+    gradients_in: Channel | None = None
+    gradients_out: Channel | None = None
 
     @property
     def is_first_stage(self) -> bool:
@@ -84,44 +103,45 @@ class Mesh:
 
 
 def build_mesh(layout: Layout, rank: int) -> Mesh:
-    """Create this rank's groups. Every rank of the world calls this, in a world that has been joined.
+    """Create the groups. Every rank of a joined world calls it, and all walk over all groups in the same order.
 
-    Only members take part in creating a group, so that the cost does not grow with the world. Torch names such a group
-    after its ranks and the number of groups that the process has made before, so all ranks make the same kinds in the
-    same order, and only the embedding's, which not all have, comes last.
+    torch names a group by how many the process has seen, so a rank must also see those that it is no member of.
     """
-    p, d, t = layout.coordinates(rank)
-    size = layout.pipeline_size
-    stages = [layout.rank(pipeline, d, t) for pipeline in range(size)]
-    tensor_axis = _axis([layout.rank(p, d, tensor) for tensor in range(layout.tensor_size)], rank)
-    data_axis = _axis([layout.rank(p, data, t) for data in range(layout.data_size)], rank)
-    activations, gradients = _group(stages), _group(stages)
-    before = stages[p - 1] if p > 0 else None
-    after = stages[p + 1] if p + 1 < size else None
+    pipeline, data, tensor = layout.coordinates(rank)
+    last = layout.pipeline_size - 1
+    tensor_group, data_group = _join(layout.along_tensor(), rank), _join(layout.along_data(), rank)
+    channels: dict[tuple[str, int], Channel | None] = {}
+    for lower in range(last):
+        pairs = [(stages[lower], stages[lower + 1]) for stages in layout.along_pipeline()]
+        for kind in ("activations", "gradients"):
+            channels[kind, lower] = _channel(pairs, rank)
+    ends = [[stages[0], stages[-1]] for stages in layout.along_pipeline()] if last else []
+    embedding_group = _join(ends, rank)
     return Mesh(
         layout=layout,
-        world=Axis(layout.world_size, rank, None),
-        tensor=tensor_axis,
-        pipeline=Axis(size, p, None),
-        data=data_axis,
-        embedding=_axis([stages[0], stages[-1]], rank) if size > 1 and p in (0, size - 1) else Axis(),
-        activations_in=_channel(before, activations),
-        activations_out=_channel(after, activations),
-        gradients_in=_channel(after, gradients),
-        gradients_out=_channel(before, gradients),
+        world=Axis(layout.world_size, rank),
+        tensor=Axis(layout.tensor_size, tensor, tensor_group),
+        pipeline=Axis(layout.pipeline_size, pipeline),
+        data=Axis(layout.data_size, data, data_group),
+        embedding=Axis(2, int(pipeline == last), embedding_group) if embedding_group else Axis(),
+        activations_in=channels.get(("activations", pipeline - 1)),
+        activations_out=channels.get(("activations", pipeline)),
+        gradients_in=channels.get(("gradients", pipeline)),
+        gradients_out=channels.get(("gradients", pipeline - 1)),
     )
 
 
-def _axis(ranks: list[int], rank: int) -> Axis:
-    return Axis(len(ranks), ranks.index(rank), _group(ranks))
+def _join(groups: Sequence[Sequence[int]], rank: int) -> dist.ProcessGroup | None:
+    """Create all groups of a kind; the one that holds `rank`, or None when there is none or it has one rank."""
+    mine: dist.ProcessGroup | None = None
+    for ranks in groups:
+        if len(ranks) > 1:
+            group = dist.new_group(list(ranks))
+            mine = group if rank in ranks else mine
+    return mine
 
 
-def _group(ranks: list[int]) -> dist.ProcessGroup | None:
-    if len(ranks) == 1:
-        return None
-    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
-    return group
-
-
-def _channel(peer: int | None, group: dist.ProcessGroup | None) -> Channel | None:
-    return None if peer is None else Channel(peer, group)
+def _channel(pairs: Sequence[tuple[int, int]], rank: int) -> Channel | None:
+    group = _join(pairs, rank)
+    peers = [sum(pair) - rank for pair in pairs if rank in pair]
+    return Channel(peers[0], group) if peers else None

@@ -1,0 +1,105 @@
+"""Forked worlds: real ranks over gloo, started once per size and used for many layouts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conf.load import compose_tree, with_values
+from conf.schema import Experiment, Settings, Value
+from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave
+
+ANSWER_SECONDS = 60
+
+
+class ForkedWorld:
+    """Some ranks that wait for work: each `run` joins them anew, as a job would."""
+
+    def __init__(self, size: int, folder: Path) -> None:
+        self.size, self.folder, self.num_runs = size, folder, 0
+        context = multiprocessing.get_context("fork")
+        pipes = [context.Pipe() for _ in range(size)]
+        self.ends = [ours for ours, _ in pipes]
+        self.processes = [
+            context.Process(target=_serve, args=(rank, size, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`function(world, *arguments)` on every rank; the results in rank order."""
+        self.num_runs += 1
+        rendezvous = file_rendezvous(self.folder / f"world-{self.size}-{self.num_runs}")
+        for end in self.ends:
+            end.send((function, arguments, rendezvous))
+        return [self._answer(rank, end) for rank, end in enumerate(self.ends)]
+
+    def _answer(self, rank: int, end: Connection) -> Any:
+        assert end.poll(ANSWER_SECONDS), f"rank {rank} of {self.size} did not answer"
+        succeeded, value = end.recv()
+        assert succeeded, f"rank {rank} of {self.size} failed:\n{value}"
+        return value
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def _serve(rank: int, size: int, end: Connection) -> None:
+    while True:
+        function, arguments, rendezvous = end.recv()
+        try:
+            world: World = join(Seat(rank, size, rank, rendezvous), choose_device("cpu", rank))
+            try:
+                end.send((True, function(world, *arguments)))
+            finally:
+                leave(world)
+        except Exception:
+            end.send((False, traceback.format_exc()))
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], ForkedWorld]]:
+    """worlds(4) is the world of four ranks."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("worlds")
+    running: dict[int, ForkedWorld] = {}
+
+    def world_of(size: int) -> ForkedWorld:
+        if size not in running:
+            running[size] = ForkedWorld(size, folder)
+        return running[size]
+
+    yield world_of
+    for world in running.values():
+        world.stop()
+
+
+@pytest.fixture(scope="session")
+def experiment_of() -> Callable[..., Experiment]:
+    """An experiment from dotted values over a small model, on text."""
+    tree = compose_tree(["model=tiny", "cluster=local"])
+
+    def build(values: dict[str, Value] | None = None) -> Experiment:
+        defaults: dict[str, Value] = {
+            "model.num_layers": 8,
+            "model.hidden_size": 32,
+            "model.ffn_hidden_size": 64,
+            "model.num_attention_heads": 8,
+            "model.seq_length": 16,
+            "data.max_bytes": 100_000,
+            "training.num_steps": 5,
+            "training.num_warmup_steps": 1,
+        }
+        return Settings.model_validate(with_values(tree, defaults | (values or {}))).experiment()
+
+    return build
