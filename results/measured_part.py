@@ -29,6 +29,7 @@ RANKED_COLUMNS: tuple[str, ...] = (
 )
 RANKED_COLUMNS += ("MFU %", "peak GiB", "final loss")
 SCALING_COLUMNS = ("layout", "kind", "devices", "efficiency %", "speed-up", "what is held constant")
+NEVER_RAN = (Outcome.INFEASIBLE, Outcome.PENDING)
 UNFINISHED_COLUMNS = ("layout", "outcome", "cause", "logs")
 
 
@@ -116,9 +117,11 @@ def _day(time_seconds: float) -> str:
 
 
 def _verdict(record: SweepRecord, results: Sequence[TrialResult], best_first: Sequence[TrialResult]) -> str:
+    num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        return _best_sentence(best_first)
-    if any(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results):
+        unfinished = f" The sweep is not finished: {num_live} of its trials are pending or running." if num_live else ""
+        return _best_sentence(best_first) + unfinished
+    if num_live:
         return (
             f"Nothing has been measured yet: the trials are still pending or running."
             f" See `trisweep status {record.name}`, and write this report again when some have ended."
@@ -261,7 +264,7 @@ def _unfinished_table(record: SweepRecord, results: Sequence[TrialResult]) -> Re
             text(named(result)),
             text(result.outcome.value.replace("_", " ") if result.outcome else ""),
             text(_cause(result)),
-            text("" if result.outcome is Outcome.INFEASIBLE else f"trials/{result.trial.trial_id}/logs"),
+            text("" if result.outcome in NEVER_RAN else f"trials/{result.trial.trial_id}/logs"),
         )
         for result in shown
     ]

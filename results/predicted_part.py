@@ -34,7 +34,7 @@ class PredictedPart:
     """What the second part says.
 
     Attributes:
-        subject: the model and the cluster.
+        subject: the model and the cluster; empty when no point can exist.
         beside: predicted and measured side by side; None when the full-size points were not measured.
     """
 
@@ -64,7 +64,7 @@ def predicted_part(record: SweepRecord, results: Sequence[TrialResult]) -> Predi
 def _subject(plan: Sequence[Trial]) -> str:
     experiment = next((trial.experiment for trial in plan if trial.experiment), None)
     if experiment is None:
-        return "no point of this sweep can exist"
+        return ""
     cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
     return (
         f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"

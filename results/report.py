@@ -6,6 +6,7 @@ Three parts that never mix: measured here, predicted for the cluster, published 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pandas
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from results.collect import frame_of, plan_frame
 from results.measured_part import measured_part
@@ -104,7 +106,7 @@ def _comparison_rules(record: SweepRecord, published: Sequence[PublishedFigure])
 
 
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
@@ -112,6 +114,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["inline_code"] = _inline_code
+    return environment
+
+
+def _inline_code(sentence: str) -> Markup:
+    """A sentence for HTML, escaped, with `...` set as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _markdown(content: dict[str, Any]) -> str:

@@ -40,11 +40,11 @@ def read(url: str) -> str:
 
 
 @pytest.fixture
-def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
     """The UI of an imported sweep in a process that can be interrupted; it writes the link when it is ready."""
     folder, record = write_sweep(TRIALS, {"base": performance(100.0)})
     output_dir, port = tmp_path / "runs", free_port()
-    import_sweep(folder, record, SQLITE, output_dir)
+    run_id = import_sweep(folder, record, SQLITE, output_dir).parent_run_id
     program = (
         "import sys; from pathlib import Path\n"
         "from results.ui import serve_ui; from conf.schema import TrackingSpec\n"
@@ -54,7 +54,7 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
         "print('ended', flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    yield process, port
+    yield process, port, run_id
     process.kill()
     process.wait()
     if process.stdout:
@@ -63,13 +63,14 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
 
 @pytest.mark.slow
 def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
-    ui_process: tuple[subprocess.Popen[str], int],
+    ui_process: tuple[subprocess.Popen[str], int, str],
 ) -> None:
-    process, port = ui_process
+    process, port, run_id = ui_process
     assert process.stdout is not None
     link = process.stdout.readline().strip()
     assert link == f"http://127.0.0.1:{port}"
     assert "<title>MLflow</title>" in read(link)
+    assert '"name": "made-up"' in read(f"{link}/get-artifact?path=sweep.json&run_uuid={run_id}")
     listening = [c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
     assert set(listening) == {"127.0.0.1"}
     children = psutil.Process(process.pid).children(recursive=True)
