@@ -109,7 +109,7 @@ class _VocabularyCrossEntropy(Function):
         exponentials.mul_(((largest - peak).exp() / denominator)[..., None])  # now the softmax
         ctx.save_for_backward(exponentials, rows)
         ctx.elsewhere, ctx.dtype = elsewhere, logits.dtype
-        return (denominator.log() + peak - all_targets.sum(0)).mean()
+        return (denominator.log() - (all_targets.sum(0) - peak)).mean()  # large logits cancel exactly
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
