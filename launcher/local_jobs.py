@@ -116,9 +116,15 @@ def _submit(
         def _submit_command(self, command: str) -> LocalJob[Any]:
             environment = {**os.environ, **_controller_settings(command, self.parameters["timeout_min"])}
             controller = [sys.executable, "-m", "submitit.local._local", str(self.folder)]
-            self.process = subprocess.Popen(
-                controller, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
-            )
+            with (self.folder / "supervisor.log").open("ab") as log:
+                self.process = subprocess.Popen(
+                    controller,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             return LocalJob(folder=self.folder, job_id=str(self.process.pid), process=self.process, tasks=[0])
 
     path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -33,12 +33,12 @@ class Silent:
         self.shown.append(list(states))
 
 
-@pytest.fixture()
+@pytest.fixture
 def progress() -> Silent:
     return Silent()
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
     return SweepFolder(tmp_path / "runs" / "test-local")
 

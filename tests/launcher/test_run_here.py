@@ -32,7 +32,7 @@ def seeds(count):
 
 
 def make_job(behaviour="complete", seconds=0.0):
-    """A job that writes a measurement as the trainer would, or ends otherwise. Defined here, so that it travels by value."""
+    """A job that measures like the trainer, or ends otherwise. Defined inside, so that it travels by value."""
 
     def job(folder, devices, time_limit_seconds):
         import os
@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_made_is_one_message_before_anything_starts(tmp_
     from sweeps.trial import SweepFolder
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="output_dir = .*cannot be written"):
+    with pytest.raises(ConfigError, match=r"output_dir = .*cannot be written"):
         run(SweepFolder(tmp_path / "file" / "sweep"), record_of(seeds(1)), progress, make_job())
 
 
@@ -275,11 +275,11 @@ def start_sweep(folder, seconds):
 
 def jobs_of(folder):
     """Processes that still work on the sweep."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder.path) in word for word in process.info["cmdline"] or []) and process.pid != os.getpid():
-            found.append(process)
-    return found
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder.path) in word for word in process.info["cmdline"] or []) and process.pid != os.getpid()
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -53,7 +53,7 @@ def _refuse(words: str) -> None:
     pytest.skip(words)
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
     return SweepFolder(tmp_path / "runs" / "test-sweep")
 

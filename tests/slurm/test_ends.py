@@ -69,7 +69,7 @@ def ending(tmp_path_factory, cluster, slurm, record_of):
     return folder, record
 
 
-@pytest.fixture()
+@pytest.fixture
 def state_of(ending, wait_until):
     folder, record = ending
 

@@ -49,5 +49,7 @@ def _text_equals_what_was_submitted(folder, record, slurm):
         job_id = read_submission(folder.trial(request.trials[0].trial_id)).job_id.split("_")[0]
         submitted = (folder.path / "submitit" / f"{job_id}_submission.sh").read_text()
         assert request.sbatch.replace("SNAPSHOT", snapshot) == submitted
-        shown = subprocess.run(["scontrol", "write", "batch_script", job_id, "-"], capture_output=True, text=True)
+        shown = subprocess.run(
+            ["scontrol", "write", "batch_script", job_id, "-"], capture_output=True, text=True, check=True
+        )
         assert request.sbatch.replace("SNAPSHOT", snapshot).strip() == shown.stdout.strip()

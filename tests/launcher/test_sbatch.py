@@ -1,0 +1,93 @@
+"""What is handed to sbatch, as text. Regenerate the golden files by deleting them, and read the difference."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ConfigError, UsageError
+from launcher import slurm as slurm_module
+from launcher.resources import by_shape, device_hours, shape_of, split
+from launcher.sweep import dry_run, submit
+from sweeps.trial import SweepFolder
+
+GOLDEN = Path(__file__).parent / "golden"
+FOLDER = SweepFolder("/shared/runs/175b-site")
+GPU = ["cluster=frontier", "cluster.num_nodes=4", "precision=bf16", "batch.global_batch_size=16"]
+LAYOUTS = [{"parallel.world_size": 8}, {"parallel.world_size": 8, "training.seed": 5}, {"parallel.world_size": 16}]
+
+CASES = {
+    "default": [],
+    "frontier": ["slurm=frontier", "slurm.account=ABC123"],
+    "gres": ["slurm.gpu_request=gres", "slurm.partition=gpu", "slurm.qos=high", "slurm.constraint=a100"],
+    "whole-nodes": [
+        "slurm.gpu_request=none",
+        "slurm.array_parallelism=1",
+        "+slurm.extra_sbatch.mem=0",
+        "+slurm.extra_sbatch.wckey=test",
+    ],
+    "container": ["slurm.container_prefix=apptainer exec --rocm image.sif", "slurm.python=python3"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_text_for_sbatch_is_pinned(case, record_of, slurm_of):
+    settings = slurm_of(*CASES[case], "slurm.max_array_size=100")
+    shown = dry_run(FOLDER, record_of(LAYOUTS, *GPU), settings)
+    text = "\n".join(f"===== {r.shape}, {r.device_hours:g} device-hours\n{r.sbatch}" for r in shown)
+    text = text.replace(sys.executable, "/venv/bin/python")
+    path = GOLDEN / f"{case}.txt"
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"{path} was missing and has been written; read it")
+    assert text == path.read_text()
+
+
+def test_a_dry_run_needs_no_slurm_and_writes_nothing(record_of, slurm_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = SweepFolder(tmp_path / "sweep")
+    (one,) = dry_run(folder, record_of(LAYOUTS[:1], *GPU), slurm_of())
+    assert "#SBATCH --gpus-per-node=8" in one.sbatch
+    assert not folder.path.exists()
+
+
+def test_submitting_without_sbatch_is_one_message_and_nothing_is_written(record_of, slurm_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = SweepFolder(tmp_path / "sweep")
+    with pytest.raises(UsageError, match="no sbatch on the PATH"):
+        submit(folder, record_of(LAYOUTS, *GPU), slurm_of())
+    assert not folder.path.exists()
+
+
+def test_ranks_on_a_cpu_cluster_ask_for_no_gpu(record_of, slurm_of):
+    (one,) = dry_run(FOLDER, record_of([{"training.seed": 1}]), slurm_of("slurm.max_array_size=5"))
+    assert "gpu" not in one.sbatch.replace("gpus_", "")
+
+
+def test_an_option_that_follows_from_the_trial_is_not_free(record_of, slurm_of):
+    settings = slurm_of("+slurm.extra_sbatch.nodes=3", "slurm.max_array_size=5")
+    with pytest.raises(ConfigError, match=r"slurm\.extra_sbatch\.nodes = 3"):
+        dry_run(FOLDER, record_of(LAYOUTS, *GPU), settings)
+
+
+def test_without_slurm_arrays_are_split_at_slurms_own_default(monkeypatch, tmp_path, slurm_of):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm_module.max_array_size(slurm_of()) == 1001
+    assert slurm_module.max_array_size(slurm_of("slurm.max_array_size=7")) == 7
+
+
+def test_trials_of_one_shape_share_an_array_and_small_jobs_come_first(record_of):
+    record = record_of([LAYOUTS[2], *LAYOUTS[:2]], *GPU)
+    groups = by_shape(record.trials)
+    assert [(str(shape), len(trials)) for shape, trials in groups.items()] == [("1 x 8", 2), ("2 x 8", 1)]
+    assert [len(part) for part in split([*record.trials] * 3, 4)] == [4, 4, 1]
+
+
+def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of, slurm_of):
+    experiment = record_of([{"parallel.world_size": 2}], *GPU).trials[0].experiment
+    assert shape_of(experiment).tasks_per_node == 2
+    assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30")) == 1
+    assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30", "slurm.gpu_request=none")) == 4
+    assert device_hours(experiment, slurm_of("slurm=frontier", "slurm.time_limit_minutes=30")) == 4

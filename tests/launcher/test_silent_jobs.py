@@ -1,0 +1,100 @@
+"""Slurm's states and words, turned into outcomes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from launcher.resources import shape_of
+from launcher.silent_jobs import is_settled, verdict
+from launcher.slurm_query import JobState, _parsed
+from launcher.submission import Submission, write_trial
+from train_core.measurement import Outcome, RankFailure
+
+
+@pytest.fixture
+def silent(folder, record_of, tmp_path):
+    """A trial whose job has ended, and its submission; the job's words are written to its error file."""
+    record = record_of([{"training.seed": 1}])
+    trial = write_trial(folder, record, record.trials[0])
+    submission = Submission(
+        executor="slurm",
+        job_id="7_0",
+        hostname="login",
+        attempt=1,
+        lost_nodes=0,
+        submitted=time.time() - 100,
+        shape=shape_of(record.trials[0].experiment),
+        output=str(tmp_path / "7_0_%t_log.out"),
+        error=str(tmp_path / "7_0_%t_log.err"),
+    )
+    return trial, submission
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "outcome"),
+    [
+        ("TIMEOUT", "", Outcome.TIMED_OUT),
+        ("OUT_OF_MEMORY", "", Outcome.OUT_OF_MEMORY),
+        ("NODE_FAIL", "", Outcome.NODE_FAILED),
+        ("CANCELLED", "", Outcome.CANCELLED),
+        ("PREEMPTED", "", Outcome.CANCELLED),
+        ("FAILED", "slurmstepd: error: Step 7.0 exceeded memory limit (9 > 8), being killed", Outcome.OUT_OF_MEMORY),
+        ("FAILED", "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0", Outcome.OUT_OF_MEMORY),
+        ("FAILED", "srun: error: node1: task 0: Segmentation fault", Outcome.FAILED),
+        ("COMPLETED", "", Outcome.FAILED),
+        (
+            None,
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
+            Outcome.TIMED_OUT,
+        ),
+        (None, "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", Outcome.CANCELLED),
+        (None, "", Outcome.FAILED),
+    ],
+)
+def test_every_end_has_its_outcome(silent, state, words, outcome):
+    trial, submission = silent
+    submission.error_of(0).write_text(words)
+    measurement = verdict(trial, submission, JobState(state, time.time()) if state else None)
+    assert measurement.outcome is outcome
+    assert measurement.cause
+    assert measurement.fingerprint == trial.read_experiment().fingerprint
+
+
+def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent):
+    trial, submission = silent
+    submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
+    trial.write_failure(
+        RankFailure(rank=3, outcome=Outcome.OUT_OF_MEMORY, cause="OutOfMemoryError: GPU", traceback="t", time=1.0)
+    )
+    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    assert (measurement.outcome, measurement.failing_rank) == (Outcome.OUT_OF_MEMORY, 3)
+
+
+def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent):
+    trial, submission = silent
+    submission.error_of(0).write_text("srun: error: node1: task 2: Killed\n")
+    trial.write_failure(
+        RankFailure(rank=0, outcome=Outcome.FAILED, cause="RuntimeError: Connection reset", traceback="t", time=1.0)
+    )
+    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
+
+
+def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago():
+    now = time.time()
+    assert not is_settled(JobState("COMPLETED", now - 5))
+    assert is_settled(JobState("COMPLETED", now - 60))
+    assert not is_settled(JobState("NODE_FAIL", now - 30))  # Slurm may requeue it yet
+    assert is_settled(JobState("FAILED", now - 3))
+    assert not is_settled(JobState("SUSPENDED", None))
+    assert not is_settled(JobState("REQUEUE_HOLD", None))
+
+
+def test_queue_listings_are_read_with_ranges_and_reasons():
+    states = _parsed("12_[0-1,4%2]|PENDING|N/A\n12_3|CANCELLED by 1000|2026-01-01T00:00:00\n13|RUNNING|Unknown\n")
+    assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
+    assert states["12_3"].name == "CANCELLED"
+    assert states["12_3"].ended is not None
+    assert states["13"] == JobState("RUNNING", None)

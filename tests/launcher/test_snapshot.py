@@ -1,0 +1,36 @@
+"""The code that jobs run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from launcher import snapshot
+from launcher.snapshot import code_root, snapshot_code
+
+
+def test_the_copy_can_be_imported_and_holds_the_configuration_but_no_caches(tmp_path):
+    code = snapshot_code(tmp_path / "code")
+    assert (code / "conf" / "slurm" / "frontier.yaml").exists()
+    assert not list(code.rglob("__pycache__"))
+    check = "import conf, launcher.job, train_core.trial_folder; print(conf.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", check], env=environment, cwd=code_root(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(str(code))
+
+
+def test_the_same_code_is_copied_once_and_changed_code_beside_it(tmp_path, monkeypatch):
+    root = tmp_path / "checkout"
+    (root / "conf").mkdir(parents=True)
+    (root / "conf" / "a.py").write_text("A = 1")
+    monkeypatch.setattr(snapshot, "code_root", lambda: root)
+    first = snapshot_code(tmp_path / "code")
+    assert snapshot_code(tmp_path / "code") == first
+    (root / "conf" / "a.py").write_text("A = 2")
+    second = snapshot_code(tmp_path / "code")
+    assert second != first
+    assert (first / "conf" / "a.py").read_text() == "A = 1"
+    assert (second / "conf" / "a.py").read_text() == "A = 2"
