@@ -199,18 +199,19 @@ def _failures_explained(tracking: TrackingSpec) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_mlflow_error(error):
+        if not _is_store_error(error):
             raise
         logging.getLogger(__name__).debug("import into MLflow failed", exc_info=True)
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"tracking.kind = {tracking.kind!r}: MLflow refused the import ({first_line[:300]})",
-            "The sweep's folders keep everything; import again once the store works.",
+            "The sweep's folders keep everything: import again once the store works, or move a damaged store aside.",
         ) from error
 
 
-def _is_mlflow_error(error: Exception) -> bool:
+def _is_store_error(error: Exception) -> bool:
     """Asked only of errors: an import of mlflow costs 2 s, and must not precede the quiet settings."""
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
-    return isinstance(error, MlflowException)
+    return isinstance(error, MlflowException | SQLAlchemyError | OSError)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from results.measured_part import rate_spread
 from results.predicted_part import has_device_per_rank
 from results.terminal import by_prediction, plan_label
 from results.trial_result import TrialResult, ranked
 from results.units import GIBIBYTE, TERA
+from results.verdict import rate_spread
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, StepTime
 
@@ -76,7 +77,7 @@ def loss_curves(best_first: Sequence[TrialResult]) -> Figure | None:
             "mode": "lines+markers",
             "name": name,
             "x": list(range(1, len(performance.losses) + 1)),
-            "y": [None if loss != loss else loss for loss in performance.losses],  # JSON has no NaN
+            "y": [loss if math.isfinite(loss) else None for loss in performance.losses],  # JSON has no NaN
             "line": {"width": 1.5, "color": PALETTE[position % len(PALETTE)]},
             "marker": {"size": 4},
         }

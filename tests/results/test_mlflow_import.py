@@ -259,6 +259,20 @@ def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, emp
     assert time.monotonic() - start < 20, "on a busy machine; about 2 s alone"
 
 
+def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store) -> None:
+    database_path(store.output_dir).write_text("no database at all " * 100)
+    with pytest.raises(UsageError, match=r"not a database.*move a damaged store aside"):
+        store.load()
+    store.output_dir = store.output_dir / "fresh"
+    assert store.load().created == 6
+
+
+def test_an_artifact_folder_that_cannot_be_written_is_one_message(store: Store) -> None:
+    (store.output_dir / "mlartifacts").write_text("a file where a folder should be")
+    with pytest.raises(UsageError, match="MLflow refused the import"):
+        store.load()
+
+
 def test_an_unreachable_server_is_said_within_seconds(store: Store) -> None:
     nowhere = TrackingSpec(kind="server", uri="http://127.0.0.1:9", experiment="made-up")
     start = time.monotonic()

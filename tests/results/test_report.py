@@ -185,7 +185,7 @@ def test_an_unknown_published_figure_is_refused_before_anything_is_written(write
 
 
 def test_a_diverged_trial_does_not_break_the_plots(write_sweep: WriteSweep) -> None:
-    losses = (5.0, float("nan"), float("nan"))
+    losses = (5.0, float("nan"), float("inf"))
     how = {"base": performance(100.0, losses=losses, final_loss=float("nan"))}
     page = page_without_plotly(write_report(*write_sweep([PROXY_TRIALS[0]], how)))
     figure = re.search(r'id="figure-loss">(.*?)</script>', page, re.DOTALL)
