@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
+
+import psutil
 
 from conf.errors import UsageError
 from launcher.folder_lock import holder
@@ -17,6 +20,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 
 ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
+SWEEP_END_SECONDS = 15
 
 
 def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
@@ -52,12 +56,15 @@ def _unfinished(folder: SweepFolder, record: SweepRecord) -> dict[str, Submissio
 def _end_sweep_process(folder: SweepFolder) -> None:
     """An interrupt makes a running sweep end its jobs in order."""
     sweep = holder(folder)
-    if sweep is None or sweep.pid == os.getpid():
+    if sweep is None or sweep.pid in (0, os.getpid()):
         return
     if not sweep.is_here:
         problem = f"The sweep is run by process {sweep.pid} on {sweep.hostname}"
         raise UsageError(problem, f"Cancel it on {sweep.hostname}.")
-    os.kill(sweep.pid, signal.SIGINT)
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(sweep.pid)
+        process.send_signal(signal.SIGINT)
+        process.wait(SWEEP_END_SECONDS)
 
 
 def _cancel_in_slurm(job_ids: list[str]) -> int:

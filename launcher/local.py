@@ -24,13 +24,15 @@ from launcher.local_jobs import (
 from launcher.processes import end_trees
 from launcher.progress import Progress
 from launcher.silent_jobs import TRACEBACK_LINES, tail
-from launcher.state import trial_states
+from launcher.state import TrialState, trial_state
 from launcher.submission import Submission, read_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.measurement import Measurement, Outcome
 
 POLL_SECONDS = 0.2
-SHOW_SECONDS = 0.5
+SHOW_SECONDS = 1.0
+"""Seldom enough to leave the cores to the measurement."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,6 +59,7 @@ class LocalSweep:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.machine)
+        self._still: dict[str, TrialState] = {}
 
     def run(self, trials: list[Trial], progress: Progress) -> None:
         """Until every trial has ended.
@@ -70,14 +73,21 @@ class LocalSweep:
             while (self.waiting or self.running) and not self.interrupted:
                 self._start_what_fits()
                 if time.monotonic() - shown >= SHOW_SECONDS:
-                    progress.show(trial_states(self.folder, self.record))
+                    progress.show(self._states())
                     shown = time.monotonic()
                 time.sleep(POLL_SECONDS)
                 self._collect_ended()
-            progress.show(trial_states(self.folder, self.record))
+            progress.show(self._states())
             if self.interrupted:
                 self._cancel()
                 raise KeyboardInterrupt
+
+    def _states(self) -> list[TrialState]:
+        """Only running trials are read again: reading takes time from the cores that are measured."""
+        for trial in self.record.trials:
+            if trial.trial_id in self.running or trial.trial_id not in self._still:
+                self._still[trial.trial_id] = trial_state(self.folder.trial(trial.trial_id), trial)
+        return [self._still[trial.trial_id] for trial in self.record.trials]
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
@@ -140,6 +150,7 @@ class LocalSweep:
             if trial.trial_id in self.running and self._has_ended(trial.trial_id):
                 process = self.running.pop(trial.trial_id)
                 self.ledger.give_back(trial.trial_id)
+                self._still.pop(trial.trial_id, None)
                 self._settle(trial, process)
 
     def _has_ended(self, trial_id: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.slurm_query import JobState, age
 from launcher.submission import Submission
-from train_core.failures import failed_measurement, first_cause
+from train_core.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.trial_folder import TrialFolder
 
@@ -35,11 +35,12 @@ WORDS_OF_SLURM = (
     (re.compile(r"DUE TO TIME LIMIT"), Outcome.TIMED_OUT),
     (re.compile(r"DUE TO NODE FAILURE"), Outcome.NODE_FAILED),
     (re.compile(r"exceeded memory limit|oom[-_ ]kill", re.IGNORECASE), Outcome.OUT_OF_MEMORY),
+    (re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT"), Outcome.CANCELLED),
 )
 """What Slurm writes into the job's output. Over its --mem, a job may be called FAILED all the same."""
 
-CANCELLED_BY_SLURM = re.compile(r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED AT")
-TASK_END = re.compile(r"srun: error: \S+: tasks? (\d+)[\d,-]*: (.+)")
+REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
+TASK_END = re.compile(r"srun: error: \S+: tasks? (\d[\d,-]*): (.+)")
 SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
 
 SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
@@ -58,6 +59,7 @@ def verdict(folder: TrialFolder, submission: Submission, state: JobState | None)
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
     fingerprint = folder.read_experiment().fingerprint
     log = tail(submission.error_of(0))
+    log = _since_last_start(log) if state else log
     failure = _failure(folder, submission, state, log)
     measurement = failed_measurement(fingerprint, failure or _unknown(state, log), submission.submitted)
     ended = state.ended if state and state.ended else time.time()
@@ -70,25 +72,21 @@ def _failure(folder: TrialFolder, submission: Submission, state: JobState | None
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
     outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
-    if outcome is Outcome.NODE_FAILED or outcome is Outcome.CANCELLED or outcome is Outcome.TIMED_OUT:
+    if outcome in (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.TIMED_OUT):
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    told = first_cause(folder.read_failures())
-    ended_by_signal = _killed_task(submission, log)
-    if told is not None and not (ended_by_signal and _lost(told)):
-        return told
+    told = folder.read_failures()
+    culprit = first_cause(told)
+    if culprit is not None and not lost_a_peer(culprit):
+        return culprit
     if outcome is not None:
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    if ended_by_signal is not None:
-        return ended_by_signal
-    if state is None and CANCELLED_BY_SLURM.search(log):
-        return _words(Outcome.CANCELLED, CAUSE_OF_OUTCOME[Outcome.CANCELLED], log)
-    return None
+    return _killed_task(submission, log, {failure.rank for failure in told}) or culprit
 
 
-def _lost(failure: RankFailure) -> bool:
-    from train_core.failures import lost_a_peer
-
-    return lost_a_peer(failure)
+def _since_last_start(log: str) -> str:
+    """Without the words of earlier runs of a requeued job, which appends to the same files."""
+    last = max((found.end() for found in REQUEUED.finditer(log)), default=0)
+    return log[last:]
 
 
 def _words(outcome: Outcome, cause: str, log: str) -> RankFailure:
@@ -101,17 +99,23 @@ def _unknown(state: JobState | None, log: str) -> RankFailure:
     return _words(Outcome.FAILED, f"the job ended without a measurement and without a word ({how})", log)
 
 
-def _killed_task(submission: Submission, log: str) -> RankFailure | None:
-    """The first task whose abnormal end srun reports; the others it ended itself."""
-    for task, how in TASK_END.findall(log):
-        rank, reason = int(task), how.strip()
-        known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
-        cause = f"rank {rank} {known}"
-        output = tail(submission.error_of(rank))
-        return RankFailure(
-            rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=_last_lines(output), time=time.time()
-        )
+def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
+    """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
+    for tasks, how in TASK_END.findall(log):
+        silent = [rank for rank in _ranks(tasks) if rank not in told]
+        if silent:
+            rank, reason = silent[0], how.strip()
+            known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
+            said = _last_lines(tail(submission.error_of(rank)))
+            cause = f"rank {rank} {known}"
+            return RankFailure(rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time())
     return None
+
+
+def _ranks(tasks: str) -> list[int]:
+    """`0,4-6` -> 0, 4, 5, 6."""
+    spans = (part.partition("-") for part in tasks.split(","))
+    return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
 
 
 def tail(path: Path) -> str:

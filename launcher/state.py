@@ -96,10 +96,13 @@ def trial_states(folder: SweepFolder, record: SweepRecord, jobs: dict[str, JobSt
     Args:
         jobs: what `reconcile` returned, if it was called.
     """
-    return [_state(folder.trial(trial.trial_id), trial, (jobs or {}).get(trial.trial_id)) for trial in record.trials]
+    return [
+        trial_state(folder.trial(trial.trial_id), trial, (jobs or {}).get(trial.trial_id)) for trial in record.trials
+    ]
 
 
-def _state(folder: TrialFolder, trial: Trial, job: JobState | None) -> TrialState:
+def trial_state(folder: TrialFolder, trial: Trial, job: JobState | None = None) -> TrialState:
+    """How one trial stands; `job` is Slurm's word, if it was asked."""
     submission, measurement, steps = read_submission(folder), folder.read_measurement(), folder.read_metrics()
     last = steps[-1] if steps else None
     performance = measurement.performance if measurement else None

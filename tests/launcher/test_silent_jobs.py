@@ -49,7 +49,7 @@ def silent(folder, record_of, tmp_path):
             "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
             Outcome.TIMED_OUT,
         ),
-        (None, "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", Outcome.CANCELLED),
+        (None, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", Outcome.CANCELLED),
         (None, "", Outcome.FAILED),
     ],
 )
@@ -74,12 +74,24 @@ def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent):
 
 def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent):
     trial, submission = silent
-    submission.error_of(0).write_text("srun: error: node1: task 2: Killed\n")
+    submission.error_of(0).write_text(
+        "srun: error: node1: task 0: Exited with exit code 1\nsrun: error: node1: task 2: Killed\n"
+    )
     trial.write_failure(
         RankFailure(rank=0, outcome=Outcome.FAILED, cause="RuntimeError: Connection reset", traceback="t", time=1.0)
     )
     measurement = verdict(trial, submission, JobState("FAILED", time.time()))
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
+
+
+def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silent):
+    trial, submission = silent
+    submission.error_of(0).write_text(
+        "Step 7.0 exceeded memory limit\nerror: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO JOB REQUEUE ***\n"
+        "srun: error: node1: task 1: Exited with exit code 3\n"
+    )
+    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "rank 1 ended: Exited with exit code 3")
 
 
 def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago():

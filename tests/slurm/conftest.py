@@ -31,12 +31,13 @@ def cluster() -> Iterator[Path]:
     """
     given = os.environ.get("SLURM_TEST_DIR")
     environment = dict(os.environ) if given else {**os.environ, **OWN_CLUSTER}
-    log = subprocess.run(
-        [SCRIPT, "up"], env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False
-    )
-    if log.returncode:
-        words = f"the Slurm test cluster could not be started: {log.stdout[-300:]} {log.stderr[-300:]}"
-        _refuse(words)
+    try:
+        subprocess.run(
+            [SCRIPT, "up"], env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=True
+        )
+    except subprocess.SubprocessError as error:
+        said = f"{getattr(error, 'stdout', '')} {getattr(error, 'stderr', '')}"
+        _refuse(f"the Slurm test cluster could not be started: {said.strip()[-600:]}")
     folder = Path(environment["SLURM_TEST_DIR"])
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")

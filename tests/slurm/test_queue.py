@@ -143,6 +143,25 @@ def test_without_accounting_the_queue_answers_and_without_both_nothing_is_conclu
     assert wait_until(folder, record, lambda s: s[0].outcome.is_final)[0].outcome is Outcome.CANCELLED
 
 
+@pytest.mark.parametrize("gpu_request", ["gpus-per-node", "gres"])
+def test_a_job_is_given_the_gpus_that_its_tasks_need(folder, record_of, slurm, gpu_request):
+    def job(folder):
+        import os
+        from pathlib import Path
+
+        Path(folder, f"rank-{os.environ['SLURM_PROCID']}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+
+    record = record_of(
+        [{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.seed": seed} for seed in (1, 2)],
+        "cluster.device.kind=gpu",
+    )
+    submit(folder, record, slurm.model_copy(update={"gpu_request": gpu_request}), job=job)
+    seen = [folder.trial(t.trial_id).path / f"rank-{rank}" for t in record.trials for rank in (0, 1)]
+    until(lambda: all(path.exists() and path.read_text() for path in seen))
+    assert {len(path.read_text().split(",")) for path in seen} == {2}
+    cancel_sweep(folder, record)
+
+
 def test_a_job_whose_submitter_died_before_writing_it_down_does_not_run(folder, record_of, slurm, monkeypatch):
     from launcher import job as job_module
 

@@ -19,6 +19,54 @@ LAYOUTS = [
 ]
 
 
+def make_failing_job():
+    """The real trainer, in which rank 3 fails in the middle of training: it raises (seed 0) or is killed (seed 1)."""
+
+    def job(folder):
+        import json
+        import os
+        import signal
+        import threading
+        import time
+        from pathlib import Path
+
+        from launcher.job import run_in_slurm
+
+        seed = json.loads(Path(folder, "trial.json").read_text())["experiment"]["training"]["seed"]
+
+        def fail(number, frame):
+            raise ValueError("a bad value in rank 3")
+
+        def wait_for_training():
+            while not Path(folder, "metrics.jsonl").exists():
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL if seed else signal.SIGALRM)
+
+        if os.environ["SLURM_PROCID"] == "3":
+            signal.signal(signal.SIGALRM, fail)
+            threading.Thread(target=wait_for_training, daemon=True).start()
+        run_in_slurm(folder)
+
+    return job
+
+
+def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(folder, record_of, slurm, wait_until):
+    two_nodes = LAYOUTS[2] | {"training.num_steps": 1_000_000}
+    record = record_of([two_nodes | {"training.seed": 0}, two_nodes | {"training.seed": 1}])
+    submit(folder, record, slurm.model_copy(update={"array_parallelism": 1}), job=make_failing_job())
+    raised, killed = wait_until(
+        folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120
+    )
+    assert (raised.outcome, raised.failing_rank, raised.cause) == (
+        Outcome.FAILED,
+        3,
+        "ValueError: a bad value in rank 3",
+    )
+    assert "in fail" in raised.traceback
+    assert (killed.outcome, killed.failing_rank, killed.cause) == (Outcome.FAILED, 3, "rank 3 was killed by signal 9")
+    assert killed.num_steps_done > 0
+
+
 def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_same_loss(
     folder, record_of, slurm, wait_until
 ):
