@@ -136,7 +136,8 @@ def _explained(error: Exception, overrides: Sequence[str]) -> ConfigError:
         key = missing.group(1)
         value = next((o.split("=", 1)[1] for o in overrides if o.lstrip("+~").startswith(f"{key}=")), None)
         groups = sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
-        known = [*_dotted_keys(compose_tree()), *groups]
+        sweep = [o for o in overrides if o.startswith("sweep=")]
+        known = [*_dotted_keys(compose_tree(sweep if key != "sweep" else ())), *groups]
         return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, known))
     shown = next((o for o in overrides if o in text), " ".join(overrides))
     return ConfigError(

@@ -7,17 +7,16 @@ imported by the commands that need them.
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
-import click
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 
 from conf.errors import TrisweepError
 from conf.load import compose_tree, load, options
@@ -27,6 +26,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
+FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking")
 
 app = typer.Typer(
@@ -157,34 +157,18 @@ def train(
 def main() -> None:
     """Run a command. What went wrong is one message and exit code 2, never a traceback."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except TrisweepError as error:
-        code = _complain(str(error))
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        console.print("Interrupted. The same command continues.")
-        code = INTERRUPTED_EXIT_CODE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        _complain(str(error))
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR):
+        if error.errno not in FOLDER_ERRORS:
             raise
-        code = _complain(
-            f"{error.filename or 'output_dir'}: {error.strerror}. Choose another folder with output_dir=PATH."
-        )
-    sys.exit(code if isinstance(code, int) else 0)
+        _complain(f"{error.filename or 'output_dir'}: {error.strerror}. Choose another folder with output_dir=PATH.")
 
 
-def _complain(message: str) -> int:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]trisweep:[/] {_escaped(message)}")
-    return USAGE_EXIT_CODE
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")
+def _complain(message: str) -> NoReturn:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]trisweep:[/] {escape(message)}")
+    sys.exit(USAGE_EXIT_CODE)
 
 
 def _print_config(overrides: Sequence[str]) -> None:
@@ -246,7 +230,12 @@ def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
         _print_full_size_summary(record)
     spec = record.spec.proxy
     limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
-    run_here(place.folder, record, time_limit_seconds=limit, progress=progress_on(console), retry_failed=retry_failed)
+    progress = progress_on(console)
+    try:
+        run_here(place.folder, record, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
+    except KeyboardInterrupt:
+        console.print("Interrupted: what had not finished will run again. The same command continues.")
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     _report(place.folder, record)
 
 
