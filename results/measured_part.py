@@ -17,6 +17,7 @@ from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
 
 Item = TypeVar("Item")
+NOISY_PEAK_RATIO = 1.15
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
 RANKED_COLUMNS: tuple[str, ...] = (
     "#",
@@ -107,6 +108,17 @@ def _peak(performances: Sequence[Performance]) -> str:
     shown = low if low == high else f"{low} to {high}"
     sources = _distinct(performances, lambda p: PEAK_SOURCES.get(p.peak_source, p.peak_source))
     return f"{shown} TFLOPS per device ({sources})"
+
+
+def _noise_note(performances: Sequence[Performance]) -> list[str]:
+    """A peak is the same matrix product every time: where it varies, something else was using the machine."""
+    peaks = [p.peak_flops_per_second for p in performances if p.peak_source in PEAK_SOURCES]
+    if not peaks or max(peaks) <= NOISY_PEAK_RATIO * min(peaks):
+        return []
+    return [
+        f"The peak measured in each run varied by a factor of {significant(max(peaks) / min(peaks), 2)}: other work"
+        " shared this machine, and differences between layouts that are smaller than that mean little."
+    ]
 
 
 def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
@@ -213,7 +225,7 @@ def _cause(result: TrialResult) -> str:
 
 
 def _notes(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[str, ...]:
-    notes = []
+    notes = _noise_note([result.performance for result in results if result.performance])
     if left_out := sum(result.outcome is None for result in results):
         notes.append(
             f"Points that fit but were left out, beyond sweep.max_trials = {record.spec.max_trials}: {left_out}."

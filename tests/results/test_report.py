@@ -100,6 +100,18 @@ def test_every_number_of_devices_has_a_fastest_layout(proxy_report: ReportPaths)
     assert "on 1, tp1-pp1-dp1-mb1-gb8 (100 tokens/s); on 2, tp1-pp1-dp2-mb1-gb16 (190 tokens/s)" in text
 
 
+@pytest.mark.parametrize(("second_peak", "is_noisy"), [(1.1e12, False), (1.5e12, True)])
+def test_a_measured_peak_that_varies_is_a_warning_about_the_machine(
+    write_sweep: WriteSweep, second_peak: float, is_noisy: bool
+) -> None:
+    how = {
+        "base": performance(100.0, peak_source="measured"),
+        "two": performance(150.0, 2, peak_source="measured", peak_flops_per_second=second_peak),
+    }
+    text = write_report(*write_sweep(PROXY_TRIALS, how)).markdown.read_text()
+    assert ("varied by a factor of 1.5: other work shared this machine" in text) == is_noisy
+
+
 def test_the_shortfall_is_stated_in_gib(proxy_report: ReportPaths) -> None:
     """192 GiB needed of 64: 128 short."""
     row = next(line for line in proxy_report.markdown.read_text().splitlines() if "mb4-gb256" in line)
