@@ -20,9 +20,10 @@ from rich.markup import escape
 
 from conf.errors import TrisweepError
 from conf.load import compose_tree, load, options
-from launcher.where import Place, choose_place, existing_folder, git_sha, prepare_tokens, sweep_overrides
+from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
 from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from train_core.git_sha import git_sha
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130

@@ -7,15 +7,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import conf
+from train_core.git_sha import RECORDED, ROOT, git_sha
 
 PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results")
 SUFFIXES = (".py", ".yaml", ".csv")
-
-
-def code_root() -> Path:
-    """The folder that holds the packages of the running code."""
-    return Path(conf.__file__).resolve().parent.parent
 
 
 def snapshot_code(destination: Path) -> Path:
@@ -26,7 +21,7 @@ def snapshot_code(destination: Path) -> Path:
     Raises:
         OSError: the folder cannot be written.
     """
-    sources = _sources(code_root())
+    sources = _sources(ROOT)
     target = destination / _digest(sources)
     if target.exists():
         return target
@@ -36,6 +31,7 @@ def snapshot_code(destination: Path) -> Path:
             copy = Path(draft, "code", name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
+        Path(draft, "code", RECORDED).write_text(git_sha() + "\n")
         Path(draft, "code").replace(target)
     return target
 

@@ -120,14 +120,6 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
         prepare(data, model, Path(data.cache_dir) if data.cache_dir else beside)
 
 
-def git_sha() -> str:
-    """The commit of the code that runs, or `unknown` outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
-
-
 def _require_slurm() -> None:
     require_sbatch()
     if not slurm_answers():

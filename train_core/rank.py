@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 from conf.schema import Experiment
+from train_core.git_sha import git_sha
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
 from train_core.train import train
 from train_core.trial_folder import TrialFolder
@@ -69,15 +69,6 @@ def environment(world: World) -> Environment:
         backend=world.backend,
         torch_version=str(torch.__version__),
         python_version=platform.python_version(),
-        git_sha=_git_sha(),
+        git_sha=git_sha(),
         num_cores=os.cpu_count() or 1,
     )
-
-
-def _git_sha() -> str:
-    """The commit of the code that runs; `unknown` where it is not a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"

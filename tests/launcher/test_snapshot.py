@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 from launcher import snapshot
-from launcher.snapshot import code_root, snapshot_code
+from launcher.snapshot import snapshot_code
+from train_core.git_sha import ROOT, git_sha
 
 
 def test_the_copy_can_be_imported_and_holds_the_configuration_but_no_caches(tmp_path):
@@ -17,16 +18,26 @@ def test_the_copy_can_be_imported_and_holds_the_configuration_but_no_caches(tmp_
     check = "import conf, launcher.job, train_core.trial_folder; print(conf.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", check], env=environment, cwd=code_root(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", check], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith(str(code))
+
+
+def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path):
+    code = snapshot_code(tmp_path / "code")
+    ask = "from train_core.git_sha import git_sha; print(git_sha())"
+    environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ask], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == git_sha() != ""
 
 
 def test_the_same_code_is_copied_once_and_changed_code_beside_it(tmp_path, monkeypatch):
     root = tmp_path / "checkout"
     (root / "conf").mkdir(parents=True)
     (root / "conf" / "a.py").write_text("A = 1")
-    monkeypatch.setattr(snapshot, "code_root", lambda: root)
+    monkeypatch.setattr(snapshot, "ROOT", root)
     first = snapshot_code(tmp_path / "code")
     assert snapshot_code(tmp_path / "code") == first
     (root / "conf" / "a.py").write_text("A = 2")
