@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -38,7 +40,7 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
         return
     _require_store(output_dir)
     _require_free(port)
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryFile("w+") as log, _endings_as_interrupts():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
             _wait_until_it_answers(process, port, log)
@@ -48,6 +50,21 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
             pass
         finally:
             _stop(process)
+
+
+@contextmanager
+def _endings_as_interrupts() -> Iterator[None]:
+    """A closed terminal or a plain `kill` must stop the server too, which lives in a session of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _require_store(output_dir: Path) -> None:

@@ -62,8 +62,9 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
-    ui_process: tuple[subprocess.Popen[str], int, str],
+    ui_process: tuple[subprocess.Popen[str], int, str], ending: signal.Signals
 ) -> None:
     process, port, run_id = ui_process
     assert process.stdout is not None
@@ -75,7 +76,7 @@ def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
     assert set(listening) == {"127.0.0.1"}
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, ending)
     assert process.stdout.readline().strip() == "ended"
     assert process.wait(PATIENCE_SECONDS) == 0
     gone, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
