@@ -18,7 +18,7 @@ import pytest
 from conf.errors import UsageError
 from conf.schema import TrackingSpec
 from results.mlflow_import import import_sweep
-from results.mlflow_store import connect, database_path
+from results.mlflow_store import QUIET_SETTINGS, connect, database_path
 from results.ui import serve_ui
 from tests.results.conftest import SQLITE, WriteSweep, performance, trial
 
@@ -110,7 +110,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home, port = tmp_path_factory.mktemp("server"), free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{home}/server.db", "--artifacts-destination", str(home / "files")]
-    environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    environment = QUIET_SETTINGS | dict(os.environ)
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
