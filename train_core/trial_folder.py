@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -94,11 +95,14 @@ class TrialFolder:
 
     def read_measurement(self) -> Measurement | None:
         """None when the trial has not ended, or when its file was corrupt and has been put aside."""
-        if not self.measurement.exists():
+        try:
+            text = self.measurement.read_text(errors="replace")
+        except FileNotFoundError:
             return None
-        measurement = _parsed(Measurement, self.measurement.read_text(errors="replace"))
+        measurement = _parsed(Measurement, text)
         if measurement is None:
-            self.measurement.rename(self.quarantined_name())
+            with contextlib.suppress(FileNotFoundError):  # another reader was faster
+                self.measurement.rename(self.quarantined_name())
         return measurement
 
     def quarantined_name(self) -> Path:
