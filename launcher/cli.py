@@ -152,7 +152,10 @@ def train(
     ] = None,
 ) -> None:
     """Train one experiment here: the same as `python -m train_core`."""
-    raise typer.Exit(subprocess.run([sys.executable, "-m", "train_core", *(overrides or [])], check=False).returncode)
+    given = overrides or []
+    if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
+        load(given).experiment()
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "train_core", *given], check=False).returncode)
 
 
 def main() -> None:

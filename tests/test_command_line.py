@@ -70,6 +70,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> Pat
         (["report", "22b"], r"No sweep 22b has been started"),
         (["sweep", "smoke", "--here", "data.path=/nonexistent.txt"], r"data\.path = '/nonexistent\.txt'"),
         (["ui"], r"There is no MLflow store"),
+        (["train", "modle=tiny"], r"modle = 'tiny': is not a key or group.*Did you mean model\?"),
+        (["train", "parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
         (["sweep", "smoke", "--there"], r"No such option"),
     ],
 )
