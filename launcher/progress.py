@@ -174,8 +174,8 @@ def _row(state: TrialState) -> list[Text]:
 
 def _footer(states: Sequence[TrialState]) -> Text:
     left = sweep_seconds_left(states, time.time())
-    hint = "Ctrl-C stops; the same command continues"
-    return Text(f"{_counted(states)}, {f'about {duration(left)} left' if left is not None else hint}", style="dim")
+    about = "" if left is None else f", about {duration(left)} left"
+    return Text(f"{_counted(states)}{about}. Ctrl-C stops; the same command continues.", style="dim")
 
 
 def _counted(states: Sequence[TrialState]) -> str:

@@ -15,6 +15,7 @@ from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.trial_folder import TrialFolder
 
 LOG_SUFFIXES = (".out", ".err", ".log")
+INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
 
@@ -106,11 +107,12 @@ def trial_state(folder: TrialFolder, trial: Trial, job: JobState | None = None) 
     submission, measurement, steps = read_submission(folder), folder.read_measurement(), folder.read_metrics()
     last = steps[-1] if steps else None
     performance = measurement.performance if measurement else None
-    log = _log(folder, submission, measurement)
+    log, outcome = _log(folder, submission, measurement), _outcome(folder, trial, submission, measurement, job)
+    interrupted = outcome is Outcome.PENDING and submission is not None and submission.executor == "local"
     return TrialState(
         trial_id=trial.trial_id,
-        outcome=_outcome(folder, trial, submission, measurement, job),
-        cause=_cause(folder, trial, measurement),
+        outcome=outcome,
+        cause=_cause(folder, trial, measurement) or (INTERRUPTED if interrupted else ""),
         failing_rank=measurement.failing_rank if measurement else None,
         traceback=measurement.traceback if measurement else None,
         job_id=submission.job_id if submission else None,

@@ -20,6 +20,7 @@ from conf.errors import ConfigError, UsageError
 from launcher.capacity import Machine
 from launcher.folder_lock import locked
 from launcher.local_jobs import is_running_here
+from launcher.state import trial_states
 from launcher.submission import read_submission, write_trial
 from launcher.sweep import run_here
 from train_core.measurement import Measurement, Outcome
@@ -298,6 +299,7 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     assert b"KeyboardInterrupt" in words
     assert jobs_of(folder) == []
     assert [folder.trial(trial.trial_id).measurement.exists() for trial in record.trials] == [False, False]
+    assert "interrupted" in trial_states(folder, record)[0].cause
     states = run(folder, record, progress, make_job())
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
 

@@ -13,6 +13,7 @@ import pytest
 from conf.load import compose_tree, load
 from conf.schema import PointSet, SlurmSpec, Value
 from launcher.state import TrialState, reconcile, trial_states
+from launcher.sweep import submit
 from sweeps.plan import make_trials
 from sweeps.trial import SweepFolder, SweepRecord
 
@@ -20,6 +21,8 @@ SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
 OWN_CLUSTER = {"SLURM_TEST_DIR": "/tmp/trisweep_test_slurm", "SLURM_TEST_PORT": "18800"}
 Point = dict[str, Value]
+Ending = tuple[SweepFolder, SweepRecord, list[str]]
+ENDS = ["raises", "loses its peer", "is killed", "takes too much memory", "is cancelled", "runs too long", "exits"]
 TINY = ("sweep=smoke", "cluster.devices_per_node=2", "cluster.num_nodes=4", "training.num_steps=3")
 
 
@@ -106,3 +109,70 @@ def wait_until() -> Callable[..., list[TrialState]]:
             time.sleep(0.3)
 
     return wait
+
+
+def make_job(ends: list[str]) -> Callable[[str], None]:
+    """A job that ends as the trial's seed says. Defined here, so that it travels by value: nodes know no tests."""
+
+    def job(folder: str) -> None:
+        import json
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        from train_core.failures import failure_of
+        from train_core.trial_folder import TrialFolder
+
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        rank = int(os.environ["SLURM_PROCID"])
+        seed = json.loads(Path(folder, "trial.json").read_text())["experiment"]["training"]["seed"]
+        end = ends[seed]
+        if rank == 1 and end in ("raises", "loses its peer"):
+            if end == "loses its peer":
+                time.sleep(0.5)
+            try:
+                raise ValueError("the data of rank 1 is bad")
+            except ValueError as error:
+                TrialFolder(folder).write_failure(failure_of(rank, error))
+                raise
+        if rank == 0 and end == "loses its peer":
+            error = RuntimeError("Connection closed by peer")
+            TrialFolder(folder).write_failure(failure_of(rank, error))
+        if rank == 1 and end == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 1 and end == "exits":
+            os._exit(7)
+        if rank == 0 and end == "takes too much memory":
+            hoard = [bytearray(os.urandom(1) * 50_000_000) for _ in range(20)]
+            time.sleep(60 + len(hoard))
+        time.sleep(300)
+
+    return job
+
+
+@pytest.fixture(scope="session")
+def ending(
+    tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: SlurmSpec, record_of: Callable[..., SweepRecord]
+) -> Ending:
+    """One job array in which every trial ends in its own way; submitted once, so that the ends run side by side."""
+    folder = SweepFolder(tmp_path_factory.mktemp("ends") / "sweep")
+    size = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    record = record_of([size | {"training.seed": seed} for seed in range(len(ENDS))])
+    quick = slurm.model_copy(update={"time_limit_minutes": 1, "extra_sbatch": {"mem": "400M"}})
+    submit(folder, record, quick, job=make_job(ENDS))
+    return folder, record, ENDS
+
+
+@pytest.fixture
+def state_of(ending: Ending, wait_until: Callable[..., list[TrialState]]) -> Callable[..., TrialState]:
+    """The state of the trial that ends in the given way, once it has ended."""
+    folder, record, _ = ending
+
+    def state(end: str, seconds: float = 60) -> TrialState:
+        index = ENDS.index(end)
+        return wait_until(
+            folder, record, lambda states: bool(states[index].outcome and states[index].outcome.is_final), seconds
+        )[index]
+
+    return state
