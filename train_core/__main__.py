@@ -17,6 +17,7 @@ from conf.errors import TrisweepError, UsageError
 from conf.load import CONF_DIR, checked
 from conf.schema import Experiment, Settings
 from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.tokens import prepare, token_folder
 from train_core.trial import run_trial_as_rank, run_trial_here
 from train_core.trial_folder import TrialFolder
 
@@ -41,17 +42,15 @@ def main(config: DictConfig) -> None:
 
 def _run(config: DictConfig) -> Measurement | None:
     """None on the ranks that do not report."""
-    from train_core.world import seat_from_launcher
-
     settings = checked(Settings, OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
+    _prepare(trial, experiment)
+    from train_core.world import seat_from_launcher  # late, because it imports torch
+
     seat = seat_from_launcher(os.environ)
-    _check_text(trial, experiment)
     if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
-        _write(trial, experiment)
         return run_trial_here(trial.path, on_step=_print_step)
-    _write(trial, experiment)
     return run_trial_as_rank(trial.path, on_step=_print_step)
 
 
@@ -60,22 +59,18 @@ def _trial_folder(settings: Settings, experiment: Experiment) -> TrialFolder:
     return TrialFolder(Path(settings.output_dir) / "train" / name)
 
 
-def _write(trial: TrialFolder, experiment: Experiment) -> None:
-    """Every rank may write it: the content is the same and the write is atomic."""
+def _prepare(trial: TrialFolder, experiment: Experiment) -> None:
+    """Tokens and `trial.json`. Every rank may write them: the content is the same and the write is atomic.
+
+    A wrong data path is a usage error here, not a failed trial.
+    """
     try:
+        if experiment.data.source == "text":
+            prepare(experiment.data, experiment.model, token_folder(trial, experiment))
         trial.write_trial({"experiment": experiment.model_dump(mode="json")})
     except OSError as error:
-        problem = f"output_dir: {trial.path} cannot be written ({error.strerror})"
+        problem = f"output_dir: {error.filename or trial.path} cannot be written ({error.strerror})"
         raise UsageError(problem, "Choose another output_dir=FOLDER.") from None
-
-
-def _check_text(trial: TrialFolder, experiment: Experiment) -> None:
-    """A wrong data path is a usage error here, not a failed trial."""
-    from train_core.rank import token_folder
-    from train_core.tokens import prepare
-
-    if experiment.data.source == "text":
-        prepare(experiment.data, experiment.model, token_folder(trial, experiment))
 
 
 def _print_step(metrics: StepMetrics) -> None:

@@ -7,13 +7,12 @@ import platform
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from conf.schema import Experiment
 from train_core.git_sha import git_sha
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
+from train_core.tokens import token_folder
 from train_core.train import train
 from train_core.trial_folder import TrialFolder
 from train_core.world import Seat, World, choose_device, join, leave
@@ -53,12 +52,6 @@ def run_rank(
         started=started,
         ended=time.time(),
     )
-
-
-def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
-    """Where the configuration says, else beside the trials, so that those of a sweep share it."""
-    configured = experiment.data.cache_dir
-    return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
 
 
 def environment(world: World) -> Environment:

@@ -247,10 +247,13 @@ def rank_process(start: RankStart, sender: Connection | None) -> None:
     try:
         _run(trial, start, sender)
     except BaseException as error:
-        trial.write_failure(failure_of(start.rank, error))
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # a normal exit may wait for collectives that will never end
+        try:
+            traceback.clear_frames(error.__traceback__)  # frees what filled the memory, so that this can be told
+            trial.write_failure(failure_of(start.rank, error))
+            traceback.print_exception(error)
+            sys.stderr.flush()
+        finally:
+            os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
 def _run(trial: TrialFolder, start: RankStart, sender: Connection | None) -> None:

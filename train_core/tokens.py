@@ -20,7 +20,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
-from conf.schema import DataSpec, ModelSpec
+from conf.schema import DataSpec, Experiment, ModelSpec
+from train_core.trial_folder import TrialFolder
 
 NUM_BYTES = 256
 FORMAT = 1  # raised when the same text would give other tokens
@@ -60,6 +61,12 @@ def prepare(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
     facts = json.loads(sidecar.read_text())
     _check_length(data, model, facts["num_tokens"])
     return TokenFile(array, facts["num_tokens"], facts["vocab_size"])
+
+
+def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
+    """Where the configuration says, else beside the trials, so that those of a sweep share it."""
+    configured = experiment.data.cache_dir
+    return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
 
 
 def _make(data: DataSpec, model: ModelSpec, text: str, array: Path, sidecar: Path) -> None:

@@ -14,6 +14,7 @@ from conf.schema import Experiment
 from train_core.failures import failed_measurement, failure_of, first_cause
 from train_core.measurement import Measurement, StepMetrics
 from train_core.supervisor import Job, cancelled_by_signals, held, supervise
+from train_core.tokens import prepare, token_folder
 from train_core.trial_folder import TrialFolder
 
 __all__ = ["first_cause", "run_trial_as_rank", "run_trial_here"]
@@ -58,9 +59,6 @@ def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
 
 def _prepare_tokens(trial: TrialFolder, experiment: Experiment) -> None:
     """Before the ranks start, so that a wrong path is one message and not one per rank."""
-    from train_core.rank import token_folder
-    from train_core.tokens import prepare
-
     if experiment.data.source == "text":
         prepare(experiment.data, experiment.model, token_folder(trial, experiment))
 

@@ -1,0 +1,71 @@
+"""`python -m train_core`, as people and torchrun start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]
+TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
+
+
+def run(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *launcher, "-m", "train_core", *arguments, f"output_dir={folder}/runs", *SMALL]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_alone_it_supervises_its_ranks_and_leaves_a_trial_folder(tmp_path: Path) -> None:
+    completed = run(tmp_path, *TENSOR_2)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("step ") >= 3
+    assert "COMPLETED" in completed.stdout
+    (trial,) = (tmp_path / "runs" / "train").iterdir()
+    assert trial.name.startswith("tiny-tp2-pp1-dp1")
+    assert (trial / "measurement.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "it wrote outside its output folder"
+
+
+def test_hydra_sweeps_over_overrides(tmp_path: Path) -> None:
+    completed = run(tmp_path, "-m", "batch.micro_batch_size=1,2")
+    assert completed.returncode == 0, completed.stderr
+    assert len(list((tmp_path / "runs" / "train").glob("*/measurement.json"))) == 2
+
+
+def test_hydra_prints_the_configuration(tmp_path: Path) -> None:
+    completed = run(tmp_path, "--cfg", "job")
+    assert "tensor_parallel_size: 1" in completed.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    completed = run(tmp_path, *TENSOR_2, launcher=launcher)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("COMPLETED") == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("parallel.tensor_parallel_size=3", "parallel.world_size = 1"),
+        ("data.path=/nowhere", "data.path = '/nowhere'"),
+        ("training.num_steps=0", "training.num_steps = 0"),
+        ("model.vocab_size=100", "model.vocab_size = 100"),
+    ],
+)
+def test_a_wrong_value_is_one_message_and_exit_code_2(tmp_path: Path, override: str, key: str) -> None:
+    command = [sys.executable, "-m", "train_core", f"output_dir={tmp_path}/runs", override]
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(f"error: {key}"), completed.stderr
+    assert len(completed.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_submitters_imports_leave_torch_alone() -> None:
+    modules = "train_core, train_core.measurement, train_core.trial_folder, train_core.costs, train_core.tokens"
+    code = f"import sys, {modules}, train_core.trial; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
