@@ -133,16 +133,21 @@ def _explained(error: Exception, overrides: Sequence[str]) -> ConfigError:
         group, option = missing.groups()
         return ConfigError(group, option, "is not an option of this group", _nearest(option, options(group)))
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
-        key = missing.group(1)
-        value = next((o.split("=", 1)[1] for o in overrides if o.lstrip("+~").startswith(f"{key}=")), None)
-        groups = sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
-        sweep = [o for o in overrides if o.startswith("sweep=")]
-        known = [*_dotted_keys(compose_tree(sweep if key != "sweep" else ())), *groups]
-        return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, known))
+        return _not_overridable(missing.group(1), overrides)
     shown = next((o for o in overrides if o in text), " ".join(overrides))
     return ConfigError(
         "override", shown, text[:300], "Overrides look like cluster=frontier or batch.micro_batch_size=2."
     )
+
+
+def _not_overridable(key: str, overrides: Sequence[str]) -> ConfigError:
+    value = next((o.split("=", 1)[1] for o in overrides if o.lstrip("+~").startswith(f"{key}=")), None)
+    sweep = [o for o in overrides if o.startswith("sweep=")] if key != "sweep" else []
+    keys = _dotted_keys(compose_tree(sweep))
+    if key in keys:
+        return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
+    groups = sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
+    return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups]))
 
 
 def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:

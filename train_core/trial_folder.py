@@ -112,15 +112,6 @@ class TrialFolder:
         """Corrupt measurement files that were put aside."""
         return sorted(self.path.glob("measurement.corrupt-*.json"))
 
-    def last_log_line(self) -> str:
-        """The last line of the newest log that has one."""
-        logs = [path for path in self.logs.glob("**/*") if path.suffix in (".out", ".err", ".log")]
-        for path in sorted(logs, key=lambda log: log.stat().st_mtime, reverse=True):
-            lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-            if lines:
-                return lines[-1].strip()
-        return ""
-
 
 def _parsed(model: type[Model], text: str) -> Model | None:
     try:

@@ -7,7 +7,13 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.load import compose_tree, load, options, settings_of, value_at, with_values
 
-FRONTIER_175B = ["model=gpt-175b", "cluster=frontier", "parallel=frontier-175b", "batch=frontier-175b", "precision=bf16"]
+FRONTIER_175B = [
+    "model=gpt-175b",
+    "cluster=frontier",
+    "parallel=frontier-175b",
+    "batch=frontier-175b",
+    "precision=bf16",
+]
 
 
 def test_the_default_configuration_is_one_small_experiment() -> None:
@@ -46,6 +52,7 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
         ("training.num_warmup_steps=10", r"training\.num_warmup_steps = 10: leaves none of training\.num_steps = 10"),
         ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
+        ("slurm.extra_sbatch={mem:0}", r"slurm\.extra_sbatch = '\{mem:0\}': .*Write \+slurm\.extra_sbatch\.NAME=VALUE"),
         ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
     ],
 )
@@ -82,7 +89,10 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
     [
         (["parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
         (["parallel.world_size=3", "parallel.tensor_parallel_size=2"], r"world_size = 3: is not a multiple of"),
-        (["parallel.world_size=3", "parallel.tensor_parallel_size=3"], r"does not divide model\.num_attention_heads = 4"),
+        (
+            ["parallel.world_size=3", "parallel.tensor_parallel_size=3"],
+            r"does not divide model\.num_attention_heads = 4",
+        ),
         (["parallel.world_size=3", "parallel.pipeline_parallel_size=3"], r"does not divide model\.num_layers = 4"),
         (["parallel.world_size=3"], r"global_batch_size = 8: is not a multiple of"),
         (["parallel.sequence_parallel=true"], r"sequence_parallel = True: needs tensor_parallel_size above 1"),

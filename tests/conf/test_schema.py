@@ -24,7 +24,9 @@ def test_nodes_follow_from_the_world_size() -> None:
     assert (point.num_nodes, point.tasks_per_node) == (3, 8)
 
 
-@pytest.mark.parametrize("override", ["model.hidden_size=64", "training.seed=5", "data=synthetic", "parallel.zero_stage=1"])
+@pytest.mark.parametrize(
+    "override", ["model.hidden_size=64", "training.seed=5", "data=synthetic", "parallel.zero_stage=1"]
+)
 def test_the_fingerprint_changes_with_what_is_measured(override: str) -> None:
     assert experiment(override).fingerprint != experiment().fingerprint
 
