@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from conf.schema import Experiment, TrainingPlan
 from train_core.collectives import all_reduce, total
@@ -43,17 +43,7 @@ class Optimizer:
         self.buckets = flatten(stage, mesh)
         self.replicas = Replicas(mesh.data, experiment.parallel.zero_stage, device)
         self.tied_gradient = _tied_gradient(stage, mesh)
-        self.masters = [_master(self.replicas.own(bucket.weights)) for bucket in self.buckets]
-        self.adam = torch.optim.AdamW(
-            [
-                {"params": [master], "weight_decay": self.plan.weight_decay if bucket.treatment.decays else 0.0}
-                for master, bucket in zip(self.masters, self.buckets, strict=True)
-            ],
-            lr=self.plan.learning_rate,
-            betas=(self.plan.adam_beta1, self.plan.adam_beta2),
-            eps=self.plan.adam_epsilon,
-            fused=True,
-        )
+        self.states = [AdamState(self.replicas.own(bucket.weights)) for bucket in self.buckets]
 
     def zero_gradients(self) -> None:
         for bucket in self.buckets:
@@ -68,7 +58,7 @@ class Optimizer:
         self.reduce_gradients()
         loss, gradient_norm = self._over_the_world(loss_share)
         learning_rate = learning_rate_at(step, self.plan)
-        self._update(learning_rate, self._clip_factor(gradient_norm))
+        self._update(step, learning_rate, self._clip_factor(gradient_norm))
         return StepResult(loss, gradient_norm, learning_rate)
 
     def reduce_gradients(self) -> None:
@@ -99,22 +89,53 @@ class Optimizer:
         limit = self.plan.clip_gradient_norm
         return 1.0 if limit is None or gradient_norm <= limit else limit / (gradient_norm + 1e-6)
 
-    def _update(self, learning_rate: float, factor: float) -> None:
-        for group, master, bucket in zip(self.adam.param_groups, self.masters, self.buckets, strict=True):
-            gradient = self.replicas.own(bucket.gradients)
-            master.grad = gradient if factor == 1.0 else gradient.mul_(factor)
-            group["lr"] = learning_rate
-        self.adam.step()
-        for master, bucket in zip(self.masters, self.buckets, strict=True):
-            weights = self.replicas.own(bucket.weights)
-            if weights.dtype != master.dtype:
-                weights.copy_(master.detach())
+    def _update(self, step: int, learning_rate: float, factor: float) -> None:
+        for state, bucket in zip(self.states, self.buckets, strict=True):
+            gradients = self.replicas.own(bucket.gradients)
+            if factor != 1.0:
+                gradients.mul_(factor)
+            weight_decay = self.plan.weight_decay if bucket.treatment.decays else 0.0
+            state.update(gradients, step, learning_rate, weight_decay, self.plan)
+            state.write_to(self.replicas.own(bucket.weights))
         self.replicas.gather_weights(self.buckets)
 
 
-def _master(weights: Tensor) -> nn.Parameter:
-    """The fp32 weights that the optimizer updates: a copy, or the weights themselves where they are fp32."""
-    return nn.Parameter(weights if weights.dtype == torch.float32 else weights.float())
+class AdamState:
+    """fp32 masters and the two moments of AdamW for one run of weights (n)."""
+
+    def __init__(self, weights: Tensor) -> None:
+        """Where the weights are fp32 they are the masters, and no copy is kept."""
+        self.masters = weights.float()
+        self.first_moments = torch.zeros_like(self.masters)
+        self.second_moments = torch.zeros_like(self.masters)
+
+    def update(
+        self, gradients: Tensor, step: int, learning_rate: float, weight_decay: float, plan: TrainingPlan
+    ) -> None:
+        """One AdamW step; `step` counts from 1. Source: arXiv 1711.05101, algorithm 2.
+
+        The kernel behind torch.optim.AdamW(fused=True), called directly: constructing a torch optimizer imports the
+        compiler, which costs every rank a second at its start.
+        """
+        torch._fused_adamw_(
+            [self.masters],
+            [gradients],
+            [self.first_moments],
+            [self.second_moments],
+            [],
+            [torch.tensor(float(step), device=gradients.device)],
+            lr=learning_rate,
+            beta1=plan.adam_beta1,
+            beta2=plan.adam_beta2,
+            weight_decay=weight_decay,
+            eps=plan.adam_epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def write_to(self, weights: Tensor) -> None:
+        if weights.dtype != self.masters.dtype:
+            weights.copy_(self.masters)
 
 
 def _tied_gradient(stage: Stage, mesh: Mesh) -> Tensor | None:

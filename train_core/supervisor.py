@@ -142,6 +142,9 @@ class Ranks:
         """On CPUs the ranks are forked from a process that has imported torch, which takes seconds only once."""
         if self.job.gpus is None:
             import train_core.rank  # noqa: F401
+
+            if self.job.trial.read_experiment().parallel.recompute != "none":
+                import torch._dynamo  # noqa: F401  (torch's checkpoint imports it; here once, not in every rank)
         self.job.trial.logs.mkdir(parents=True, exist_ok=True)
         sys.stdout.flush()
         sys.stderr.flush()
