@@ -22,10 +22,6 @@ class JobShape(Frozen):
     tasks_per_node: Count
     uses_gpus: bool
 
-    @property
-    def num_tasks(self) -> int:
-        return self.num_nodes * self.tasks_per_node
-
     def __str__(self) -> str:
         return f"{self.num_nodes} x {self.tasks_per_node}"
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conf.load import compose_tree, load
-from conf.schema import PointSet, SlurmSpec, Value
-from sweeps.plan import make_trials
+from conf.load import load
+from conf.schema import SlurmSpec
 from sweeps.trial import SweepFolder, SweepRecord
-
-Point = dict[str, Value]
 
 
 class Silent:
@@ -49,24 +45,6 @@ def slurm_of() -> Callable[..., SlurmSpec]:
 
 
 @pytest.fixture(scope="session")
-def record_of() -> Callable[..., SweepRecord]:
-    """A record that measures exactly the given points, of the tiny model unless overrides say otherwise."""
-
-    def build(points: Sequence[Point], *overrides: str) -> SweepRecord:
-        chosen = ["sweep=smoke", "training.num_steps=3", *overrides]
-        settings = load(chosen)
-        assert settings.sweep is not None
-        tree = compose_tree(chosen)
-        trials = make_trials(tree, PointSet(axes={}, points=tuple(points), baseline=points[0]), {})
-        return SweepRecord(
-            name="test",
-            mode="proxy",
-            spec=settings.sweep,
-            tracking=settings.tracking,
-            git_sha="test",
-            created=time.time(),
-            plan=(),
-            trials=tuple(trial.model_copy(update={"selected": True}) for trial in trials),
-        )
-
-    return build
+def record_of(build_record: Callable[..., SweepRecord]) -> Callable[..., SweepRecord]:
+    """`record_of([{"key": value}, ...], "override", ...)`"""
+    return lambda points, *overrides: build_record(points, overrides)

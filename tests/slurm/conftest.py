@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from conf.load import compose_tree, load
-from conf.schema import PointSet, SlurmSpec, Value
+from conf.load import load
+from conf.schema import SlurmSpec
 from launcher.state import TrialState, reconcile, trial_states
 from launcher.sweep import submit
-from sweeps.plan import make_trials
 from sweeps.trial import SweepFolder, SweepRecord
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
 OWN_CLUSTER = {"SLURM_TEST_DIR": "/tmp/trisweep_test_slurm", "SLURM_TEST_PORT": "18800"}
-Point = dict[str, Value]
 Ending = tuple[SweepFolder, SweepRecord, list[str]]
 ENDS = ["raises", "loses its peer", "is killed", "takes too much memory", "is cancelled", "runs too long", "exits"]
-TINY = ("sweep=smoke", "cluster.devices_per_node=2", "cluster.num_nodes=4", "training.num_steps=3")
+TWO_DEVICE_NODES = ("cluster.devices_per_node=2", "cluster.num_nodes=4")
 
 
 @pytest.fixture(scope="session")
@@ -70,26 +68,9 @@ def slurm() -> SlurmSpec:
 
 
 @pytest.fixture(scope="session")
-def record_of() -> Callable[..., SweepRecord]:
-    """A record that measures exactly the given points, all of the tiny model on two-device CPU nodes."""
-
-    def build(points: Sequence[Point], *overrides: str) -> SweepRecord:
-        tree = compose_tree([*TINY, *overrides])
-        settings = load([*TINY, *overrides])
-        assert settings.sweep is not None
-        trials = make_trials(tree, PointSet(axes={}, points=tuple(points), baseline=points[0]), {})
-        return SweepRecord(
-            name="test",
-            mode="cluster",
-            spec=settings.sweep,
-            tracking=settings.tracking,
-            git_sha="test",
-            created=time.time(),
-            plan=(),
-            trials=tuple(trial.model_copy(update={"selected": True}) for trial in trials),
-        )
-
-    return build
+def record_of(build_record: Callable[..., SweepRecord]) -> Callable[..., SweepRecord]:
+    """`record_of([{"key": value}, ...], "override", ...)`, all on two-device CPU nodes."""
+    return lambda points, *overrides: build_record(points, (*TWO_DEVICE_NODES, *overrides))
 
 
 @pytest.fixture(scope="session")
