@@ -7,7 +7,6 @@ Tensor is the fastest axis, so that tensor groups are neighbours inside a node; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -42,23 +41,19 @@ class Layout:
         pipeline, data = divmod(rest, self.data_size)
         return pipeline, data, tensor
 
-    def along_tensor(self) -> list[list[int]]:
-        """The ranks of every tensor-parallel group; likewise for the other axes."""
-        return [[self.rank(p, d, t) for t in range(self.tensor_size)] for p in self._stages for d in self._replicas]
+    def tensor_group(self, rank: int) -> list[int]:
+        """The ranks that share this rank's other two coordinates; likewise for the other axes."""
+        p, d, _ = self.coordinates(rank)
+        return [self.rank(p, d, tensor) for tensor in range(self.tensor_size)]
 
-    def along_data(self) -> list[list[int]]:
-        return [[self.rank(p, d, t) for d in self._replicas] for p in self._stages for t in range(self.tensor_size)]
+    def data_group(self, rank: int) -> list[int]:
+        p, _, t = self.coordinates(rank)
+        return [self.rank(p, data, t) for data in range(self.data_size)]
 
-    def along_pipeline(self) -> list[list[int]]:
-        return [[self.rank(p, d, t) for p in self._stages] for d in self._replicas for t in range(self.tensor_size)]
-
-    @property
-    def _stages(self) -> range:
-        return range(self.pipeline_size)
-
-    @property
-    def _replicas(self) -> range:
-        return range(self.data_size)
+    def pipeline_group(self, rank: int) -> list[int]:
+        """One rank of every stage, first to last."""
+        _, d, t = self.coordinates(rank)
+        return [self.rank(pipeline, d, t) for pipeline in range(self.pipeline_size)]
 
 
 @dataclass(frozen=True)
@@ -103,45 +98,46 @@ class Mesh:
 
 
 def build_mesh(layout: Layout, rank: int) -> Mesh:
-    """Create the groups. Every rank of a joined world calls it, and all walk over all groups in the same order.
+    """Create this rank's groups. Every rank of the world calls this, in a world that has been joined.
 
-    torch names a group by how many the process has seen, so a rank must also see those that it is no member of.
+    Only members take part in creating a group, so that the cost does not grow with the world. torch names such a group
+    after its ranks and the number of groups that the process has made before: all ranks make as many, in one order.
     """
-    pipeline, data, tensor = layout.coordinates(rank)
-    last = layout.pipeline_size - 1
-    tensor_group, data_group = _join(layout.along_tensor(), rank), _join(layout.along_data(), rank)
-    channels: dict[tuple[str, int], Channel | None] = {}
-    for lower in range(last):
-        pairs = [(stages[lower], stages[lower + 1]) for stages in layout.along_pipeline()]
-        for kind in ("activations", "gradients"):
-            channels[kind, lower] = _channel(pairs, rank)
-    ends = [[stages[0], stages[-1]] for stages in layout.along_pipeline()] if last else []
-    embedding_group = _join(ends, rank)
+    stages = layout.pipeline_group(rank)
+    stage, last = stages.index(rank), len(stages) - 1
+    tensor, data = _axis(layout.tensor_group(rank), rank), _axis(layout.data_group(rank), rank)
+    activations, gradients = _group(stages), _group(stages)
+    embedding = Axis()
+    if last:
+        ends = _axis([stages[0], stages[-1]] if stage in (0, last) else [rank], rank, even_alone=True)
+        embedding = ends if ends.size > 1 else embedding
+    before = stages[stage - 1] if stage > 0 else None
+    after = stages[stage + 1] if stage < last else None
     return Mesh(
         layout=layout,
         world=Axis(layout.world_size, rank),
-        tensor=Axis(layout.tensor_size, tensor, tensor_group),
-        pipeline=Axis(layout.pipeline_size, pipeline),
-        data=Axis(layout.data_size, data, data_group),
-        embedding=Axis(2, int(pipeline == last), embedding_group) if embedding_group else Axis(),
-        activations_in=channels.get(("activations", pipeline - 1)),
-        activations_out=channels.get(("activations", pipeline)),
-        gradients_in=channels.get(("gradients", pipeline)),
-        gradients_out=channels.get(("gradients", pipeline - 1)),
+        tensor=tensor,
+        pipeline=Axis(layout.pipeline_size, stage),
+        data=data,
+        embedding=embedding,
+        activations_in=_channel(before, activations),
+        activations_out=_channel(after, activations),
+        gradients_in=_channel(after, gradients),
+        gradients_out=_channel(before, gradients),
     )
 
 
-def _join(groups: Sequence[Sequence[int]], rank: int) -> dist.ProcessGroup | None:
-    """Create all groups of a kind; the one that holds `rank`, or None when there is none or it has one rank."""
-    mine: dist.ProcessGroup | None = None
-    for ranks in groups:
-        if len(ranks) > 1:
-            group = dist.new_group(list(ranks))
-            mine = group if rank in ranks else mine
-    return mine
+def _axis(ranks: list[int], rank: int, *, even_alone: bool = False) -> Axis:
+    return Axis(len(ranks), ranks.index(rank), _group(ranks, even_alone=even_alone))
 
 
-def _channel(pairs: Sequence[tuple[int, int]], rank: int) -> Channel | None:
-    group = _join(pairs, rank)
-    peers = [sum(pair) - rank for pair in pairs if rank in pair]
-    return Channel(peers[0], group) if peers else None
+def _group(ranks: list[int], *, even_alone: bool = False) -> dist.ProcessGroup | None:
+    """A group of `ranks`; of one rank only where that rank must make as many groups as others do."""
+    if len(ranks) == 1 and not even_alone:
+        return None
+    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
+    return group
+
+
+def _channel(peer: int | None, group: dist.ProcessGroup | None) -> Channel | None:
+    return None if peer is None else Channel(peer, group)

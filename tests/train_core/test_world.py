@@ -81,6 +81,4 @@ def test_ranks_and_coordinates_are_one_to_one(tensor: int, pipeline: int, data: 
 
 def test_tensor_groups_are_neighbours_and_a_stage_is_consecutive() -> None:
     layout = Layout(tensor_size=2, pipeline_size=2, data_size=2)
-    assert layout.along_tensor() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert layout.along_data() == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert layout.along_pipeline() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert (layout.tensor_group(5), layout.data_group(5), layout.pipeline_group(5)) == ([4, 5], [5, 7], [1, 5])
