@@ -14,7 +14,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from conf.errors import TrisweepError, UsageError
-from conf.load import CONF_DIR, checked
+from conf.load import CONF_DIR, settings_of
 from conf.schema import Experiment, Settings
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.tokens import prepare, token_folder
@@ -42,7 +42,7 @@ def main(config: DictConfig) -> None:
 
 def _run(config: DictConfig) -> Measurement | None:
     """None on the ranks that do not report."""
-    settings = checked(Settings, OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
     _prepare(trial, experiment)
@@ -90,7 +90,7 @@ def _summary(measurement: Measurement) -> str:
         f"{measurement.outcome}: {performance.step_seconds * 1e3:.1f} ms a step"
         f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
         f" {performance.num_timed_steps} steps), {performance.tokens_per_second:,.0f} tokens/s,"
-        f" {performance.model_flops_per_second_per_device / 1e12:.3f} TFLOPS a device"
+        f" {performance.model_flops_per_second_per_device / 1e12:.3g} TFLOPS a device"
         f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIB:.2f} GiB at most"

@@ -6,11 +6,11 @@ signature covers the content of the text and everything that shapes the tokens.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import sysconfig
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from conf.errors import ConfigError
 from conf.schema import DataSpec, Experiment, ModelSpec
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import TrialFolder, replacing, write_atomically
 
 NUM_BYTES = 256
 FORMAT = 1  # raised when the same text would give other tokens
@@ -78,7 +78,7 @@ def _make(data: DataSpec, model: ModelSpec, text: str, array: Path, sidecar: Pat
         _save_atomically(array, ids)
         facts = {"num_tokens": len(ids), "vocab_size": vocab_size, "tokenizer": data.tokenizer, "path": data.path}
         # Last, because its presence says that the array is whole.
-        _save_text_atomically(sidecar, json.dumps(facts))
+        write_atomically(sidecar, json.dumps(facts))
 
 
 def _signature(data: DataSpec, model: ModelSpec, text: str) -> str:
@@ -173,16 +173,9 @@ def _check_length(data: DataSpec, model: ModelSpec, num_tokens: int) -> None:
 
 
 def _save_atomically(path: Path, array: NDArray[np.unsignedinteger]) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "wb") as file:
-        np.save(file, array)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(name).replace(path)
-
-
-def _save_text_atomically(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    Path(name).replace(path)
+    with replacing(path) as file:
+        try:
+            np.save(file, array)
+        except OSError as error:  # numpy does not pass on why it could not write everything
+            code = error.errno or errno.ENOSPC
+            raise OSError(code, os.strerror(code), str(path)) from None
