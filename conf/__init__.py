@@ -1,1 +1,1 @@
-"""What to run: YAML groups (values), `schema` (names, types, units, invariants), `load` (compose and check)."""
+"""What to run: YAML groups (values), `schema` (their types), `experiment`, `settings`, `load` (compose, check)."""

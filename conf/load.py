@@ -22,7 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import ClusterSpec, Settings, Value
+from conf.schema import ClusterSpec, Value
+from conf.settings import Settings
 
 CONF_DIR = Path(__file__).resolve().parent
 Tree = dict[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from conf.schema import Count, Experiment, Frozen, SlurmSpec
+from conf.experiment import Experiment
+from conf.schema import Count, Frozen, SlurmSpec
 from sweeps.trial import Trial
 
 MINUTES_PER_HOUR = 60

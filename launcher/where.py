@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.load import load, options
-from conf.schema import Settings
+from conf.settings import Settings
 from launcher.slurm import require_sbatch
 from sweeps.trial import SweepFolder, SweepRecord
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas
 
-from conf.schema import Experiment, Value
+from conf.experiment import Experiment
+from conf.schema import Value
 from results.scaling import Scaling, scalings
 from results.trial_result import TrialResult, read_results
 from sweeps.trial import SweepFolder, SweepRecord, Trial

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from results.trial_result import TrialResult
 from train_core.measurement import Performance
 

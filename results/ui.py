@@ -58,7 +58,7 @@ def _endings_as_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a background job starts with SIGINT ignored
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield

@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from conf.errors import InfeasiblePlan, UsageError
+from conf.experiment import Experiment
 from conf.load import Tree, compose_tree, settings_of, value_at, with_values
-from conf.schema import Experiment, PointSet, ProxySpec, Settings, SweepSpec, Value
+from conf.schema import PointSet, ProxySpec, SweepSpec, Value
+from conf.settings import Settings
 from sweeps.points import Point, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from conf.errors import UsageError
-from conf.schema import Experiment, Frozen, SweepSpec, TrackingSpec, Value
+from conf.experiment import Experiment
+from conf.schema import Frozen, SweepSpec, TrackingSpec, Value
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder, write_atomically
 

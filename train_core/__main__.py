@@ -14,8 +14,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from conf.errors import TrisweepError, UsageError
+from conf.experiment import Experiment
 from conf.load import CONF_DIR, settings_of
-from conf.schema import Experiment, Settings
+from conf.settings import Settings
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.tokens import prepare, token_folder
 from train_core.trial import run_trial_as_rank, run_trial_here

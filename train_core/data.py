@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.mesh import Mesh
 from train_core.pipeline_parallel import MicroBatch
 from train_core.tokens import prepare

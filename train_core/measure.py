@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.collectives import Axis, gather_objects, maximum, total
 from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters
 from train_core.measurement import Performance, StepMetrics

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.collectives import Axis
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from conf.schema import Experiment, TrainingPlan
+from conf.experiment import Experiment
+from conf.schema import TrainingPlan
 from train_core.collectives import all_reduce, total
 from train_core.data_parallel import Replicas
 from train_core.flat_parameters import flatten

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from conf.schema import Experiment, ModelSpec, Recompute
+from conf.experiment import Experiment
+from conf.schema import ModelSpec, Recompute
 from train_core.collectives import Axis, shard
 from train_core.initialize import initial_value
 from train_core.mesh import Mesh

@@ -20,7 +20,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
-from conf.schema import DataSpec, Experiment, ModelSpec
+from conf.experiment import Experiment
+from conf.schema import DataSpec, ModelSpec
 from train_core.trial_folder import TrialFolder, replacing, write_atomically
 
 NUM_BYTES = 256

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.data import Batches
 from train_core.measure import Meter
 from train_core.measurement import Performance, StepMetrics

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.failures import failed_measurement, failure_of, first_cause
 from train_core.measurement import Measurement, StepMetrics
 from train_core.supervisor import Job, cancelled_by_signals, held, supervise

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.measurement import Measurement, RankFailure, StepMetrics
 
 Model = TypeVar("Model", bound=BaseModel)

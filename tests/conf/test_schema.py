@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from conf.experiment import Experiment
 from conf.load import load
-from conf.schema import Experiment
 
 
 def experiment(*overrides: str) -> Experiment:

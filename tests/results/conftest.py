@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 
 from conf.errors import InfeasiblePlan
+from conf.experiment import Experiment
 from conf.schema import (
     BatchPlan,
     ClusterSpec,
     DataSpec,
     DeviceSpec,
-    Experiment,
     LinkSpec,
     ModelSpec,
     ParallelPlan,

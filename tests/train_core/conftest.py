@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from conf.experiment import Experiment
 from conf.load import compose_tree, with_values
-from conf.schema import Experiment, Settings, Value
+from conf.schema import Value
+from conf.settings import Settings
 from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave
 
 ANSWER_SECONDS = 60

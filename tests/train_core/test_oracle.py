@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.main_gradient import main_gradient
 from train_core.optimizer import learning_rate_at
 from train_core.train import Trainer

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from conf.errors import UsageError
-from conf.schema import Experiment
+from conf.experiment import Experiment
 from train_core.measurement import Outcome
 from train_core.supervisor import held
 from train_core.train import train

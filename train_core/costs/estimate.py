@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from conf.schema import Experiment, Frozen
+from conf.experiment import Experiment
+from conf.schema import Frozen
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.memory import StageMemory, stage_memories
 from train_core.costs.parameters import num_parameters

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from conf.schema import Experiment, Frozen, Recompute
+from conf.experiment import Experiment
+from conf.schema import Frozen, Recompute
 from train_core.costs.parameters import stage_parameters
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}

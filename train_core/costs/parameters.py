@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from conf.schema import Experiment, ModelSpec
+from conf.experiment import Experiment
+from conf.schema import ModelSpec
 
 
 def num_parameters(model: ModelSpec) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from conf.schema import Experiment, Frozen, LinkSpec
+from conf.experiment import Experiment
+from conf.schema import Frozen, LinkSpec
 from train_core.costs.flops import attention_core_forward_flops, head_forward_flops, layer_forward_flops
 from train_core.costs.memory import DTYPE_BYTES, FLOAT32_BYTES, layer_activation_bytes
 from train_core.costs.parameters import stage_parameters

@@ -13,8 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
+from conf.experiment import Experiment
 from conf.load import load, options
-from conf.schema import Experiment, Recompute
+from conf.schema import Recompute
 from train_core.costs import hardware_flops, model_flops, num_parameters
 from train_core.costs.memory import layer_activation_bytes
 from train_core.costs.parameters import stage_parameters

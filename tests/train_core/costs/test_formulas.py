@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from conf.experiment import Experiment
 from conf.load import load
-from conf.schema import Experiment, ModelSpec
+from conf.schema import ModelSpec
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
 from train_core.costs.memory import micro_batches_in_flight
 from train_core.costs.parameters import stage_parameters

@@ -1,0 +1,23 @@
+"""`Settings`: everything that a command is told, an experiment's parts among it."""
+
+from __future__ import annotations
+
+from conf.experiment import Experiment, Parts
+from conf.schema import SlurmSpec, SweepSpec, TrackingSpec
+
+
+class Settings(Parts):
+    """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other."""
+
+    slurm: SlurmSpec
+    tracking: TrackingSpec
+    output_dir: str
+    sweep: SweepSpec | None
+
+    def experiment(self) -> Experiment:
+        """The experiment that these settings describe.
+
+        Raises:
+            InfeasiblePlan: the parts cannot exist together.
+        """
+        return Experiment(**{key: getattr(self, key) for key in Experiment.model_fields})
