@@ -41,7 +41,7 @@ def count_devices(world: World, axis: Axis) -> int:
 def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, seconds: float = MATMUL_SECONDS) -> float:
     """What all ranks reach together, each multiplying square matrices for the same half second."""
     n = MATMUL_SIZES[world.device.type]
-    a = torch.ones(n, n, dtype=dtype, device=world.device)
+    a = torch.rand(n, n, device=world.device).to(dtype)  # constant data would draw less power and clock higher
     out = torch.mm(a, a)  # the first product also loads kernels
     synchronize(world.device)
     total([0.0], axis, world.device)
