@@ -25,6 +25,7 @@ from conf.errors import ConfigError
 from conf.schema import ClusterSpec, Value
 from conf.settings import Settings
 
+MOST_SHOWN = 20
 CONF_DIR = Path(__file__).resolve().parent
 Tree = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
@@ -124,12 +125,18 @@ def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 def _nearest(word: str, known: Sequence[str]) -> str:
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"Did you mean {match[0]}?" if match else f"Known: {', '.join(known[:40])}."
+    if match:
+        return f"Did you mean {match[0]}?"
+    siblings = [name for name in known if "." not in name] or list(known)
+    return f"Known: {', '.join(siblings[:MOST_SHOWN])}."
 
 
 def _explained(error: Exception, overrides: Sequence[str]) -> ConfigError:
     """One message for the several ways Hydra says no."""
     text = " ".join(str(error).split())
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        where = f"{Path(error.problem_mark.name).name}, line {error.problem_mark.line + 1}"
+        return ConfigError("conf", where, f"is not valid YAML: {error.problem}", "Correct the file.")
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
         group, option = missing.groups()
         return ConfigError(group, option, "is not an option of this group", _nearest(option, options(group)))

@@ -27,6 +27,7 @@ from train_core.git_sha import git_sha
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
+MOST_REASONS = 5
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking")
 
@@ -186,6 +187,9 @@ def _print_plan(record: SweepRecord) -> None:
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
     console.print(f"[bold]{record.name}[/]: {record.spec.question}")
     console.print(plan_table(record.plan))
+    impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
+    for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
+        console.print(f"Cannot exist: {escape(reason)}")
     console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+import conf.load
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.load import compose_tree, load, options, settings_of, value_at, with_values
 
@@ -120,3 +124,12 @@ def test_with_values_changes_a_copy_only() -> None:
 def test_with_values_refuses_a_key_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match=r"batch\.micro = 2: is not a key.*Did you mean batch"):
         with_values(compose_tree(), {"batch.micro": 2})
+
+
+def test_a_file_that_is_not_yaml_is_named_with_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy = tmp_path / "conf"
+    shutil.copytree(conf.load.CONF_DIR, copy)
+    (copy / "cluster" / "mine.yaml").write_text("name: mine\nnum_nodes: [1\n")
+    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
+    with pytest.raises(ConfigError, match=r"conf = 'mine\.yaml, line \d+': is not valid YAML"):
+        load(["cluster=mine"])
