@@ -162,9 +162,11 @@ class Ranks:
     def watch(self, deadline: float) -> Outcome:
         """Until all ranks have ended well, one has not, or the deadline (monotonic seconds) has passed."""
         while True:
-            if any(process.exitcode for process in self._processes):
+            # Asked once: a rank that dies between two questions would be neither failed nor waited for.
+            exit_codes = [process.exitcode for process in self._processes]
+            if any(exit_codes):
                 return Outcome.FAILED
-            running = [process for process in self._processes if process.exitcode is None]
+            running = [process for process, code in zip(self._processes, exit_codes, strict=True) if code is None]
             if not running:
                 self._listen()
                 return Outcome.COMPLETED

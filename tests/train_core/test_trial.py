@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import torch
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from train_core.measurement import Outcome
-from train_core.supervisor import held
+from train_core.supervisor import Job, Ranks, held
 from train_core.train import train
 from train_core.trial import run_trial_here
 from train_core.trial_folder import TrialFolder
@@ -264,3 +265,31 @@ def torchrun(trial: TrialFolder, num_ranks: int) -> subprocess.CompletedProcess[
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     return subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=False)
+
+
+class DyingProcess:
+    """A rank that is alive when first asked and dead, killed, whenever asked again."""
+
+    def __init__(self) -> None:
+        self.times_asked = 0
+        self.sentinel = os.open(os.devnull, os.O_RDONLY)  # ready at once, as a dead process's is
+
+    @property
+    def exitcode(self) -> int | None:
+        self.times_asked += 1
+        return None if self.times_asked == 1 else -signal.SIGKILL
+
+
+def test_a_rank_that_dies_while_the_others_are_counted_is_not_overlooked(trial_of: Any, tmp_path: Path) -> None:
+    """Found as a hang: the supervisor waited for the survivors, who waited for the dead."""
+    ranks = Ranks(Job(trial_of(TENSOR_2), 2, None, None, None), tmp_path / "meeting")
+    reader, writer = os.pipe()  # a survivor that never ends
+    survivor = SimpleNamespace(exitcode=None, sentinel=reader)
+    ranks._processes = [DyingProcess(), survivor]  # type: ignore[list-item]
+    start = time.monotonic()
+    try:
+        assert ranks.watch(start + 20) is Outcome.FAILED
+        assert time.monotonic() - start < 10
+    finally:
+        os.close(reader)
+        os.close(writer)
