@@ -15,6 +15,9 @@ CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(OVERRIDES)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 
+# Where PYTHON is itself an environment, a new one does not see its packages.
+export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup test check format ui slurm-up slurm-down clean
 
@@ -29,7 +32,11 @@ ifeq ($(TORCH),site)
 	@$(PYTHON) -c 'import torch' 2>/dev/null || \
 	  { echo "TORCH=site: $(PYTHON) cannot import torch. Load its module first, or leave TORCH out." >&2; exit 2; }
 endif
-	$(PYTHON) -m venv $(if $(filter site,$(TORCH)),--system-site-packages) .venv
+	$(PYTHON) -m venv $(if $(filter site,$(TORCH)),--system-site-packages) .venv || { rm -rf .venv; exit 2; }
+ifeq ($(TORCH),site)
+	@$@ -c 'import torch' 2>/dev/null || $(PYTHON) -c "$$PRINT_SITE_OF_TORCH" \
+	  > "$$($@ -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/site-torch.pth"
+endif
 
 .venv/.installed: pyproject.toml constraints.txt constraints-torch.txt | .venv/bin/python
 	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .

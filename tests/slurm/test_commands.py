@@ -1,0 +1,70 @@
+"""The commands on a login node: submit and return, ask, report, cancel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRISWEEP = Path(sys.executable).with_name("trisweep")
+CHOICE = ("smoke", "cluster=local", "slurm.time_limit_minutes=5", "slurm.array_parallelism=8")
+PATIENCE_SECONDS = 200
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+
+
+def trisweep(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [TRISWEEP, *arguments],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
+    submitted = trisweep("sweep", *CHOICE, cwd=tmp_path)
+    assert "5 trials submitted" in submitted
+    assert submitted.count("  job ") == 3  # shapes 1 x 1, 1 x 2 and 1 x 8
+    assert "0 trials submitted" in trisweep("sweep", *CHOICE, cwd=tmp_path)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "5 COMPLETED" not in (said := trisweep("status", "smoke", cwd=tmp_path)):
+        assert time.monotonic() < deadline, said
+        assert "FAILED" not in said
+        time.sleep(1)
+    reported = trisweep("report", "smoke", cwd=tmp_path)
+    assert reported.count("COMPLETED") == 5
+    assert "7 runs written" in reported
+    assert (tmp_path / "runs" / "smoke-local" / "report.html").exists()
+    assert "0 trials submitted" in trisweep("sweep", *CHOICE, cwd=tmp_path)
+    assert "0 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
+
+
+def test_cancelled_trials_are_submitted_again(tmp_path: Path) -> None:
+    held = (*CHOICE, "training.num_steps=100000", "parallel.world_size=2", "+slurm.extra_sbatch.hold=true")
+    assert "3 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
+    assert "3 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "3 CANCELLED" not in (said := trisweep("status", "smoke", cwd=tmp_path)):
+        assert time.monotonic() < deadline, said
+        time.sleep(1)
+    assert "cancelled in Slurm" in said
+    assert "3 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
+    trisweep("cancel", "smoke", cwd=tmp_path)
+
+
+def test_without_a_cluster_a_login_node_asks_which_one(tmp_path: Path) -> None:
+    done = subprocess.run([TRISWEEP, "sweep", "175b"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Say which with cluster=NAME" in " ".join(done.stderr.split())
+    assert list(tmp_path.iterdir()) == []
