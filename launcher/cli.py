@@ -206,11 +206,10 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         return
     requests = dry_run(place.folder, record, place.settings.slurm)
     hours = sum(request.device_hours for request in requests)
-    console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {hours:,.0f} GPU-hours at most:")
+    console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}:")
     for request in requests:
-        console.rule(
-            f"{request.shape} tasks, {len(request.trials)} trials, {request.device_hours:,.0f} GPU-hours at most"
-        )
+        each = _hours(place, request.device_hours / len(request.trials))
+        console.rule(f"{len(request.trials)} trials of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}", markup=False)
         typer.echo(request.sbatch)
@@ -223,11 +222,17 @@ def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {len(array.trial_ids)} trials of {array.shape} tasks")
     console.print(
-        f"{done.num_submitted} trials submitted ({done.device_hours:,.0f} GPU-hours at most), {done.num_live} queued or"
+        f"{done.num_submitted} trials submitted ({_hours(place, done.device_hours)}), {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {_shown(place.folder.path)}"
     )
-    follow = f"{record.name} cluster={place.settings.cluster.name}"
-    console.print(f"Next: trisweep status {follow}; trisweep report {follow}; trisweep cancel {follow}")
+    for command in ("status", "report", "cancel"):
+        console.print(f"  trisweep {command} {record.name} cluster={place.settings.cluster.name}")
+
+
+def _hours(place: Place, hours: float) -> str:
+    """What a request costs if every job runs into its time limit."""
+    unit = "GPU-hours" if place.settings.cluster.device.kind == "gpu" else "core-hours"
+    return f"{hours:,.0f} {unit} at most"
 
 
 def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:

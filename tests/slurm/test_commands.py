@@ -52,14 +52,14 @@ def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
 
 def test_cancelled_trials_are_submitted_again(tmp_path: Path) -> None:
     held = (*CHOICE, "training.num_steps=100000", "parallel.world_size=2", "+slurm.extra_sbatch.hold=true")
-    assert "3 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
-    assert "3 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
+    assert "4 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
+    assert "4 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while "3 CANCELLED" not in (said := trisweep("status", "smoke", cwd=tmp_path)):
+    while "4 CANCELLED" not in (said := trisweep("status", "smoke", cwd=tmp_path)):
         assert time.monotonic() < deadline, said
         time.sleep(1)
     assert "cancelled in Slurm" in said
-    assert "3 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
+    assert "4 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
     trisweep("cancel", "smoke", cwd=tmp_path)
 
 
