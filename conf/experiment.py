@@ -138,6 +138,8 @@ def _check_tensor_axis(experiment: Experiment) -> None:
             f"is more than the {experiment.cluster.devices_per_node} devices of a node",
             "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true.",
         )
+    if experiment.num_nodes > 1 and not parallel.tensor_parallel_across_nodes:
+        _require_divides(key, size, "cluster.devices_per_node", experiment.cluster.devices_per_node)
     _require_divides(key, size, "model.num_attention_heads", model.num_attention_heads)
     _require_divides(key, size, "model.ffn_hidden_size", model.ffn_hidden_size)
     _require_divides(key, size, "model.vocab_size", model.vocab_size)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 from launcher.submission import read_submission
 from train_core.trial_folder import TrialFolder
 
-SUBMISSION_WAIT_SECONDS = 120.0
+SUBMISSION_WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
 
 
@@ -21,7 +22,12 @@ def run_in_slurm(folder: str) -> None:
     _leave_signals_to_slurm()
     from train_core.trial import run_trial_as_rank
 
-    run_trial_as_rank(Path(folder))
+    try:
+        run_trial_as_rank(Path(folder))
+    except Exception:  # said and written by then
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from launcher.capacity import Ledger, Machine, Share, why_impossible
+from launcher.capacity import Ledger, Machine, Share, memory_needed, why_impossible
 from launcher.local_jobs import (
     EXTRA_MINUTES,
     LocalJobFunction,
@@ -76,7 +76,8 @@ class LocalSweep:
                     progress.show(self._states())
                     shown = time.monotonic()
                 time.sleep(POLL_SECONDS)
-                self._collect_ended()
+                if not self.interrupted:  # what dies of the same signal has not failed
+                    self._collect_ended()
             progress.show(self._states())
             if self.interrupted:
                 self._cancel()
@@ -95,7 +96,8 @@ class LocalSweep:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        heard = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._note) for number in heard}  # nohup stays nohup
         try:
             yield
         finally:
@@ -116,9 +118,10 @@ class LocalSweep:
                 self.waiting.append(trial)
 
     def _adopt(self, trial: Trial) -> None:
-        """A job that outlived its sweep goes on; its share of the machine is taken whether or not it is free."""
-        if self.ledger.take(trial) is None:
-            self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, 0, ())
+        """A job that outlived its sweep goes on, alone: which cores and devices it was given is not known any more."""
+        self.ledger.shares[trial.trial_id] = Share(
+            self.machine.num_cores, memory_needed(trial, self.machine), tuple(range(self.machine.num_devices))
+        )
         self.running[trial.trial_id] = None
 
     def _refuse(self, trial: Trial, reason: str) -> None:
@@ -168,7 +171,7 @@ class LocalSweep:
         if process is None or submission is None:
             self.waiting.append(trial)
             return
-        folder.write_measurement(_died(trial, submission, self.time_limit_seconds))
+        folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
 
     def _cancel(self) -> None:
         submissions = [read_submission(self.folder.trial(trial_id)) for trial_id in self.running]

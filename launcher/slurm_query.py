@@ -40,7 +40,7 @@ class JobState(NamedTuple):
 
 
 class SlurmSilent(Exception):
-    """Neither squeue nor sacct could be asked."""
+    """A tool of Slurm did not answer, so that a job which is missing from the answer is not thereby unknown."""
 
 
 def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
@@ -50,39 +50,33 @@ def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
     controller has forgotten; where there is no accounting, those are absent.
 
     Raises:
-        SlurmSilent: Slurm answers nothing at all, so nothing can be said about any job.
+        SlurmSilent: about some of the jobs nothing can be said now.
     """
     wanted = set(job_ids)
     if not wanted:
         return {}
-    queued = _squeue(wanted)
-    found = _matching(wanted, queued or {})
-    forgotten = wanted - found.keys()
-    recorded = _sacct(forgotten) if forgotten else {}
-    if queued is None and recorded is None:
-        raise SlurmSilent
-    return _matching(forgotten, recorded or {}) | found
+    states = _squeue(wanted)
+    if forgotten := wanted - states.keys():
+        states = {**_sacct(forgotten), **states}
+    return {job_id: state for job_id, state in states.items() if job_id in wanted}
 
 
-def _matching(wanted: set[str], states: dict[str, JobState]) -> dict[str, JobState]:
-    """Elements that were cancelled before they started may be listed only together, under the id of their array."""
-    listed = {job_id: states.get(job_id) or states.get(job_id.split("_")[0]) for job_id in wanted}
-    return {job_id: state for job_id, state in listed.items() if state is not None}
-
-
-def _squeue(job_ids: set[str]) -> dict[str, JobState] | None:
+def _squeue(job_ids: set[str]) -> dict[str, JobState]:
     answer = _ask(["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T|%e", *_of(job_ids)])
-    if answer is None:
-        return None
-    if answer.returncode and "Invalid job id" not in answer.stderr:
-        return None
+    if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
+        raise SlurmSilent
     return _parsed(answer.stdout)
 
 
-def _sacct(job_ids: set[str]) -> dict[str, JobState] | None:
+def _sacct(job_ids: set[str]) -> dict[str, JobState]:
+    """Nothing where the site keeps no accounting."""
     columns = ["--noheader", "--parsable2", "--allocations", "--format=JobID,State,End"]
-    answer = _ask(["sacct", *columns, *_of(job_ids)])
-    return None if answer is None or answer.returncode else _parsed(answer.stdout)
+    answer = _ask(["sacct", *columns, *_of(job_ids)]) if shutil.which("sacct") else None
+    if answer is not None and answer.returncode == 0:
+        return _parsed(answer.stdout)
+    if not shutil.which("sacct") or (answer is not None and "accounting storage is disabled" in answer.stderr):
+        return {}
+    raise SlurmSilent
 
 
 def _of(job_ids: set[str]) -> list[str]:

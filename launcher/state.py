@@ -88,7 +88,7 @@ def _silent_in_slurm(folder: SweepFolder, record: SweepRecord) -> dict[str, Subm
 def _conclude(folder: TrialFolder, submission: Submission, state: JobState | None) -> None:
     """Unless the job spoke, or was replaced, while Slurm was being asked."""
     if folder.read_measurement() is None and read_submission(folder) == submission:
-        folder.write_measurement(verdict(folder, submission, state))
+        folder.write_verdict(verdict(folder, submission, state))
 
 
 def trial_states(folder: SweepFolder, record: SweepRecord, jobs: dict[str, JobState] | None = None) -> list[TrialState]:

@@ -48,7 +48,7 @@ def read_submission(folder: TrialFolder) -> Submission | None:
     """None when the trial was never submitted (or its file is not readable as a submission)."""
     try:
         return Submission.model_validate_json(folder.submission.read_text())
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return None
 
 
@@ -66,6 +66,7 @@ def write_trial(folder: SweepFolder, record: SweepRecord, trial: Trial) -> Trial
     experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(folder.path.absolute().parent / "tokens")
     trial_folder = folder.trial(trial.trial_id)
     trial_folder.clear_results()
+    trial_folder.submission.unlink(missing_ok=True)  # a status asked meanwhile would judge by the old job
     trial_folder.logs.mkdir(parents=True, exist_ok=True)
     trial_folder.write_trial(
         {"experiment": experiment, "trial_id": trial.trial_id, "sweep": record.name, "point": trial.point}

@@ -117,7 +117,7 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
         if trial.selected and trial.experiment and trial.experiment.data.source == "text"
     }
     for data, model in wanted:
-        prepare(data, model, Path(data.cache_dir) if data.cache_dir else beside)
+        prepare(data, model, Path(data.cache_dir).expanduser() if data.cache_dir else beside)
 
 
 def _require_slurm() -> None:

@@ -57,8 +57,8 @@ def import_sweep(folder: SweepFolder, record: SweepRecord, tracking: TrackingSpe
     Raises:
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
     """
-    results = read_results(folder, record)
     with _only_writer(output_dir), _failures_explained(tracking):
+        results = read_results(folder, record)  # after the wait for the lock, or an older state could undo a newer one
         importer = _Importer(connect(tracking, output_dir), tracking, output_dir, _sweep_id(folder))
         parent = importer.sync(sweep_run(record, results), None)
         if parent.is_stale:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.trial_folder import TrialFolder
 
@@ -88,8 +89,8 @@ def _standing(files: TrialFolder, trial: Trial, measurement: Measurement | None)
         return Outcome.INFEASIBLE, trial.infeasible_reason
     if not trial.selected:
         return None, "left out: beyond sweep.max_trials"
-    if failures := files.read_failures():
-        return failures[0].outcome, failures[0].cause
+    if failure := first_cause(files.read_failures()):
+        return failure.outcome, failure.cause
     if set_aside := _set_aside_since_heartbeat(files):
         return Outcome.PENDING, f"measurement.json was corrupt and is now {set_aside.name}; the next run measures again"
     alive = files.heartbeat.exists() or files.metrics.exists()

@@ -73,6 +73,7 @@ class Meter:
         self.experiment, self.world, self.axis = experiment, world, axis
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
+        self._forget_peak_memory()
         self.seconds: list[float] = []
         self.losses: list[float] = []
 
@@ -84,8 +85,15 @@ class Meter:
         dtype = DTYPES[self.experiment.precision.dtype]
         return matmul_flops_per_second(self.world, self.axis, dtype) / self.num_devices, MEASURED
 
+    def _forget_peak_memory(self) -> None:
+        """Building the model and measuring the peak took memory too, but are not what is measured."""
+        if self.world.device.type == "cuda":
+            synchronize(self.world.device)
+            torch.cuda.reset_peak_memory_stats(self.world.device)
+
     def timed(self, step: int, run: Callable[[], StepResult]) -> StepMetrics:
         """Run one step. Its time is the slowest rank's; finding that out lies outside it."""
+        total([0.0], self.axis, self.world.device)  # all start together, however long rank 0 reported the last step
         start = time.perf_counter()
         result = run()
         synchronize(self.world.device)

@@ -34,6 +34,9 @@ from train_core.measurement import Measurement, Outcome, RankFailure, StepMetric
 from train_core.trial_folder import TrialFolder
 
 PR_SET_PDEATHSIG = 1
+PROBE_SECONDS = 1.0
+"""A lock that is held for less was only tried, by somebody who asks whether the trial runs."""
+
 CULPRIT_GRACE_SECONDS = 2.0
 """How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
 
@@ -63,12 +66,17 @@ def held(lock: Path) -> Iterator[None]:
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + PROBE_SECONDS
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            problem = f"another process is running the trial in {lock.parent}"
-            raise UsageError(problem, "Wait for it, or end it first.") from None
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    problem = f"another process is running the trial in {lock.parent}"
+                    raise UsageError(problem, "Wait for it, or end it first.") from None
+                time.sleep(PROBE_SECONDS / 100)
         yield
     finally:
         os.close(descriptor)

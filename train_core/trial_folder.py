@@ -20,8 +20,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes `path`'s place when the block ends well: a reader never sees a part of it."""
+def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
+    """A file to write that takes `path`'s place when the block ends well: a reader never sees a part of it.
+
+    Args:
+        keep_existing: a file that is there by then stays. The file system decides, whatever this machine has cached.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     draft = Path(name)
@@ -31,7 +35,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         draft.chmod(0o644)
-        draft.replace(path)
+        if keep_existing:
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(draft)
+            draft.unlink()
+        else:
+            draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
@@ -71,6 +80,13 @@ class TrialFolder:
         """`trial` holds at least `experiment`, the experiment as plain values."""
         write_atomically(self.trial, json.dumps(trial, indent=1))
 
+    def holds_trial(self, trial: dict[str, Any]) -> bool:
+        """`trial.json` has exactly this content."""
+        try:
+            return bool(json.loads(self.trial.read_text()) == json.loads(json.dumps(trial)))
+        except (OSError, json.JSONDecodeError):
+            return False
+
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
 
@@ -102,11 +118,16 @@ class TrialFolder:
     def write_measurement(self, measurement: Measurement) -> None:
         write_atomically(self.measurement, measurement.model_dump_json(indent=1))
 
+    def write_verdict(self, measurement: Measurement) -> None:
+        """What an observer concludes about a silent trial. The trial's own word, should it come after all, stays."""
+        with replacing(self.measurement, keep_existing=True) as file:
+            file.write(measurement.model_dump_json(indent=1).encode())
+
     def read_measurement(self) -> Measurement | None:
         """None when the trial has not ended, or when its file was corrupt and has been put aside."""
         try:
             text = self.measurement.read_text(errors="replace")
-        except FileNotFoundError:
+        except OSError:  # not there, or just being replaced on a network file system
             return None
         measurement = _parsed(Measurement, text)
         if measurement is None:

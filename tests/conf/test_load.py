@@ -101,6 +101,11 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
         (["parallel.world_size=3"], r"global_batch_size = 8: is not a multiple of"),
         (["parallel.sequence_parallel=true"], r"sequence_parallel = True: needs tensor_parallel_size above 1"),
         ([*FRONTIER_175B, "parallel.tensor_parallel_size=16"], r"is more than the 8 devices of a node"),
+        (
+            ["cluster=frontier", "model.num_attention_heads=6", "model.hidden_size=36", "model.ffn_hidden_size=144"]
+            + ["model.vocab_size=768", "parallel.tensor_parallel_size=6", "parallel.world_size=24"],
+            r"tensor_parallel_size = 6: does not divide cluster\.devices_per_node = 8",
+        ),
         ([*FRONTIER_175B, "parallel.world_size=12"], r"does not fill whole nodes|is not a multiple of"),
     ],
 )

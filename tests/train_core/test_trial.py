@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,8 @@ import torch
 
 from conf.errors import UsageError
 from conf.experiment import Experiment
-from train_core.measurement import Outcome
+from train_core.failures import failed_measurement
+from train_core.measurement import Outcome, RankFailure
 from train_core.supervisor import Job, Ranks, held
 from train_core.train import train
 from train_core.trial import run_trial_here
@@ -293,3 +296,47 @@ def test_a_rank_that_dies_while_the_others_are_counted_is_not_overlooked(trial_o
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_verdict_does_not_replace_what_the_trial_said_itself(trial_of: Any) -> None:
+    """The observer may look at an old state of a network file system."""
+    trial = trial_of(TENSOR_2)
+    said, concluded = (
+        failed_measurement("abc", RankFailure(rank=0, outcome=Outcome.FAILED, cause=cause, traceback="", time=1.0), 0.0)
+        for cause in ("its own word", "concluded")
+    )
+    trial.write_measurement(said)
+    trial.write_verdict(concluded)
+    assert trial.read_measurement() == said
+    trial.measurement.unlink()
+    trial.write_verdict(concluded)
+    assert trial.read_measurement() == concluded
+    assert [path.name for path in trial.path.iterdir()] == ["trial.json", "measurement.json"]
+
+
+def test_a_lock_that_is_only_tried_does_not_refuse_a_starting_trial(tmp_path: Path) -> None:
+    """Whoever asks whether a trial runs tries its lock; a supervisor that comes at that moment waits."""
+    lock = tmp_path / "running.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    threading.Timer(0.2, os.close, [descriptor]).start()
+    with held(lock):
+        pass
+
+
+def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(trial_of: Any) -> None:
+    """Rank 0 writes to a file system that may be slow, while the other ranks are ready."""
+    trial = trial_of(TENSOR_2 | {"training.num_steps": 6, "training.num_warmup_steps": 2})
+    quick = run_trial_here(trial.path).performance
+    slow_report = TrialFolder.append_metrics
+
+    def append_slowly(self: TrialFolder, metrics: Any) -> None:
+        time.sleep(1.0)
+        slow_report(self, metrics)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrialFolder, "append_metrics", append_slowly)
+        reported_slowly = run_trial_here(trial.path).performance
+    assert quick is not None
+    assert reported_slowly is not None
+    assert reported_slowly.step_seconds < 0.9
