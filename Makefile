@@ -52,7 +52,7 @@ plan-%: setup ## predict every point of a sweep on paper
 	@$(TRISWEEP) plan $* $(CHOICE) $(OPTIONS)
 
 sweep-%: setup ## plan, measure and report a sweep: on Slurm with CLUSTER=, else its proxy on this machine
-	@$(TRISWEEP) sweep $* $(CHOICE) $(if $(DRY_RUN),--dry-run) $(OPTIONS)
+	@$(TRISWEEP) sweep $* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
 
 status-%: setup ## every trial: state, cause of failure, last log line
 	@$(TRISWEEP) status $* $(CHOICE) $(OPTIONS)

@@ -46,9 +46,12 @@ def compose_tree(overrides: Sequence[str] = ()) -> Tree:
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             composed = compose("config", overrides=[_grouped(override) for override in overrides])
-        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+        tree: Tree = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _explained(error, overrides) from None
+    for group in ("cluster", "model"):
+        _require_own_name(group, tree, overrides)
+    return tree
 
 
 def load(overrides: Sequence[str] = ()) -> Settings:
@@ -101,6 +104,15 @@ def value_at(tree: Tree, dotted: str) -> Value:
     for part in dotted.split("."):
         node = node.get(part) if isinstance(node, dict) else None
     return None if isinstance(node, dict | list) else node
+
+
+def _require_own_name(group: str, tree: Tree, overrides: Sequence[str]) -> None:
+    """A file that was copied and kept the name inside would share folders and settings with the first."""
+    chosen = [override.split("=", 1)[1] for override in overrides if override.startswith(f"{group}=")]
+    named = value_at(tree, f"{group}.name")
+    if chosen and named is not None and named != chosen[-1] and f"{group}.name" not in " ".join(overrides):
+        remedy = f"Write `name: {chosen[-1]}` in that file."
+        raise ConfigError(f"{group}.name", named, f"is not the name of the file conf/{group}/{chosen[-1]}.yaml", remedy)
 
 
 def _grouped(override: str) -> str:

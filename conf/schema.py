@@ -66,7 +66,8 @@ class DeviceSpec(Frozen):
         peak_flops_per_second: dense peak by precision.
         peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
             same run and utilization is stated against that, while the numbers given here serve only the prediction.
-        matmul_efficiency: share of the peak that a large matrix product reaches.
+        matmul_efficiency: share of the peak that matrix products reach in training.
+        matmul_efficiency_source: where that comes from; a row on which it was fitted is no test of the prediction.
         reserved_memory_bytes: taken by the framework, the collectives library and fragmentation.
     """
 
@@ -77,6 +78,7 @@ class DeviceSpec(Frozen):
     memory_bytes: Count
     memory_bandwidth_bytes_per_second: Positive
     matmul_efficiency: Fraction
+    matmul_efficiency_source: str
     reserved_memory_bytes: Annotated[int, Field(ge=0)]
 
 

@@ -18,11 +18,12 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from conf.errors import TrisweepError
+from conf.errors import TrisweepError, UsageError
 from conf.load import compose_tree, load, options
 from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
-from sweeps.plan import plan_sweep
+from sweeps.plan import GIBIBYTE, plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from train_core.costs import Estimate, estimate
 from train_core.git_sha import git_sha
 
 USAGE_EXIT_CODE = 2
@@ -155,8 +156,17 @@ def train(
     """Train one experiment here: the same as `python -m train_core`."""
     given = overrides or []
     if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
-        load(given).experiment()
+        _require_memory(estimate(load(given).experiment()))
     raise typer.Exit(subprocess.run([sys.executable, "-m", "train_core", *given], check=False).returncode)
+
+
+def _require_memory(predicted: Estimate) -> None:
+    if not predicted.fits:
+        raise UsageError(
+            f"A rank of stage {predicted.worst_stage} is predicted to need {predicted.peak_memory_bytes / GIBIBYTE:.1f}"
+            f" GiB, and cluster.device.memory_bytes is {predicted.memory_capacity_bytes / GIBIBYTE:.1f} GiB",
+            "Use more ranks, a smaller model or batch, or correct cluster.device.memory_bytes.",
+        )
 
 
 def main() -> None:
@@ -185,7 +195,7 @@ def _print_plan(record: SweepRecord) -> None:
     from results.terminal import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
-    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    _print_question(record)
     console.print(plan_table(record.plan))
     impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
     for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
@@ -206,13 +216,13 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         return
     requests = dry_run(place.folder, record, place.settings.slurm)
     hours = sum(request.device_hours for request in requests)
-    console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}:")
     for request in requests:
         each = _hours(place, request.device_hours / len(request.trials))
         console.rule(f"{len(request.trials)} trials of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}", markup=False)
         typer.echo(request.sbatch)
+    console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}. Nothing was submitted.")
 
 
 def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
@@ -237,6 +247,7 @@ def _hours(place: Place, hours: float) -> str:
 
 def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
     from launcher.progress import progress_on
+    from launcher.state import trial_states
     from launcher.sweep import run_here
 
     if place.proxy:
@@ -247,23 +258,33 @@ def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
     try:
         run_here(place.folder, record, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
     except KeyboardInterrupt:
-        console.print("Interrupted: what had not finished will run again. The same command continues.")
+        ended = sum(
+            state.outcome is not None and state.outcome.is_final for state in trial_states(place.folder, record)
+        )
+        console.print(f"Interrupted with {ended} of {len(record.trials)} points ended. The same command continues.")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     _report(place.folder, record)
 
 
 def _print_full_size_summary(record: SweepRecord) -> None:
-    """What the plan says of the full size, in three lines, before the proxy is measured."""
-    fitting = [trial for trial in record.plan if trial.infeasible_reason is None and trial.estimate]
-    short = [trial for trial in record.plan if trial.estimate and not trial.estimate.fits]
-    size = record.plan[0].experiment
-    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
-    if size:
-        console.print(
-            f"Full size, on paper: {size.model.name} on {size.cluster.num_devices} devices of {size.cluster.name}."
-        )
-    console.print(f"{len(record.plan)} points: {len(fitting)} fit, {len(short)} need more memory than a device has.")
+    """What the plan says of the full size, in a few lines, before the proxy is measured."""
+    fitting = sum(trial.infeasible_reason is None for trial in record.plan)
+    impossible = sum(trial.experiment is None for trial in record.plan)
+    lacking = len(record.plan) - fitting - impossible
+    _print_question(record)
+    console.print(f"{len(record.plan)} points: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
     console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
+
+
+def _print_question(record: SweepRecord) -> None:
+    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    size = next((trial.experiment for trial in record.plan if trial.experiment), None)
+    if size:
+        cluster = size.cluster
+        console.print(
+            f"On paper: {size.model.name} in {size.precision.dtype} on {cluster.name}, up to {cluster.num_devices:,} x"
+            f" {cluster.device.name}."
+        )
 
 
 def _report(folder: SweepFolder, record: SweepRecord) -> None:

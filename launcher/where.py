@@ -87,7 +87,9 @@ def existing_folder(name: str, overrides: Sequence[str]) -> SweepFolder:
     chosen = _chosen(overrides, "cluster")
     records = list(root.glob(f"{settings.sweep.name}-{chosen or '*'}/sweep.json"))
     if not records:
-        raise UsageError(f"No sweep {name} has been started under {root}", f"Start it with `trisweep sweep {name}`.")
+        where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
+        again = " ".join(("trisweep sweep", name, *overrides))
+        raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
     return SweepFolder(max(records, key=lambda path: path.stat().st_mtime).parent)
 
 

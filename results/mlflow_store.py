@@ -103,7 +103,8 @@ def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path
     found = client.get_experiment_by_name(tracking.experiment)
     if found is None:
         location = artifact_dir(output_dir).as_uri() if tracking.kind == "sqlite" else None
-        return str(client.create_experiment(tracking.experiment, artifact_location=location))
+        kind = {"mlflow.experimentKind": "custom_model_development"}  # opens on the table of runs
+        return str(client.create_experiment(tracking.experiment, artifact_location=location, tags=kind))
     if found.lifecycle_stage == "deleted":
         raise UsageError(
             f"tracking.experiment = {tracking.experiment!r} is deleted in MLflow",

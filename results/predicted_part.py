@@ -68,7 +68,8 @@ def _subject(plan: Sequence[Trial]) -> str:
     cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
     return (
         f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"
-        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB)"
+        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Matrix products are taken to reach"
+        f" {percent(cluster.device.matmul_efficiency)} % of the peak: {cluster.device.matmul_efficiency_source}."
     )
 
 

@@ -32,7 +32,9 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
     TFLOPS are model FLOPs per device; the step is the slowest rank's median.
     """
     table = _table(
-        "Measured here", "TFLOPS: model FLOPs per device. MFU: of the peak. x: tokens/s over the baseline's."
+        "Measured here, ranked by TFLOPS per device",
+        "TFLOPS: model FLOPs per device. MFU: of the peak. GiB: the fullest rank (on a CPU its resident memory,"
+        " Python and torch included). x: tokens/s over the baseline's.",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
@@ -55,7 +57,7 @@ def plan_table(trials: Sequence[Trial]) -> Table:
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}."
-    table = _table("Predicted, not measured", caption)
+    table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
     _numeric(table, "TFLOPS", "MFU %", "step s", "GiB")
     for position, trial in enumerate(by_prediction(trials), start=1):
         estimate = trial.estimate

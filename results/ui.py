@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -44,7 +46,7 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
             _wait_until_it_answers(process, port, log)
-            on_ready(f"http://{LOOPBACK}:{port}")
+            on_ready(f"http://{LOOPBACK}:{port}{_page_of_runs(tracking, output_dir)}")
             process.wait()
         except KeyboardInterrupt:
             pass
@@ -73,6 +75,14 @@ def _require_store(output_dir: Path) -> None:
             f"There is no MLflow store at {database_path(output_dir)} yet",
             "Run a sweep or its report first, or name the folder with output_dir=PATH.",
         )
+
+
+def _page_of_runs(tracking: TrackingSpec, output_dir: Path) -> str:
+    """Where the UI shows the experiment's runs; its front page where there is no such experiment."""
+    with contextlib.closing(sqlite3.connect(database_path(output_dir))) as store:
+        query = "SELECT experiment_id FROM experiments WHERE name = ?"
+        found = store.execute(query, (tracking.experiment,)).fetchone()
+    return f"/#/experiments/{found[0]}/runs" if found else ""
 
 
 def _require_free(port: int) -> None:

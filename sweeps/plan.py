@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from conf.errors import InfeasiblePlan, UsageError
+from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
 from conf.load import Tree, compose_tree, settings_of, value_at, with_values
 from conf.schema import PointSet, ProxySpec, SweepSpec, Value
@@ -39,6 +39,7 @@ def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepR
         mode="proxy" if proxy else "cluster",
         spec=spec,
         tracking=settings.tracking,
+        overrides=tuple(override for override in overrides if not override.startswith("sweep=")),
         git_sha=git_sha,
         created=time.time(),
         plan=plan,
@@ -73,7 +74,16 @@ def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> t
     for point in (spec.proxy.baseline, *spec.proxy.points):
         for key, value in point.items():
             varied.setdefault(key, {value_at(tree, key)}).add(value)
-    restricting = {key: value for key, value in pinned.items() if value in varied.get(key, ())}
+    restricting = {key: value for key, value in pinned.items() if key in varied}
+    for key, value in restricting.items():
+        if value not in varied[key]:
+            known = ", ".join(str(one) for one in sorted(varied[key], key=str))
+            raise ConfigError(
+                key,
+                value,
+                f"is no value that the proxy of sweep {spec.name} measures",
+                f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
+            )
     return make_trials(tree, spec.proxy, restricting)
 
 

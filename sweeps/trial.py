@@ -42,6 +42,7 @@ class SweepRecord(Frozen):
     Attributes:
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
             `plan` holds the full-size points, which are predicted only.
+        overrides: what the user changed on the command line; an overridden axis is restricted to that value.
         plan: the full-size points on the target cluster, in order.
         trials: the points that this sweep measures or marks infeasible.
     """
@@ -50,6 +51,7 @@ class SweepRecord(Frozen):
     mode: Literal["cluster", "proxy"]
     spec: SweepSpec
     tracking: TrackingSpec
+    overrides: Annotated[tuple[str, ...], Field(strict=False)] = ()
     git_sha: str
     created: float
     plan: Annotated[tuple[Trial, ...], Field(strict=False)]

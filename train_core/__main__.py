@@ -25,7 +25,7 @@ from train_core.tokens import prepare, token_folder
 from train_core.trial import run_trial_as_rank, run_trial_here
 from train_core.trial_folder import TrialFolder
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 GIB = 2**30
 
@@ -38,6 +38,9 @@ def main(config: DictConfig) -> None:
     except TrisweepError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        print("Interrupted: nothing was measured.", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
     if measurement is None:
         return
     print(_summary(measurement), flush=True)

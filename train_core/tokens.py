@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from filelock import FileLock
@@ -46,6 +47,15 @@ class TokenFile:
         return mapped
 
 
+class Facts(TypedDict):
+    """The sidecar of a token file."""
+
+    num_tokens: int
+    vocab_size: int
+    tokenizer: str
+    path: str | None
+
+
 def prepare(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
     """The tokens of `data`, made now or found in `cache_dir`. Several processes may ask at once.
 
@@ -57,9 +67,8 @@ def prepare(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
     text = _read_text(data)
     stem = f"tokens-{_signature(data, model, text)}"
     array, sidecar = cache_dir / f"{stem}.npy", cache_dir / f"{stem}.json"
-    if not sidecar.exists():
-        _make(data, model, text, array, sidecar)
-    facts = json.loads(sidecar.read_text())
+    if (facts := _facts(array, sidecar)) is None:
+        facts = _make(data, model, text, array, sidecar)
     _check_length(data, model, facts["num_tokens"])
     return TokenFile(array, facts["num_tokens"], facts["vocab_size"])
 
@@ -70,16 +79,27 @@ def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
     return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
 
 
-def _make(data: DataSpec, model: ModelSpec, text: str, array: Path, sidecar: Path) -> None:
+def _facts(array: Path, sidecar: Path) -> Facts | None:
+    """What the sidecar says; None when there is no token file, or it is damaged and is to be made again."""
+    try:
+        facts: Facts = json.loads(sidecar.read_text())
+        whole = len(np.load(array, mmap_mode="r")) == facts["num_tokens"]
+    except (OSError, ValueError, EOFError, KeyError, TypeError):
+        return None
+    return facts if whole else None
+
+
+def _make(data: DataSpec, model: ModelSpec, text: str, array: Path, sidecar: Path) -> Facts:
     array.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(array.with_suffix(".lock")):
-        if sidecar.exists():
-            return
+        if (made := _facts(array, sidecar)) is not None:
+            return made
         ids, vocab_size = _tokenize(data, model, text)
+        facts = Facts(num_tokens=len(ids), vocab_size=vocab_size, tokenizer=data.tokenizer, path=data.path)
         _save_atomically(array, ids)
-        facts = {"num_tokens": len(ids), "vocab_size": vocab_size, "tokenizer": data.tokenizer, "path": data.path}
         # Last, because its presence says that the array is whole.
         write_atomically(sidecar, json.dumps(facts))
+    return facts
 
 
 def _signature(data: DataSpec, model: ModelSpec, text: str) -> str:

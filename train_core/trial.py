@@ -92,11 +92,11 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
     seat = seat_from_launcher(os.environ)
     if seat is None:
         raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    if seat.size != experiment.parallel.world_size:  # before anything of an earlier attempt is forgotten
+        problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
+        raise UsageError(problem, "Start as many tasks as parallel.world_size.")
     _forget(trial, seat.rank)
     try:
-        if seat.size != experiment.parallel.world_size:
-            problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
-            raise UsageError(problem, "Start as many tasks as parallel.world_size.")
         measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step)
     except BaseException as error:
         trial.write_failure(failure_of(seat.rank, error))

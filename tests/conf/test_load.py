@@ -138,3 +138,14 @@ def test_a_file_that_is_not_yaml_is_named_with_the_line(monkeypatch: pytest.Monk
     monkeypatch.setattr(conf.load, "CONF_DIR", copy)
     with pytest.raises(ConfigError, match=r"conf = 'mine\.yaml, line \d+': is not valid YAML"):
         load(["cluster=mine"])
+
+
+def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = tmp_path / "conf"
+    shutil.copytree(conf.load.CONF_DIR, copy)
+    shutil.copy(copy / "cluster" / "frontier.yaml", copy / "cluster" / "mine.yaml")
+    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
+    with pytest.raises(ConfigError, match=r"cluster\.name = 'frontier': is not the name of the file conf/cluster/mine"):
+        load(["cluster=mine"])

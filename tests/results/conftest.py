@@ -59,6 +59,7 @@ def cluster(name: str = "made-up-cluster", num_nodes: int = 16, memory_bytes: in
         memory_bytes=memory_bytes,
         memory_bandwidth_bytes_per_second=1.6e12,
         matmul_efficiency=0.6,
+        matmul_efficiency_source="made up",
         reserved_memory_bytes=2**30,
     )
     link = LinkSpec(name="wire", num_devices=8 * num_nodes, bandwidth_bytes_per_second=2e10, latency_seconds=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -69,7 +70,8 @@ def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
     process, port, run_id = ui_process
     assert process.stdout is not None
     link = process.stdout.readline().strip()
-    assert link == f"http://127.0.0.1:{port}"
+    assert re.fullmatch(rf"http://127\.0\.0\.1:{port}/#/experiments/\d+/runs", link)
+    link = link.partition("/#/")[0]
     assert "<title>MLflow</title>" in read(link)
     assert '"name": "made-up"' in read(f"{link}/get-artifact?path=sweep.json&run_uuid={run_id}")
     listening = [c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]

@@ -92,3 +92,13 @@ def test_a_record_survives_the_disk(tmp_path: object, proxy_175b: SweepRecord) -
     folder = SweepFolder(str(tmp_path))
     folder.write_record(proxy_175b)
     assert folder.read_record() == proxy_175b
+
+
+def test_a_value_that_the_proxy_does_not_know_is_refused_and_not_ignored() -> None:
+    with pytest.raises(ConfigError, match=r"micro_batch_size = 7: is no value that the proxy.*Use one of 1, 2, 4"):
+        plan_sweep(["sweep=175b", "batch.micro_batch_size=7"], proxy=True, git_sha="abc")
+
+
+def test_a_record_says_what_was_overridden() -> None:
+    record = plan_sweep(["sweep=175b", "batch.micro_batch_size=2"], proxy=True, git_sha="abc")
+    assert record.overrides == ("batch.micro_batch_size=2",)

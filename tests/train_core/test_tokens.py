@@ -130,3 +130,14 @@ def test_a_vocabulary_below_the_bytes_is_refused(experiment_of: Any, tmp_path: P
     with pytest.raises(ConfigError, match="256 ids") as caught:
         prepared(asked(experiment_of, None, model__vocab_size=128), tmp_path)
     assert caught.value.key == "model.vocab_size"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npy"])
+def test_a_damaged_token_file_is_made_again(suffix: str, experiment_of: Any, tmp_path: Path) -> None:
+    experiment = experiment_of()
+    made = prepare(experiment.data, experiment.model, tmp_path)
+    whole = made.read().copy()
+    damaged = made.path.with_suffix(suffix)
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    again = prepare(experiment.data, experiment.model, tmp_path)
+    assert (again.read() == whole).all()

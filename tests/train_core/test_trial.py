@@ -25,7 +25,7 @@ from train_core.failures import failed_measurement
 from train_core.measurement import Outcome, RankFailure
 from train_core.supervisor import Job, Ranks, held
 from train_core.train import train
-from train_core.trial import run_trial_here
+from train_core.trial import run_trial_as_rank, run_trial_here
 from train_core.trial_folder import TrialFolder
 
 TENSOR_2 = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.num_steps": 3}
@@ -256,8 +256,9 @@ def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: Any) ->
 
 def test_another_number_of_ranks_than_the_plan_has_is_refused(trial_of: Any) -> None:
     trial = trial_of(TENSOR_2)
-    assert torchrun(trial, 1).returncode != 0
-    assert "1 ranks were started, and the plan has 2" in trial.read_failures()[0].cause
+    completed = torchrun(trial, 1)
+    assert completed.returncode != 0
+    assert "1 ranks were started, and the plan has 2" in completed.stderr
 
 
 def torchrun(trial: TrialFolder, num_ranks: int) -> subprocess.CompletedProcess[str]:
@@ -340,3 +341,15 @@ def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(trial_of: Any) 
     assert quick is not None
     assert reported_slowly is not None
     assert reported_slowly.step_seconds < 0.9
+
+
+def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = trial_of(TENSOR_2)
+    trial.measurement.write_text("earlier")
+    seat = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in seat.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="3 ranks were started, and the plan has 2"):
+        run_trial_as_rank(trial.path)
+    assert trial.measurement.read_text() == "earlier"
+    assert not trial.failures.exists()
