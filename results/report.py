@@ -49,7 +49,8 @@ def write_report(folder: SweepFolder, record: SweepRecord) -> ReportPaths:
     content = _content(record, results, published)
     paths = ReportPaths(folder.report("md"), folder.report("csv"), folder.report("html"))
     write_atomically(paths.markdown, _markdown(content))
-    write_atomically(paths.csv, report_frame(record, results, published).to_csv(index=False, lineterminator="\n"))
+    table = report_frame(record, results, published).convert_dtypes()  # a count stays a count where others have none
+    write_atomically(paths.csv, table.to_csv(index=False, lineterminator="\n"))
     write_atomically(paths.html, _page(content, record, results))
     return paths
 

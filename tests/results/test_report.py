@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas
 import pytest
 
 from conf.errors import ConfigError
@@ -226,3 +227,11 @@ def page_without_plotly(paths: ReportPaths) -> str:
     page = paths.html.read_text()
     start = page.index("<script>") + len("<script>")
     return page[:start] + page[page.index("</script>\n</head>") :]
+
+
+def test_counts_in_the_csv_are_whole_numbers_although_some_rows_have_none(proxy_report: ReportPaths) -> None:
+    frame = pandas.read_csv(proxy_report.csv, dtype=str)
+    for column in ("world_size", "measured_num_devices", "num_cores"):
+        assert frame[column].notna().any()
+        assert frame[column].isna().any()
+        assert frame[column].dropna().str.fullmatch(r"\d+").all()
