@@ -55,10 +55,16 @@ def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
     wanted = set(job_ids)
     if not wanted:
         return {}
-    states = _squeue(wanted)
+    states = _told_of(wanted, _squeue(wanted))
     if forgotten := wanted - states.keys():
-        states = {**_sacct(forgotten), **states}
-    return {job_id: state for job_id, state in states.items() if job_id in wanted}
+        states |= _told_of(forgotten, _sacct(forgotten))
+    return states
+
+
+def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
+    """An array that was cancelled before its first element started stays one record, which speaks for all of them."""
+    found = {job_id: told.get(job_id) or told.get(job_id.split("_")[0]) for job_id in job_ids}
+    return {job_id: state for job_id, state in found.items() if state is not None}
 
 
 def _squeue(job_ids: set[str]) -> dict[str, JobState]:
