@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from conf.units import GIBIBYTE
 from sweeps.trial import Trial
 
-GIBIBYTE = 2**30
 TOOL_SECONDS = 20
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")

@@ -20,8 +20,9 @@ from rich.markup import escape
 
 from conf.errors import TrisweepError, UsageError
 from conf.load import compose_tree, load, options
+from conf.units import GIBIBYTE
 from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
-from sweeps.plan import GIBIBYTE, plan_sweep
+from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.costs import Estimate, estimate
 from train_core.git_sha import git_sha

@@ -27,6 +27,7 @@ from launcher.silent_jobs import TRACEBACK_LINES, tail
 from launcher.state import TrialState, trial_state
 from launcher.submission import Submission, read_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.failures import without_numbers
 from train_core.measurement import Measurement, Outcome
 
 POLL_SECONDS = 0.2
@@ -127,7 +128,7 @@ class LocalSweep:
     def _refuse(self, trial: Trial, reason: str) -> None:
         folder = self.folder.trial(trial.trial_id)
         folder.path.mkdir(parents=True, exist_ok=True)
-        folder.write_measurement(_without_numbers(trial, Outcome.INFEASIBLE, reason, None, time.time()))
+        folder.write_measurement(without_numbers(_fingerprint(trial), Outcome.INFEASIBLE, reason, time.time()))
 
     def _start_what_fits(self) -> None:
         """In order, and later trials may pass one that waits for more than is free."""
@@ -188,21 +189,11 @@ def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None
     limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
     if time.time() - submission.submitted >= limit:
         cause = "did not end at its time limit and was ended"
-        return _without_numbers(trial, Outcome.TIMED_OUT, cause, words, submission.submitted)
+        return without_numbers(_fingerprint(trial), Outcome.TIMED_OUT, cause, submission.submitted, words)
     cause = "the job's supervisor ended without writing a measurement (killed, or it could not start)"
-    return _without_numbers(trial, Outcome.FAILED, cause, words, submission.submitted)
+    return without_numbers(_fingerprint(trial), Outcome.FAILED, cause, submission.submitted, words)
 
 
-def _without_numbers(trial: Trial, outcome: Outcome, cause: str, said: str | None, started: float) -> Measurement:
+def _fingerprint(trial: Trial) -> str:
     assert trial.experiment is not None
-    return Measurement(
-        fingerprint=trial.experiment.fingerprint,
-        outcome=outcome,
-        cause=cause,
-        failing_rank=None,
-        traceback=said or None,
-        performance=None,
-        environment=None,
-        started=started,
-        ended=time.time(),
-    )
+    return trial.experiment.fingerprint

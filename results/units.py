@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from conf.units import GIBIBYTE
+
 TERA = 1e12
-GIBIBYTE = 2**30
 ABSENT = "-"
 
 

@@ -10,11 +10,10 @@ from conf.experiment import Experiment
 from conf.load import Tree, compose_tree, settings_of, value_at, with_values
 from conf.schema import PointSet, ProxySpec, SweepSpec, Value
 from conf.settings import Settings
+from conf.units import GIBIBYTE
 from sweeps.points import Point, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
-
-GIBIBYTE = 2**30
 
 
 def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepRecord:

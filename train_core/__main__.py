@@ -20,6 +20,7 @@ from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
 from conf.load import CONF_DIR, settings_of
 from conf.settings import Settings
+from conf.units import GIBIBYTE
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.tokens import prepare, token_folder
 from train_core.trial import run_trial_as_rank, run_trial_here
@@ -27,7 +28,6 @@ from train_core.trial_folder import TrialFolder
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
-GIB = 2**30
 
 
 @hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")
@@ -117,7 +117,7 @@ def _summary(measurement: Measurement) -> str:
         f" {performance.model_flops_per_second_per_device / 1e12:.3g} TFLOPS a device"
         f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
-        f" {max(performance.peak_memory_bytes) / GIB:.2f} GiB at most"
+        f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"
     )
 
 

@@ -83,12 +83,20 @@ def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
 
 def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -> Measurement:
     """The measurement of a trial that one rank's failure ended."""
+    unmeasured = without_numbers(fingerprint, failure.outcome, failure.cause, started, failure.traceback)
+    return unmeasured.model_copy(update={"failing_rank": failure.rank})
+
+
+def without_numbers(
+    fingerprint: str, outcome: Outcome, cause: str, started: float, said: str | None = None
+) -> Measurement:
+    """The measurement of a trial that ends now and measured nothing; `said` is what it left as its last words."""
     return Measurement(
         fingerprint=fingerprint,
-        outcome=failure.outcome,
-        cause=failure.cause,
-        failing_rank=failure.rank,
-        traceback=failure.traceback or None,
+        outcome=outcome,
+        cause=cause,
+        failing_rank=None,
+        traceback=said or None,
         performance=None,
         environment=None,
         started=started,

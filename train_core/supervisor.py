@@ -29,6 +29,7 @@ from train_core.failures import (
     lost_a_peer,
     oom_kill_count,
     silent_failure,
+    without_numbers,
 )
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
 from train_core.trial_folder import TrialFolder
@@ -116,23 +117,10 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
         finally:
             ranks.end()
     if outcome is Outcome.TIMED_OUT:
-        return _timed_out(fingerprint, job.time_limit_seconds, started)
+        cause = f"the trial ran longer than its limit of {job.time_limit_seconds:g} s"
+        return without_numbers(fingerprint, outcome, cause, started)
     assert ranks.measurement is not None
     return ranks.measurement.model_copy(update={"started": started, "ended": time.time()})
-
-
-def _timed_out(fingerprint: str, limit: float | None, started: float) -> Measurement:
-    return Measurement(
-        fingerprint=fingerprint,
-        outcome=Outcome.TIMED_OUT,
-        cause=f"the trial ran longer than its limit of {limit:g} s",
-        failing_rank=None,
-        traceback=None,
-        performance=None,
-        environment=None,
-        started=started,
-        ended=time.time(),
-    )
 
 
 class Ranks:
