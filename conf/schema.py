@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, InfeasiblePlan
 
 Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -19,6 +19,8 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved", "zero-bubble"]
+Family = Literal["gpt", "llama"]
 Value = bool | int | float | str | None
 
 
@@ -30,45 +32,72 @@ class Frozen(BaseModel):
 
 
 class ModelSpec(Frozen):
-    """A GPT: learned positions, LayerNorm, GELU, biases, embedding tied to the output head.
+    """A transformer decoder.
 
     Attributes:
-        ffn_hidden_size: width of the feed-forward layer (the papers use 4 x hidden_size).
+        family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases.
+        ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
+        num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
+        head_size: width of one head; null takes hidden_size / num_attention_heads.
+        gated_mlp: SwiGLU, with a third matrix, instead of GELU.
+        tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
         seq_length: tokens per sequence; also the number of learned positions.
     """
 
     name: Name
+    family: Family
     num_layers: Count
     hidden_size: Count
     ffn_hidden_size: Count
     num_attention_heads: Count
+    num_query_groups: Count
+    head_size: Count | None
+    gated_mlp: bool
+    tied_embeddings: bool
     vocab_size: Count
     seq_length: Count
 
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_attention_heads * (self.head_size or self.hidden_size // self.num_attention_heads)
+
+    @property
+    def key_value_size(self) -> int:
+        """Width of all key heads together, which is that of all value heads."""
+        return self.query_size // self.num_attention_heads * self.num_query_groups
+
     @model_validator(mode="after")
-    def _heads_divide_hidden(self) -> ModelSpec:
-        if self.hidden_size % self.num_attention_heads:
+    def _heads_divide(self) -> ModelSpec:
+        if self.head_size is None and self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 "model.num_attention_heads",
                 self.num_attention_heads,
                 f"does not divide model.hidden_size = {self.hidden_size}",
-                "Choose a number of heads that divides it.",
+                "Choose a number of heads that divides it, or give model.head_size.",
+            )
+        if self.num_attention_heads % self.num_query_groups:
+            raise ConfigError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"does not divide model.num_attention_heads = {self.num_attention_heads}",
+                "Choose a number of query groups that divides it.",
             )
         return self
 
 
 class DeviceSpec(Frozen):
-    """One schedulable accelerator (one MI250X GCD, not the card), or one CPU rank.
+    """One schedulable accelerator (one MI250X GCD, not the card), or one CPU rank: what its maker states.
 
     Attributes:
         kind: what the trainer runs on; `cpu` means gloo, `gpu` NCCL or RCCL.
         peak_flops_per_second: dense peak by precision.
         peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
             same run and utilization is stated against that, while the numbers given here serve only the prediction.
-        matmul_efficiency: share of the peak that matrix products reach in training.
-        matmul_efficiency_source: where that comes from; a row on which it was fitted is no test of the prediction.
-        reserved_memory_bytes: taken by the framework, the collectives library and fragmentation.
+        num_multiprocessors: units that each compute one tile of a matrix product at a time (SMs, CUs; 1 on a CPU rank).
+        watts: design power, of one device.
+        price_per_hour: US dollars of one device-hour; null where nobody names a price.
     """
 
     name: str
@@ -77,16 +106,20 @@ class DeviceSpec(Frozen):
     peak_source: str
     memory_bytes: Count
     memory_bandwidth_bytes_per_second: Positive
-    matmul_efficiency: Fraction
-    matmul_efficiency_source: str
-    reserved_memory_bytes: Annotated[int, Field(ge=0)]
+    memory_source: str
+    num_multiprocessors: Count
+    watts: Positive
+    watts_source: str
+    price_per_hour: Positive | None
+    price_source: str
 
 
 class LinkSpec(Frozen):
     """What connects blocks of `num_devices` consecutive devices.
 
     Attributes:
-        bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate.
+        bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate, as stated by
+            the maker; collectives reach ClusterSpec.efficiency.link of it.
     """
 
     name: str
@@ -95,13 +128,44 @@ class LinkSpec(Frozen):
     latency_seconds: NonNegative
 
 
+class EfficiencySpec(Frozen):
+    """The constants of the cost model that no data sheet states; `calibrate` measures or fits them.
+
+    Attributes:
+        matmul: share of the peak that large, well-shaped matrix products reach in training.
+        attention: the same of a fused (flash) attention kernel.
+        memory: share of the memory bandwidth that memory-bound kernels reach.
+        link: share of a link's bandwidth that collectives and transfers reach.
+        kernel_seconds: what one kernel costs on top: launch, ramp-up and tail.
+        jitter: share of the step lost to the slowest rank with every doubling of the nodes.
+        source: on what each was fitted or measured; a row on which one was fitted is no test of the prediction.
+    """
+
+    matmul: Fraction
+    attention: Fraction
+    memory: Fraction
+    link: Fraction
+    kernel_seconds: NonNegative
+    jitter: Annotated[float, Field(ge=0, lt=1)]
+    source: str
+
+
 class ClusterSpec(Frozen):
-    """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider."""
+    """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider.
+
+    Attributes:
+        gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
+        reserved_memory_bytes: taken on each device by the framework, the collectives library and fragmentation.
+    """
 
     name: Name
     num_nodes: Count
     devices_per_node: Count
+    gpu_names: Annotated[tuple[str, ...], Field(strict=False)]
     device: DeviceSpec
+    efficiency: EfficiencySpec
+    reserved_memory_bytes: Annotated[int, Field(ge=0)]
+    reserved_memory_source: str
     links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
 
     @property
@@ -128,8 +192,12 @@ class ParallelPlan(Frozen):
     Attributes:
         world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null stands for every
             device of the cluster.
+        virtual_pipeline_size: model chunks on every stage; more than 1 only with the interleaved schedule.
+        schedule: order of forward and backward passes on a stage. `zero-bubble` is ZB-H1: weight gradients fill waits.
+        layers_per_stage: layers of each stage, first to last; null spreads them evenly.
         sequence_parallel: shard LayerNorm and residual activations over the tensor-parallel ranks.
-        zero_stage: 0 keeps the optimizer state on every data-parallel rank, 1 shards it.
+        zero_stage: what the data-parallel ranks share out: 0 nothing, 1 the optimizer state, 2 also the gradients,
+            3 also the weights.
         recompute: activations recomputed in backward: none, selective (attention core), full (whole layer).
         tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node.
     """
@@ -137,10 +205,24 @@ class ParallelPlan(Frozen):
     world_size: Count
     tensor_parallel_size: Count
     pipeline_parallel_size: Count
+    virtual_pipeline_size: Count
+    schedule: Schedule
+    layers_per_stage: Annotated[tuple[Count, ...], Field(strict=False)] | None
     sequence_parallel: bool
-    zero_stage: Literal[0, 1]
+    zero_stage: Literal[0, 1, 2, 3]
     recompute: Recompute
     tensor_parallel_across_nodes: bool
+
+    @model_validator(mode="after")
+    def _chunks_need_interleaving(self) -> ParallelPlan:
+        if (self.virtual_pipeline_size > 1) != (self.schedule == "interleaved"):
+            raise InfeasiblePlan(
+                "parallel.virtual_pipeline_size",
+                self.virtual_pipeline_size,
+                f"does not go with parallel.schedule = {self.schedule}",
+                "Use schedule=interleaved with 2 or more chunks, any other schedule with 1.",
+            )
+        return self
 
 
 class BatchPlan(Frozen):
@@ -153,7 +235,7 @@ class BatchPlan(Frozen):
 class PrecisionPlan(Frozen):
     """Type of weights and activations. Gradients are accumulated, and the optimizer works, in fp32."""
 
-    dtype: Literal["fp32", "bf16"]
+    dtype: Dtype
 
 
 class DataSpec(Frozen):
