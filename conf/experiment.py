@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
+from itertools import groupby
 
 from pydantic import model_validator
 
@@ -52,6 +53,15 @@ class Experiment(Parts):
         """Micro-batches of one data-parallel replica in one step."""
         return self.batch.global_batch_size // (self.batch.micro_batch_size * self.data_parallel_size)
 
+    @cached_property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage: as planned, else as even as possible, the first stages taking one more."""
+        if self.parallel.layers_per_stage is not None:
+            return self.parallel.layers_per_stage
+        size = self.parallel.pipeline_parallel_size
+        layers, more = divmod(self.model.num_layers, size)
+        return (layers + 1,) * more + (layers,) * (size - more)
+
     @property
     def num_nodes(self) -> int:
         return -(-self.parallel.world_size // self.cluster.devices_per_node)
@@ -70,6 +80,9 @@ class Experiment(Parts):
         """Twelve hex digits, equal for two experiments exactly when they measure the same thing."""
         content = self.model_dump(mode="json", exclude={"cluster": True, "model": {"name"}, "data": {"cache_dir"}})
         content["cluster"] = self.cluster.name
+        # null and the value that it stands for measure the same thing
+        content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
+        content["parallel"]["layers_per_stage"] = self.layers_per_stage
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -83,6 +96,9 @@ class Experiment(Parts):
             f"mb{batch.micro_batch_size}",
             f"gb{batch.global_batch_size}",
         ]
+        parts += [f"vp{parallel.virtual_pipeline_size}"] if parallel.virtual_pipeline_size > 1 else []
+        parts += ["zb"] if parallel.schedule == "zero-bubble" else []
+        parts += [_spread(self.layers_per_stage)] if len(set(self.layers_per_stage)) > 1 else []
         parts += ["sp"] if parallel.sequence_parallel else []
         parts += [f"zero{parallel.zero_stage}"] if parallel.zero_stage else []
         parts += [f"{parallel.recompute}"] if parallel.recompute != "none" else []
@@ -90,9 +106,15 @@ class Experiment(Parts):
 
     @model_validator(mode="after")
     def _exists(self) -> Experiment:
-        for check in (_check_devices, _check_tensor_axis, _check_pipeline_axis, _check_batch, _check_precision):
+        for check in CHECKS:
             check(self)
         return self
+
+
+def _spread(layers_per_stage: tuple[int, ...]) -> str:
+    """`layers5.6x10.5`: 5 layers on the first stage, 6 on each of the next 10, 5 on the last."""
+    runs = [(layers, len(list(stages))) for layers, stages in groupby(layers_per_stage)]
+    return "layers" + ".".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)
 
 
 def _require_divides(divisor_key: str, divisor: int, key: str, value: int) -> None:
@@ -141,6 +163,7 @@ def _check_tensor_axis(experiment: Experiment) -> None:
     if experiment.num_nodes > 1 and not parallel.tensor_parallel_across_nodes:
         _require_divides(key, size, "cluster.devices_per_node", experiment.cluster.devices_per_node)
     _require_divides(key, size, "model.num_attention_heads", model.num_attention_heads)
+    _require_divides(key, size, "model.num_query_groups", model.num_query_groups)
     _require_divides(key, size, "model.ffn_hidden_size", model.ffn_hidden_size)
     _require_divides(key, size, "model.vocab_size", model.vocab_size)
     if parallel.sequence_parallel:
@@ -155,8 +178,59 @@ def _check_tensor_axis(experiment: Experiment) -> None:
 
 
 def _check_pipeline_axis(experiment: Experiment) -> None:
-    size = experiment.parallel.pipeline_parallel_size
-    _require_divides("parallel.pipeline_parallel_size", size, "model.num_layers", experiment.model.num_layers)
+    parallel, num_layers = experiment.parallel, experiment.model.num_layers
+    chunks = parallel.pipeline_parallel_size * parallel.virtual_pipeline_size
+    if chunks > num_layers:
+        raise InfeasiblePlan(
+            "parallel.pipeline_parallel_size",
+            parallel.pipeline_parallel_size,
+            f"leaves stages without a layer: {chunks} stages or chunks, model.num_layers = {num_layers}",
+            "Use fewer stages, or fewer chunks (parallel.virtual_pipeline_size).",
+        )
+    if parallel.layers_per_stage is not None:
+        _check_layers_per_stage(parallel.layers_per_stage, parallel.pipeline_parallel_size, num_layers)
+    if parallel.zero_stage == 3 and parallel.pipeline_parallel_size > 1:
+        raise InfeasiblePlan(
+            "parallel.zero_stage",
+            3,
+            "would gather the weights anew for every micro-batch of a pipeline",
+            "Use zero_stage=2 or less, or parallel.pipeline_parallel_size=1.",
+        )
+
+
+def _check_layers_per_stage(layers: tuple[int, ...], num_stages: int, num_layers: int) -> None:
+    key = "parallel.layers_per_stage"
+    if len(layers) != num_stages:
+        problem = f"names {len(layers)} stages, and parallel.pipeline_parallel_size = {num_stages}"
+        raise InfeasiblePlan(key, list(layers), problem, "Give one number for every stage, or null to spread evenly.")
+    if sum(layers) != num_layers:
+        problem = f"adds up to {sum(layers)} layers, and model.num_layers = {num_layers}"
+        raise InfeasiblePlan(key, list(layers), problem, f"Choose numbers that add up to {num_layers}, or null.")
+
+
+def _check_schedule(experiment: Experiment) -> None:
+    parallel, key = experiment.parallel, "parallel.schedule"
+    if parallel.schedule != "1f1b" and parallel.pipeline_parallel_size == 1:
+        remedy = "Use schedule=1f1b, or raise parallel.pipeline_parallel_size."
+        raise InfeasiblePlan(key, parallel.schedule, "needs pipeline_parallel_size above 1", remedy)
+    if parallel.schedule != "interleaved":
+        return
+    if len(set(experiment.layers_per_stage)) > 1 or experiment.layers_per_stage[0] % parallel.virtual_pipeline_size:
+        raise InfeasiblePlan(
+            "parallel.virtual_pipeline_size",
+            parallel.virtual_pipeline_size,
+            f"does not cut model.num_layers = {experiment.model.num_layers} into equal chunks on"
+            f" {parallel.pipeline_parallel_size} stages",
+            "Choose sizes whose product divides the layers, and parallel.layers_per_stage=null.",
+        )
+    if experiment.num_micro_batches % parallel.pipeline_parallel_size:
+        raise InfeasiblePlan(
+            key,
+            parallel.schedule,
+            f"needs micro-batches in groups of pipeline_parallel_size = {parallel.pipeline_parallel_size}, and there"
+            f" are {experiment.num_micro_batches}",
+            "Change batch.global_batch_size or batch.micro_batch_size, or use schedule=1f1b.",
+        )
 
 
 def _check_batch(experiment: Experiment) -> None:
@@ -179,5 +253,8 @@ def _check_precision(experiment: Experiment) -> None:
             "precision.dtype",
             dtype,
             f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
-            f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or add the peak to the cluster file.",
+            f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or give the device a peak.",
         )
+
+
+CHECKS = (_check_devices, _check_tensor_axis, _check_pipeline_axis, _check_batch, _check_schedule, _check_precision)

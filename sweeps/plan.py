@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ from conf.units import GIBIBYTE
 from sweeps.points import Point, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
+from train_core.supported import require_supported
 
 
 def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepRecord:
@@ -32,7 +34,7 @@ def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepR
     spec = _sweep_of(settings)
     pinned = _pinned(overrides, tree)
     plan = make_trials(tree, spec, pinned, spec.max_trials)
-    trials = _proxy_trials(spec, overrides, pinned) if proxy else plan
+    trials = _measurable(_proxy_trials(spec, overrides, pinned)) if proxy else _measurable(plan, spec.max_trials)
     return SweepRecord(
         name=spec.name,
         mode="proxy" if proxy else "cluster",
@@ -54,11 +56,25 @@ def make_trials(
     drafts = [_draft(tree, point) for point in expand(points, base, pinned)]
     baseline = _draft(tree, dict(points.baseline))
     distinct = {draft.trial_id: draft for draft in drafts}
-    chosen = _worth_measuring(list(distinct.values()), baseline.trial_id, max_trials)
-    return tuple(
-        draft.model_copy(update={"selected": trial_id in chosen, "is_baseline": trial_id == baseline.trial_id})
-        for trial_id, draft in distinct.items()
-    )
+    named = [
+        draft.model_copy(update={"is_baseline": draft.trial_id == baseline.trial_id}) for draft in distinct.values()
+    ]
+    return _selected(named, max_trials)
+
+
+def _measurable(trials: Sequence[Trial], max_trials: int | None = None) -> tuple[Trial, ...]:
+    """The trials as they would run: what the trainer does not run is infeasible, and others take its place."""
+    return _selected([_refused_by_trainer(trial) for trial in trials], max_trials)
+
+
+def _refused_by_trainer(trial: Trial) -> Trial:
+    if trial.experiment is None or trial.infeasible_reason is not None:
+        return trial
+    try:
+        require_supported(trial.experiment)
+    except InfeasiblePlan as reason:
+        return trial.model_copy(update={"infeasible_reason": f"cannot be measured: {reason}"})
+    return trial
 
 
 def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> tuple[Trial, ...]:
@@ -88,8 +104,8 @@ def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> t
 
 def _proxy_overrides(proxy: ProxySpec, overrides: Sequence[str]) -> list[str]:
     """The sweep's own overrides, and the user's that are not about a group which the proxy chooses itself."""
-    claimed = {_key(override).split(".", 1)[0] for override in proxy.overrides} | {"slurm"}
-    return [*proxy.overrides, *(override for override in overrides if _key(override).split(".", 1)[0] not in claimed)]
+    claimed = {_group(override) for override in proxy.overrides} | {"slurm", "device"}
+    return [*proxy.overrides, *(override for override in overrides if _group(override) not in claimed)]
 
 
 def _sweep_of(settings: Settings) -> SweepSpec:
@@ -100,6 +116,10 @@ def _sweep_of(settings: Settings) -> SweepSpec:
 
 def _key(override: str) -> str:
     return override.lstrip("+~").split("=", 1)[0]
+
+
+def _group(override: str) -> str:
+    return re.split("[.@]", _key(override), maxsplit=1)[0]
 
 
 def _pinned(overrides: Sequence[str], tree: Tree) -> Point:
@@ -146,11 +166,12 @@ def _shortfall(predicted: Estimate) -> str:
     )
 
 
-def _worth_measuring(drafts: list[Trial], baseline_id: str, max_trials: int | None) -> set[str]:
-    """The baseline, and the points with the best predicted model FLOP/s per device."""
-    runnable = [draft for draft in drafts if draft.infeasible_reason is None and draft.estimate is not None]
-    ranked = sorted(runnable, key=lambda draft: (draft.trial_id != baseline_id, -_predicted_rate(draft)))
-    return {draft.trial_id for draft in ranked[:max_trials]}
+def _selected(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...]:
+    """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected."""
+    runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
+    ranked = sorted(runnable, key=lambda trial: (not trial.is_baseline, -_predicted_rate(trial)))
+    chosen = {trial.trial_id for trial in ranked[:max_trials]}
+    return tuple(trial.model_copy(update={"selected": trial.trial_id in chosen}) for trial in trials)
 
 
 def _predicted_rate(trial: Trial) -> float:

@@ -22,6 +22,7 @@ from conf.load import CONF_DIR, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
 from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.supported import require_supported
 from train_core.tokens import prepare, token_folder
 from train_core.trial import run_trial_as_rank, run_trial_here
 from train_core.trial_folder import TrialFolder
@@ -52,6 +53,7 @@ def _run(config: DictConfig) -> Measurement | None:
     """None on the ranks that do not report."""
     settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     experiment = settings.experiment()
+    require_supported(experiment)
     trial = _trial_folder(settings, experiment)
     _prepare_tokens(trial, experiment)
     from train_core.world import seat_from_launcher  # late, because it imports torch

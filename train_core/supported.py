@@ -1,0 +1,47 @@
+"""What this trainer runs of what the cost model prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from conf.errors import InfeasiblePlan
+from conf.experiment import Experiment
+
+
+class Choice(NamedTuple):
+    """One configured value, and whether the trainer runs it."""
+
+    key: str
+    value: object
+    supported: bool
+    remedy: str
+
+
+def require_supported(experiment: Experiment) -> None:
+    """Nothing, if the trainer runs this experiment.
+
+    Raises:
+        InfeasiblePlan: it can be predicted, but not trained here; names the first key of which that is true.
+    """
+    for key, value, supported, remedy in _choices(experiment):
+        if not supported:
+            raise InfeasiblePlan(key, value, "can be predicted, but this trainer does not run it yet", remedy)
+
+
+def _choices(experiment: Experiment) -> Iterator[Choice]:
+    model, parallel, dtype = experiment.model, experiment.parallel, experiment.precision.dtype
+    gpt = "Train a model of the papers' GPT shape, such as model=gpt-175b."
+    layers = list(experiment.layers_per_stage)
+    even = "Use a pipeline_parallel_size that divides model.num_layers, and layers_per_stage=null."
+    yield Choice("model.family", model.family, model.family == "gpt", gpt)
+    yield Choice("model.gated_mlp", model.gated_mlp, not model.gated_mlp, gpt)
+    yield Choice("model.tied_embeddings", model.tied_embeddings, model.tied_embeddings, gpt)
+    yield Choice(
+        "model.num_query_groups", model.num_query_groups, model.num_query_groups == model.num_attention_heads, gpt
+    )
+    yield Choice("model.head_size", model.head_size, model.query_size == model.hidden_size, gpt)
+    yield Choice("parallel.schedule", parallel.schedule, parallel.schedule == "1f1b", "Use schedule=1f1b.")
+    yield Choice("parallel.layers_per_stage", layers, len(set(layers)) == 1, even)
+    yield Choice("parallel.zero_stage", parallel.zero_stage, parallel.zero_stage <= 1, "Use zero_stage 0 or 1.")
+    yield Choice("precision.dtype", dtype, dtype != "fp16", "Use precision=bf16 or precision=fp32.")
