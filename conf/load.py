@@ -118,8 +118,8 @@ def _require_own_name(group: str, tree: Tree, overrides: Sequence[str]) -> None:
 def _grouped(override: str) -> str:
     """`sweep=175b` adds a group that the root does not list by default, which Hydra spells with a plus.
 
-    `device=h100-80gb` is chosen inside the cluster, which Hydra spells with an at sign. A group's option is quoted if it
-    is all digits, or Hydra would take it for a number.
+    `device=h100-80gb` is chosen inside the cluster, which Hydra spells with an at sign. A group's option is quoted if
+    it is all digits, or Hydra would take it for a number.
     """
     key, _, option = override.partition("=")
     if option.isdigit() and (CONF_DIR / key).is_dir():

@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
 from conf.load import load, options
-from conf.schema import Recompute
+from conf.schema import ModelSpec, Recompute
+from tests.train_core.costs.llama import Llama
 from train_core.costs import hardware_flops, model_flops, num_parameters
 from train_core.costs.memory import layer_activation_bytes
 from train_core.costs.parameters import stage_parameters
@@ -26,20 +27,32 @@ from train_core.parallelize import Stage, apply_recompute, parallelize
 NUM_SEQUENCES = 2
 
 
-def counted_flops(model: GPT) -> int:
-    tokens = torch.zeros(model.spec.seq_length, NUM_SEQUENCES, dtype=torch.long, device="meta")
+def counted_flops(model: GPT | Llama, tokens_shape: tuple[int, int]) -> int:
+    tokens = torch.zeros(tokens_shape, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(tokens, tokens).backward()
     return counter.get_total_flops()
 
 
+def assert_exact(spec: ModelSpec) -> None:
+    with torch.device("meta"):
+        model = GPT(spec) if spec.family == "gpt" else Llama(spec)
+    shape = (spec.seq_length, NUM_SEQUENCES) if spec.family == "gpt" else (NUM_SEQUENCES, spec.seq_length)
+    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(spec)
+    assert counted_flops(model, shape) == model_flops(spec, NUM_SEQUENCES)
+
+
 @pytest.mark.parametrize("name", options("model"))
 def test_parameters_and_model_flops_equal_the_real_model(name: str) -> None:
-    spec = load([f"model={name}"]).model
-    with torch.device("meta"):
-        model = GPT(spec)
-    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(spec)
-    assert counted_flops(model) == model_flops(spec, NUM_SEQUENCES)
+    assert_exact(load([f"model={name}"]).model)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["model.num_query_groups=2", "model.head_size=64", "model.gated_mlp=false", "model.tied_embeddings=true"],
+)
+def test_parameters_and_model_flops_follow_every_part_of_a_llamas_shape(override: str) -> None:
+    assert_exact(load(["model=llama-3.1-8b", "model.num_layers=2", override]).model)
 
 
 def test_full_recomputation_repeats_all_of_a_layers_forward_but_its_last_product() -> None:
@@ -50,7 +63,7 @@ def test_full_recomputation_repeats_all_of_a_layers_forward_but_its_last_product
     apply_recompute(model, "full")
     last_product = 2 * NUM_SEQUENCES * spec.seq_length * spec.ffn_hidden_size * spec.hidden_size
     executed = hardware_flops(spec, NUM_SEQUENCES, "full") - spec.num_layers * last_product
-    assert counted_flops(model) == executed
+    assert counted_flops(model, (spec.seq_length, NUM_SEQUENCES)) == executed
 
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
