@@ -1,0 +1,120 @@
+"""Tables of configurations on disk: read as CSV, checked for their columns, written again with what was predicted."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import ConfigError, UsageError
+from sweeps.configurations import DEVICE_COLUMNS, REQUIRED_COLUMNS
+from sweeps.row_cells import Row
+from train_core.trial_folder import write_atomically
+
+PREDICTED_COLUMNS = (
+    "pred_iter_time_s",
+    "pred_model_tflops_per_gpu",
+    "pred_hardware_tflops_per_gpu",
+    "pred_mfu_pct",
+    "pred_hfu_pct",
+    "pred_memory_gib",
+    "pred_fits",
+    "reason",
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of a table.
+
+    Attributes:
+        cells: the row's cells as they were read, one for every column of the table.
+        num_surplus: cells beyond the last column.
+    """
+
+    columns: tuple[str, ...]
+    cells: tuple[str, ...]
+    num_surplus: int = 0
+
+    @property
+    def row(self) -> Row:
+        return dict(zip(self.columns, self.cells, strict=True))
+
+    def require_whole(self) -> None:
+        """Raises:
+        ConfigError: the row has more cells than columns, so that none can be trusted.
+        """
+        if self.num_surplus:
+            problem = f"has {self.num_surplus} cells more than the header has columns"
+            raise ConfigError("row", ",".join(self.cells[:3]) + ",...", problem, "Quote cells that hold commas.")
+
+
+@dataclass(frozen=True)
+class ConfigurationTable:
+    """A table of configurations as it was read, without what an earlier prediction added."""
+
+    columns: tuple[str, ...]
+    records: tuple[Record, ...]
+
+
+def read_table(path: Path) -> ConfigurationTable:
+    """The rows of a CSV file with a header; blank lines are left out.
+
+    Raises:
+        UsageError: there is no such file, it is no CSV, or columns are missing (all of them are named).
+    """
+    try:
+        lines = [line for line in csv.reader(io.StringIO(_text(path), newline=""), strict=True) if any(line)]
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV: {error}", "Save it as comma-separated values in UTF-8.") from None
+    header = [name.strip() for name in lines[0]] if lines else []
+    _require_columns(path, header)
+    kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
+    columns = tuple(header[index] for index in kept)
+    return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), line) for line in lines[1:]))
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """The table with PREDICTED_COLUMNS after its own; a reader sees all of it or the file that was there before.
+
+    Raises:
+        UsageError: `path` is a folder.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "Name a file with --out.")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*columns, *PREDICTED_COLUMNS])
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8", "Save it as comma-separated values in UTF-8.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "Name a CSV file with --csv.") from None
+
+
+def _require_columns(path: Path, header: Sequence[str]) -> None:
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
+    missing += [] if any(column in header for column in DEVICE_COLUMNS) else [" or ".join(DEVICE_COLUMNS)]
+    if missing:
+        found = ", ".join(filter(None, header))[:300] or "none"
+        raise UsageError(
+            f"{path} lacks the columns {', '.join(missing)} (found: {found})",
+            "Separate columns by commas; docs/estimate.md lists their names.",
+        )
+    twice = sorted({name for name in header if name and list(header).count(name) > 1})
+    if twice:
+        raise UsageError(f"{path} has more than one column {', '.join(twice)}", "Keep one of each.")
+
+
+def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, line: Sequence[str]) -> Record:
+    """Cells that the line leaves out at its end are empty."""
+    cells = tuple(line[index] if index < len(line) else "" for index in kept)
+    return Record(columns, cells, num_surplus=sum(bool(cell.strip()) for cell in line[num_columns:]))

@@ -1,0 +1,84 @@
+"""A table of configurations, priced row by row: a prediction where the row can be priced, else the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conf.errors import ConfigError
+from conf.units import GIBIBYTE
+from sweeps.configuration_table import PREDICTED_COLUMNS, Record
+from sweeps.configurations import Configuration, configuration_of
+from train_core.costs import Estimate, StageMemory, estimate
+
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A row that was priced."""
+
+    configuration: Configuration
+    estimate: Estimate
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the stage that the row asks for, else of the worst one."""
+        return self._stage.total_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The same without what the framework reserves: what an allocator reports as its maximum."""
+        return self._stage.allocated_bytes
+
+    @property
+    def _stage(self) -> StageMemory:
+        stage = self.configuration.stage
+        return self.estimate.stages[self.estimate.worst_stage if stage is None else stage]
+
+    @property
+    def fits(self) -> bool:
+        return self.memory_bytes <= self.estimate.memory_capacity_bytes
+
+    def cells(self) -> tuple[str, ...]:
+        """Values of PREDICTED_COLUMNS."""
+        priced = self.estimate
+        return (
+            f"{priced.step_seconds:.6g}",
+            f"{priced.model_flops_per_second_per_device / TERA:.6g}",
+            f"{priced.hardware_flops_per_second_per_device / TERA:.6g}",
+            f"{100 * priced.model_flops_utilization:.5g}",
+            f"{100 * priced.hardware_flops_utilization:.5g}",
+            f"{self.memory_bytes / GIBIBYTE:.5g}",
+            "yes" if self.fits else "no",
+            "",
+        )
+
+
+@dataclass(frozen=True)
+class PricedRow:
+    """One row of the table: `prediction`, or None with the reason."""
+
+    record: Record
+    prediction: Prediction | None
+    reason: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The row's own cells, then values of PREDICTED_COLUMNS."""
+        unpriced = ("",) * (len(PREDICTED_COLUMNS) - 1) + (self.reason,)
+        return self.record.cells + (self.prediction.cells() if self.prediction else unpriced)
+
+
+def price(records: Iterable[Record], implementation: str | None = None) -> list[PricedRow]:
+    """Every row in order; `implementation` is a name of IMPLEMENTATIONS, None takes the usual one of each row."""
+    return [_priced(record, implementation) for record in records]
+
+
+def _priced(record: Record, implementation: str | None) -> PricedRow:
+    try:
+        record.require_whole()
+        configuration = configuration_of(record.row, implementation)
+        prediction = Prediction(configuration, estimate(configuration.experiment, configuration.implementation))
+    except ConfigError as error:
+        return PricedRow(record, None, str(error))
+    return PricedRow(record, prediction, "")

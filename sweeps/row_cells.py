@@ -1,0 +1,91 @@
+"""Cells of a table of configurations: text as people and spreadsheets write it, read as counts, flags and choices.
+
+Every function takes a row and a column, and raises a `ConfigError` whose key is the column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from conf.errors import ConfigError
+
+Row = Mapping[str, str]
+Choice = TypeVar("Choice")
+
+LARGEST_COUNT = 10**9
+FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+def text_of(row: Row, column: str) -> str:
+    """The cell without surrounding blanks; empty where the row has no such cell."""
+    return (row.get(column) or "").strip()
+
+
+def count_of(row: Row, column: str, default: int | None = None) -> int:
+    """A whole number above zero, also where it is written `96.0`."""
+    cell = text_of(row, column)
+    if not cell and default is not None:
+        return default
+    value = _whole_number(row, column)
+    if value < 1:
+        raise ConfigError(column, cell, "is not above zero", "Give a count of 1 or more.")
+    return value
+
+
+def index_of(row: Row, column: str) -> int | None:
+    """A whole number of zero or more; None where the cell is empty."""
+    cell = text_of(row, column)
+    if not cell:
+        return None
+    value = _whole_number(row, column)
+    if value < 0:
+        raise ConfigError(column, cell, "is below zero", "Count from 0.")
+    return value
+
+
+def number_of(row: Row, column: str) -> float | None:
+    """A finite number above zero; None where the cell is empty."""
+    cell = text_of(row, column)
+    if not cell:
+        return None
+    value = _number(row, column)
+    if value <= 0:
+        raise ConfigError(column, cell, "is not above zero", "Correct the cell, or leave it empty.")
+    return value
+
+
+def flag_of(row: Row, column: str, default: bool) -> bool:
+    return choice_of(row, column, FLAGS, default)
+
+
+def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choice | None = None) -> Choice:
+    """What `known` says of the cell's leading word, so that a remark may follow: `3 (FSDP2)`, `selective (per op)`."""
+    cell = text_of(row, column)
+    if not cell and default is not None:
+        return default
+    word = re.split(r"[\s(]", cell.lower(), maxsplit=1)[0].removesuffix(".0")
+    if word not in known:
+        raise ConfigError(column, cell, "is not known here", f"Known: {', '.join(known)}.")
+    return known[word]
+
+
+def _whole_number(row: Row, column: str) -> int:
+    value = _number(row, column)
+    if not value.is_integer():
+        raise ConfigError(column, text_of(row, column), "is not a whole number", "Write a count, such as 96.")
+    return int(value)
+
+
+def _number(row: Row, column: str) -> float:
+    cell = text_of(row, column)
+    if not cell:
+        raise ConfigError(column, cell, "is empty, and has no usual value", "Fill in the number.")
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ConfigError(column, cell, "is not a number", "Write digits alone, such as 96 or 96.0.") from None
+    if not abs(value) <= LARGEST_COUNT:  # also what is not a number at all
+        raise ConfigError(column, cell, f"is not a number up to {LARGEST_COUNT:,}", "Correct the cell.")
+    return value
