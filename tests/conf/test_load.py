@@ -18,6 +18,7 @@ FRONTIER_175B = [
     "batch=frontier-175b",
     "precision=bf16",
 ]
+INTERLEAVED = ["parallel.schedule=interleaved"]
 
 
 def test_the_default_configuration_is_one_small_experiment() -> None:
@@ -25,7 +26,9 @@ def test_the_default_configuration_is_one_small_experiment() -> None:
     assert (experiment.model.name, experiment.cluster.name, experiment.parallel.world_size) == ("tiny", "local", 1)
 
 
-@pytest.mark.parametrize("group", ["model", "cluster", "parallel", "batch", "precision", "data", "slurm", "training"])
+@pytest.mark.parametrize(
+    "group", ["model", "cluster", "device", "parallel", "batch", "precision", "data", "slurm", "training"]
+)
 def test_every_option_of_every_group_is_valid(group: str) -> None:
     for option in options(group):
         load([f"{group}={option}"])
@@ -53,6 +56,8 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: input should be greater than 0"),
         ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': input should be a valid integer"),
         ("parallel.recompute=some", r"parallel\.recompute = 'some': input should be 'none', 'selective' or 'full'"),
+        ("model.num_query_groups=3", r"model\.num_query_groups = 3: does not divide model\.num_attention_heads = 4"),
+        ("device=h101", r"device = 'h101': is not an option of this group\. Known: a100-40gb, a100-80gb"),
         ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
         ("training.num_warmup_steps=10", r"training\.num_warmup_steps = 10: leaves none of training\.num_steps = 10"),
         ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
@@ -72,7 +77,10 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
     [
         ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: input should be greater than 0"),
         ({"cluster.num_nodes": "four"}, r"cluster\.num_nodes = 'four': input should be a valid integer"),
-        ({"cluster.device.matmul_efficiency": 1.5}, r"cluster\.device\.matmul_efficiency = 1\.5"),
+        ({"cluster.device.watts": 0}, r"cluster\.device\.watts = 0: input should be greater than 0"),
+        ({"cluster.device.price_per_hour": -1.0}, r"cluster\.device\.price_per_hour = -1\.0: input should be greater"),
+        ({"cluster.efficiency.matmul": 1.5}, r"cluster\.efficiency\.matmul = 1\.5: input should be less than or equal"),
+        ({"cluster.efficiency.jitter": 1.0}, r"cluster\.efficiency\.jitter = 1\.0: input should be less than 1"),
     ],
 )
 def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:
@@ -97,22 +105,72 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
             ["parallel.world_size=3", "parallel.tensor_parallel_size=3"],
             r"does not divide model\.num_attention_heads = 4",
         ),
-        (["parallel.world_size=3", "parallel.pipeline_parallel_size=3"], r"does not divide model\.num_layers = 4"),
+        (
+            ["parallel.world_size=8", "parallel.pipeline_parallel_size=8"],
+            r"pipeline_parallel_size = 8: leaves stages without a layer: 8 stages or chunks, model\.num_layers = 4",
+        ),
         (["parallel.world_size=3"], r"global_batch_size = 8: is not a multiple of"),
         (["parallel.sequence_parallel=true"], r"sequence_parallel = True: needs tensor_parallel_size above 1"),
         ([*FRONTIER_175B, "parallel.tensor_parallel_size=16"], r"is more than the 8 devices of a node"),
         (
             ["cluster=frontier", "model.num_attention_heads=6", "model.hidden_size=36", "model.ffn_hidden_size=144"]
-            + ["model.vocab_size=768", "parallel.tensor_parallel_size=6", "parallel.world_size=24"],
+            + [
+                "model.num_query_groups=6",
+                "model.vocab_size=768",
+                "parallel.tensor_parallel_size=6",
+                "parallel.world_size=24",
+            ],
             r"tensor_parallel_size = 6: does not divide cluster\.devices_per_node = 8",
         ),
         ([*FRONTIER_175B, "parallel.world_size=12"], r"does not fill whole nodes|is not a multiple of"),
+        (
+            ["model=llama-3.1-8b", *FRONTIER_175B[1:], "parallel.tensor_parallel_size=16"]
+            + ["parallel.tensor_parallel_across_nodes=true"],
+            r"tensor_parallel_size = 16: does not divide model\.num_query_groups = 8",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,2]"],
+            r"layers_per_stage = \[3, 2\]: adds up to 5 layers, and model\.num_layers = 4\. Choose numbers that add",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[2,1,1]"],
+            r"layers_per_stage = \[2, 1, 1\]: names 3 stages, and parallel\.pipeline_parallel_size = 2",
+        ),
+        (["parallel.schedule=zero-bubble"], r"schedule = 'zero-bubble': needs pipeline_parallel_size above 1"),
+        (
+            ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
+            r"schedule = 'interleaved': needs pipeline_parallel_size above 1",
+        ),
+        (
+            [*FRONTIER_175B, *INTERLEAVED, "parallel.virtual_pipeline_size=4"],
+            r"virtual_pipeline_size = 4: does not cut model\.num_layers = 96 into equal chunks on 16 stages",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,1]"]
+            + [*INTERLEAVED, "parallel.virtual_pipeline_size=2"],
+            r"virtual_pipeline_size = 2: does not cut model\.num_layers = 4 into equal chunks",
+        ),
+        (
+            [*FRONTIER_175B, *INTERLEAVED, "parallel.virtual_pipeline_size=2", "batch.global_batch_size=1616"],
+            r"needs micro-batches in groups of pipeline_parallel_size = 16, and there are 101",
+        ),
+        ([*FRONTIER_175B, "parallel.zero_stage=3"], r"zero_stage = 3: would gather the weights anew"),
+        (
+            ["cluster=dgx1-v100", "precision=bf16"],
+            r"dtype = 'bf16': has no peak .* V100-16GB\. Choose one of fp16, fp32",
+        ),
     ],
 )
 def test_values_that_cannot_exist_together_are_infeasible(overrides: list[str], message: str) -> None:
     settings = load(overrides)
     with pytest.raises(InfeasiblePlan, match=message):
         settings.experiment()
+
+
+@pytest.mark.parametrize("override", ["parallel.virtual_pipeline_size=2", "parallel.schedule=interleaved"])
+def test_chunks_and_the_interleaved_schedule_go_together_or_not_at_all(override: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=r"virtual_pipeline_size = \d: does not go with parallel\.schedule"):
+        load([override])
 
 
 def test_no_world_size_means_the_whole_cluster() -> None:

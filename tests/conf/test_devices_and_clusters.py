@@ -1,0 +1,99 @@
+"""Facts about devices and clusters are one file each, with their sources, and are put together by Hydra."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import conf.load
+from conf.load import load, options
+from conf.schema import ClusterSpec, DeviceSpec
+
+GPUS = [name for name in options("device") if name != "cpu"]
+# What tables of published configurations call a GPU, and the cluster that is meant unless they name one.
+CLUSTER_OF_GPU = {
+    "A100-40GB-SXM": "mosaicml-a100-40gb",
+    "A100-80GB-SXM": "selene",
+    "A100-80GB-SXM (Jean Zay, 4x100Gb OmniPath)": "jean-zay",
+    "GH200-96GB": "jupiter",
+    "H100-80GB-SXM": "dgx-h100",
+    "H100-96GB HBM2e 500W cap": "grand-teton",
+    "H200-141GB": "dgx-h200",
+    "MI250X GCD": "frontier",
+    "V100-16GB": "dgx1-v100",
+    "V100-32GB": "dgx2-v100",
+}
+
+
+@cache
+def device(name: str) -> DeviceSpec:
+    return load([f"device={name}"]).cluster.device
+
+
+@cache
+def cluster(name: str) -> ClusterSpec:
+    return load([f"cluster={name}"]).cluster
+
+
+def test_every_gpu_name_picks_one_cluster_only() -> None:
+    picked = [(gpu, name) for name in options("cluster") for gpu in cluster(name).gpu_names]
+    assert sorted(picked) == sorted(CLUSTER_OF_GPU.items())
+
+
+@pytest.mark.parametrize("name", options("device"))
+def test_every_figure_of_a_device_has_a_source(name: str) -> None:
+    spec = device(name)
+    assert all((spec.peak_source, spec.memory_source, spec.watts_source, spec.price_source))
+
+
+def test_devices_have_names_of_their_own() -> None:
+    names = [device(name).name for name in options("device")]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_is_faster_in_half_precision_and_has_bf16_unless_it_is_a_v100(name: str) -> None:
+    peaks = device(name).peak_flops_per_second
+    assert peaks["fp16"] > peaks["fp32"]
+    assert ("bf16" in peaks) == (not name.startswith("v100"))
+
+
+def test_half_a_card_is_half_of_its_facts() -> None:
+    gcd = device("mi250x-gcd")
+    assert (gcd.peak_flops_per_second["bf16"], gcd.watts, gcd.num_multiprocessors) == (383e12 / 2, 500 / 2, 220 // 2)
+
+
+def test_only_the_cpu_measures_its_peak() -> None:
+    assert [name for name in options("device") if device(name).peak_source == "measured"] == ["cpu"]
+
+
+@pytest.mark.parametrize("name", options("cluster"))
+def test_the_widest_link_spans_the_cluster_and_the_node_is_closer(name: str) -> None:
+    spec = cluster(name)
+    assert spec.links[-1].num_devices == spec.num_devices
+    assert spec.link_spanning(spec.devices_per_node).num_devices == spec.devices_per_node
+    assert sorted(spec.links, key=lambda link: -link.bandwidth_bytes_per_second) == list(spec.links)
+
+
+def test_a_device_is_chosen_by_name_and_changed_key_by_key() -> None:
+    spec = load(["cluster=selene", "device=h100-80gb", "cluster.device.watts=650"]).cluster
+    assert (spec.name, spec.device.name, spec.device.watts) == ("selene", "H100-80GB-SXM", 650)
+
+
+def test_a_sweep_keeps_its_cluster_and_takes_another_device() -> None:
+    spec = load(["sweep=175b", "device=a100-80gb"]).cluster
+    assert (spec.name, spec.device.name) == ("frontier", "A100-80GB-SXM")
+
+
+def test_a_copied_cluster_file_overrides_device_keys_inline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy = tmp_path / "conf"
+    shutil.copytree(conf.load.CONF_DIR, copy)
+    text = (copy / "cluster" / "selene.yaml").read_text()
+    changed = text.replace("name: selene\n", "name: mine\ndevice:\n  watts: 330\n  price_per_hour: 1.5\n")
+    (copy / "cluster" / "mine.yaml").write_text(changed)
+    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
+    spec = load(["cluster=mine"]).cluster
+    assert (spec.device.name, spec.device.watts, spec.device.price_per_hour) == ("A100-80GB-SXM", 330, 1.5)
