@@ -155,7 +155,8 @@ class ClusterSpec(Frozen):
 
     Attributes:
         gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
-        reserved_memory_bytes: taken on each device by the framework, the collectives library and fragmentation.
+        reserved_memory_bytes: taken on each device by the framework and the collectives library.
+        fragmentation: lost to the allocator's gaps, as a share of the bytes of activations.
     """
 
     name: Name
@@ -165,6 +166,7 @@ class ClusterSpec(Frozen):
     device: DeviceSpec
     efficiency: EfficiencySpec
     reserved_memory_bytes: Annotated[int, Field(ge=0)]
+    fragmentation: NonNegative
     reserved_memory_source: str
     links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
 

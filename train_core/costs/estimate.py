@@ -4,20 +4,81 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from conf.experiment import Experiment
 from conf.schema import Frozen
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
-from train_core.costs.memory import StageMemory, stage_memories
+from train_core.costs.implementation import TRISWEEP, Implementation
 from train_core.costs.parameters import num_parameters
-from train_core.costs.step_time import StepTime, step_time
+from train_core.costs.price import Prices, memories, price
+from train_core.costs.setting import RECOMPUTES, SCHEDULES, Plans, Setting
+from train_core.costs.stages import StageGroup, listed_stages
+
+
+class StageMemory(Frozen):
+    """Bytes on one rank of a pipeline stage, by what they hold. `GroupMemory` describes them."""
+
+    parameters: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    working_bytes: int
+    logits_bytes: int
+    communication_bytes: int
+    reserved_bytes: int
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What tensors take: all but the framework's share and fragmentation."""
+        return self.total_bytes - self.reserved_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(getattr(self, name) for name in type(self).model_fields if name != "parameters")
+
+
+class StepTime(Frozen):
+    """Seconds of one step on the slowest stage. The terms add up to the total.
+
+    Attributes:
+        compute_seconds: matrix products and memory-bound operations, recomputation included.
+        tensor_seconds: tensor-parallel collectives.
+        pipeline_seconds: sending activations and their gradients between stages.
+        bubble_seconds: waiting for the pipeline to fill and drain, and for slower stages.
+        data_seconds: reducing gradients and gathering weights over replicas.
+        optimizer_seconds: the update, bound by memory bandwidth.
+        jitter_seconds: waiting for the slowest of many ranks.
+    """
+
+    compute_seconds: float
+    tensor_seconds: float
+    pipeline_seconds: float
+    bubble_seconds: float
+    data_seconds: float
+    optimizer_seconds: float
+    jitter_seconds: float
+
+    @property
+    def total_seconds(self) -> float:
+        return (
+            self.compute_seconds
+            + self.tensor_seconds
+            + self.pipeline_seconds
+            + self.bubble_seconds
+            + self.data_seconds
+            + self.optimizer_seconds
+            + self.jitter_seconds
+        )
 
 
 class Estimate(Frozen):
     """What one step should cost. Names are shared with `measurement.Performance`; every number is a prediction.
 
     Attributes:
+        implementation: the trainer whose step this is.
         stages: memory of one rank of every pipeline stage.
         peak_memory_bytes: the worst stage's.
         memory_capacity_bytes: what one device has.
@@ -25,6 +86,7 @@ class Estimate(Frozen):
         step_terms: where step_seconds goes.
     """
 
+    implementation: str
     num_parameters: int
     model_flops: int
     hardware_flops: int
@@ -48,18 +110,58 @@ class Estimate(Frozen):
         return self.shortfall_bytes == 0
 
 
-def estimate(experiment: Experiment) -> Estimate:
-    """The step of this trainer for `experiment`, without devices."""
+def estimate(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Estimate:
+    """The step of a trainer, this one unless told otherwise, for `experiment`, without devices."""
+    setting = setting_of(experiment, implementation)
+    plans, groups = plan_of(experiment), listed_stages(experiment.layers_per_stage)
+    stages = _stage_memories(setting, plans, groups)
+    return _estimate(experiment, implementation, price(setting, plans, groups), stages)
+
+
+def setting_of(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Setting:
+    return Setting(experiment.model, experiment.cluster, experiment.precision.dtype, implementation)
+
+
+def plan_of(experiment: Experiment) -> Plans:
+    """The experiment's plan as columns of one entry."""
+    parallel, layers = experiment.parallel, experiment.layers_per_stage
+    return Plans(
+        tensor_parallel_size=np.array([parallel.tensor_parallel_size]),
+        pipeline_parallel_size=np.array([parallel.pipeline_parallel_size]),
+        virtual_pipeline_size=np.array([parallel.virtual_pipeline_size]),
+        data_parallel_size=np.array([experiment.data_parallel_size]),
+        micro_batch_size=np.array([experiment.batch.micro_batch_size]),
+        num_micro_batches=np.array([experiment.num_micro_batches]),
+        sequence_parallel=np.array([parallel.sequence_parallel]),
+        zero_stage=np.array([parallel.zero_stage]),
+        recompute=np.array([RECOMPUTES.index(parallel.recompute)]),
+        schedule=np.array([SCHEDULES.index(parallel.schedule)]),
+        first_stage_layers=np.array([layers[0]]),
+        last_stage_layers=np.array([layers[-1]]),
+    )
+
+
+def _stage_memories(setting: Setting, plans: Plans, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
+    """Every stage, first to last."""
+    found = memories(setting, plans, [stage for group in groups for stage in group.stages()])
+    return tuple(
+        StageMemory(**{name: int(getattr(memory, name)[0]) for name in StageMemory.model_fields}) for memory in found
+    )
+
+
+def _estimate(
+    experiment: Experiment, implementation: Implementation, prices: Prices, stages: tuple[StageMemory, ...]
+) -> Estimate:
     model, batch, parallel = experiment.model, experiment.batch, experiment.parallel
-    stages = stage_memories(experiment)
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes)
     capacity = experiment.cluster.device.memory_bytes
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute)
-    terms = step_time(experiment)
+    terms = StepTime(**{name: float(getattr(prices.step, name)[0]) for name in StepTime.model_fields})
     seconds, peak = terms.total_seconds, experiment.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
+        implementation=implementation.name,
         num_parameters=num_parameters(model),
         model_flops=needed,
         hardware_flops=executed,

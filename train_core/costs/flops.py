@@ -14,12 +14,14 @@ def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     Source: arXiv 2205.05198, appendix A: 24 b s h^2 (1 + s / 6h) where ffn_hidden_size = 4h.
     """
     b, s, h, f = num_sequences, model.seq_length, model.hidden_size, model.ffn_hidden_size
-    return b * s * (8 * h * h + 4 * h * f) + attention_core_forward_flops(model, num_sequences)
+    projections = h * (2 * model.query_size + 2 * model.key_value_size)
+    feed_forward = (3 if model.gated_mlp else 2) * h * f
+    return 2 * b * s * (projections + feed_forward) + attention_core_forward_flops(model, num_sequences)
 
 
 def attention_core_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats."""
-    return 4 * num_sequences * model.seq_length**2 * model.hidden_size
+    return 4 * num_sequences * model.seq_length**2 * model.query_size
 
 
 def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:

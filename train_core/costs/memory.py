@@ -1,103 +1,106 @@
-"""Memory of one rank of each pipeline stage, at the peak of a 1F1B step."""
+"""Memory of one rank of each pipeline stage, at the peak of a step."""
 
 from __future__ import annotations
 
-from conf.experiment import Experiment
-from conf.schema import Frozen, Recompute
-from train_core.costs.parameters import stage_parameters
+from dataclasses import dataclass
 
-DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-FLOAT32_BYTES = 4
+import numpy as np
+
+from train_core.costs.schedule import INTERLEAVED, ZERO_BUBBLE
+from train_core.costs.setting import FLOAT32_BYTES, Integers, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.work import Work, group_parameters
+
 ADAM_STATES = 2
-NORM_STATISTICS = 4  # mean and inverse deviation of both norms, per token
+GATHERED_LAYERS = 2  # under ZeRO-3 the layer at work and the next one are whole
 
 
-class StageMemory(Frozen):
-    """Bytes on one rank of a pipeline stage, by what they hold."""
+@dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """Bytes on one rank of the first (fullest) stage of a group, in columns, (n,).
 
-    parameters: int
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    logits_bytes: int
-    reserved_bytes: int
+    Attributes:
+        activations_bytes: kept by all micro-batches in flight, stage inputs and outputs included.
+        working_bytes: of the layer that runs backward.
+        communication_bytes: receive buffers, gathered sequences and, under ZeRO-3, gathered layers.
+        reserved_bytes: framework and fragmentation.
+    """
+
+    parameters: Integers
+    weights_bytes: Integers
+    gradients_bytes: Integers
+    optimizer_bytes: Integers
+    activations_bytes: Integers
+    working_bytes: Integers
+    logits_bytes: Integers
+    communication_bytes: Integers
+    reserved_bytes: Integers
 
     @property
-    def total_bytes(self) -> int:
+    def total_bytes(self) -> Integers:
         return (
             self.weights_bytes
             + self.gradients_bytes
             + self.optimizer_bytes
             + self.activations_bytes
+            + self.working_bytes
             + self.logits_bytes
+            + self.communication_bytes
             + self.reserved_bytes
         )
 
 
-def stage_memories(experiment: Experiment) -> tuple[StageMemory, ...]:
-    """One entry for every pipeline stage, first to last."""
-    stages = range(experiment.parallel.pipeline_parallel_size)
-    return tuple(_stage_memory(experiment, stage) for stage in stages)
-
-
-def _stage_memory(experiment: Experiment, stage: int) -> StageMemory:
-    parameters = stage_parameters(experiment, stage)
-    is_last = stage == experiment.parallel.pipeline_parallel_size - 1
-    return StageMemory(
+def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
+    implementation, shards = setting.implementation, plans.data_parallel_size
+    parameters = group_parameters(
+        setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
+    )
+    share = -(-parameters // shards)
+    copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES
+    activations = activation_bytes(setting, plans, work, group)
+    fragmented = (activations * setting.cluster.fragmentation).astype(np.int64)
+    return GroupMemory(
         parameters=parameters,
-        weights_bytes=parameters * DTYPE_BYTES[experiment.precision.dtype],
-        gradients_bytes=parameters * FLOAT32_BYTES,
-        optimizer_bytes=_optimizer_bytes(experiment, parameters),
-        activations_bytes=_activations_bytes(experiment, stage),
-        logits_bytes=_logits_bytes(experiment) if is_last else 0,
-        reserved_bytes=experiment.cluster.device.reserved_memory_bytes,
+        weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
+        gradients_bytes=np.where(plans.zero_stage >= 2, share, parameters) * implementation.gradient_bytes,
+        optimizer_bytes=np.where(plans.zero_stage >= 1, share, parameters) * copies,
+        activations_bytes=activations,
+        working_bytes=work.layer.working_bytes,
+        logits_bytes=np.where(group.is_last, work.logits_bytes, 0),
+        communication_bytes=_communication_bytes(setting, plans, work),
+        reserved_bytes=setting.cluster.reserved_memory_bytes + fragmented,
     )
 
 
-def _optimizer_bytes(experiment: Experiment, parameters: int) -> int:
-    """Adam's two fp32 states, and an fp32 master copy where the weights are not fp32; ZeRO-1 shards them."""
-    copies = ADAM_STATES + (experiment.precision.dtype != "fp32")
-    shards = experiment.data_parallel_size if experiment.parallel.zero_stage >= 1 else 1
-    return copies * FLOAT32_BYTES * -(-parameters // shards)
+def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
+    """Forward passes of model chunks that a stage holds at once; without interleaving a chunk is a whole stage.
 
-
-def micro_batches_in_flight(experiment: Experiment, stage: int) -> int:
-    """Forward passes a stage holds at once under 1F1B. Source: arXiv 2104.04473, section 2.2.1."""
-    return min(experiment.num_micro_batches, experiment.parallel.pipeline_parallel_size - stage)
-
-
-def _activations_bytes(experiment: Experiment, stage: int) -> int:
-    """Saved for backward by all micro-batches in flight; under full recomputation also one layer's working set."""
-    layers = experiment.model.num_layers // experiment.parallel.pipeline_parallel_size
-    in_flight = micro_batches_in_flight(experiment, stage)
-    kept = layers * in_flight * layer_activation_bytes(experiment, experiment.parallel.recompute)
-    working_set = layer_activation_bytes(experiment, "none") if experiment.parallel.recompute == "full" else 0
-    return kept + working_set
-
-
-def layer_activation_bytes(experiment: Experiment, recompute: Recompute) -> int:
-    """What one layer keeps for backward of one micro-batch, on one rank, with flash attention and no dropout.
-
-    Counted exactly (a test holds it against the real layer): the inputs of both norms and of both column products are
-    whole on every tensor-parallel rank, unless sequence parallelism shards them; qkv, the attention's output and both
-    sides of GELU are always split. Source: arXiv 2205.05198, section 4, less its scores and dropout masks.
+    Source: arXiv 2104.04473, section 2.2 (1F1B, interleaved); arXiv 2401.10241, section 2.2: ZB-H1 defers weight
+    gradients until every stage holds as much as the first.
     """
-    model, parallel, b = experiment.model, experiment.parallel, experiment.batch.micro_batch_size
-    width, t = DTYPE_BYTES[experiment.precision.dtype], parallel.tensor_parallel_size
-    tokens = b * model.seq_length
-    held_tokens = tokens // t if parallel.sequence_parallel else tokens
-    if recompute == "full":
-        return held_tokens * model.hidden_size * width
-    whole = held_tokens * (4 * model.hidden_size + NORM_STATISTICS)
-    split = tokens * (4 * model.hidden_size + 2 * model.ffn_hidden_size) // t
-    log_sum_exp = tokens * model.num_attention_heads // t * FLOAT32_BYTES if recompute == "none" else 0
-    return (whole + split) * width + log_sum_exp
+    p, v, m = plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.num_micro_batches
+    later = p - stage
+    interleaved = np.minimum(2 * (later - 1) + (v - 1) * p + 1, m * v)
+    plain = np.minimum(np.where(plans.schedule == ZERO_BUBBLE, p, later), m)
+    return np.where(plans.schedule == INTERLEAVED, interleaved, plain)
 
 
-def _logits_bytes(experiment: Experiment) -> int:
-    """Logits in compute precision and their fp32 softmax, of one micro-batch."""
-    model = experiment.model
-    elements = experiment.batch.micro_batch_size * model.seq_length * model.vocab_size
-    width = DTYPE_BYTES[experiment.precision.dtype] + 2 * FLOAT32_BYTES
-    return elements * width // experiment.parallel.tensor_parallel_size
+def activation_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    """Layers' activations and the stage's output, of everything in flight; the last stage's final norm and head."""
+    implementation, v = setting.implementation, plans.virtual_pipeline_size
+    kept = group.layers * work.layer.kept_bytes // v
+    part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
+    output = work.held_hidden_bytes if implementation.whole_stage_outputs else part
+    kept = kept + np.where(group.is_last, 0, output)
+    if implementation.dropout:
+        kept = kept + np.where(group.is_first, work.held_hidden_bytes // setting.dtype_bytes // v, 0)
+    ends = np.where(group.is_last, 2 * work.held_hidden_bytes, 0)
+    return chunks_in_flight(plans, group.start) * kept + ends
+
+
+def _communication_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+    received = np.where(plans.pipeline_parallel_size > 1, 2 * work.held_hidden_bytes, 0)
+    gathered = np.where(plans.sequence_parallel, work.hidden_bytes, 0)
+    layers = np.where(plans.zero_stage >= 3, GATHERED_LAYERS * work.layer_parameters, 0)
+    whole: Integers = received + gathered + layers * (setting.dtype_bytes + setting.implementation.gradient_bytes)
+    return whole

@@ -1,52 +1,65 @@
-"""How many parameters the model has, in all and on one rank."""
+"""How many parameters the model has, in all and on one rank. Sizes may be numbers or arrays of any shape."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from conf.experiment import Experiment
 from conf.schema import ModelSpec
+from train_core.costs.setting import Integers
+
+Size = TypeVar("Size", int, Integers)
 
 
 def num_parameters(model: ModelSpec) -> int:
-    """All trainable parameters, the tied embedding counted once.
+    """All trainable parameters, a tied embedding counted once.
 
-    Source: arXiv 2104.04473, equation 2, with the final LayerNorm and biases counted exactly.
+    Source: arXiv 2104.04473, equation 2, with the final norm and biases counted exactly.
     """
     return (
-        model.num_layers * layer_parameters(model, tensor_parallel_size=1)
-        + embedding_parameters(model, tensor_parallel_size=1)
+        model.num_layers * layer_parameters(model, 1)
+        + embedding_parameters(model, 1)
         + final_norm_parameters(model)
+        + (0 if model.tied_embeddings else token_embedding_parameters(model, 1))
     )
 
 
-def layer_parameters(model: ModelSpec, tensor_parallel_size: int) -> int:
-    """One transformer layer on one tensor-parallel rank."""
+def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
+    """One transformer layer on one tensor-parallel rank: matrices, and for the GPT family biases."""
     h, f, t = model.hidden_size, model.ffn_hidden_size, tensor_parallel_size
-    attention = 3 * h * h // t + 3 * h // t + h * h // t + h  # qkv split by columns, projection by rows, its bias whole
-    feed_forward = h * f // t + f // t + f * h // t + h
-    norms = 4 * h
-    return attention + feed_forward + norms
+    q, kv = model.query_size, model.key_value_size
+    columns = h * (q + 2 * kv) // t + (2 if model.gated_mlp else 1) * (h * f // t)  # split by output features
+    rows = q * h // t + f * h // t  # split by input features
+    held: Size = columns + rows + 2 * h
+    if model.family == "gpt":
+        held = held + (q + 2 * kv) // t + h + (2 if model.gated_mlp else 1) * (f // t) + h + 2 * h
+    return held
 
 
-def embedding_parameters(model: ModelSpec, tensor_parallel_size: int) -> int:
-    """Tokens (split over the vocabulary) and positions (whole on every rank)."""
-    return token_embedding_parameters(model, tensor_parallel_size) + model.seq_length * model.hidden_size
+def embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
+    """Tokens (split over the vocabulary) and, for the GPT family, positions (whole on every rank)."""
+    positions = model.seq_length * model.hidden_size if model.family == "gpt" else 0
+    held: Size = token_embedding_parameters(model, tensor_parallel_size) + positions
+    return held
 
 
-def token_embedding_parameters(model: ModelSpec, tensor_parallel_size: int) -> int:
-    return model.vocab_size // tensor_parallel_size * model.hidden_size
+def token_embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
+    held: Size = model.vocab_size // tensor_parallel_size * model.hidden_size
+    return held
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
-    return 2 * model.hidden_size
+    return (2 if model.family == "gpt" else 1) * model.hidden_size
 
 
 def stage_parameters(experiment: Experiment, stage: int) -> int:
-    """Parameters that one rank of a pipeline stage holds; the last stage holds a copy of the tied token embedding."""
+    """Parameters that one rank of a pipeline stage holds; the last stage holds a copy of a tied token embedding."""
     model, parallel = experiment.model, experiment.parallel
     t, p = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-    held = model.num_layers // p * layer_parameters(model, t)
+    held = experiment.layers_per_stage[stage] * layer_parameters(model, t)
     if stage == 0:
         held += embedding_parameters(model, t)
     if stage == p - 1:
-        held += final_norm_parameters(model) + (token_embedding_parameters(model, t) if p > 1 else 0)
+        held += final_norm_parameters(model)
+        held += token_embedding_parameters(model, t) if p > 1 or not model.tied_embeddings else 0
     return held

@@ -1,39 +1,34 @@
-"""Time of one 1F1B step, by a simple roofline: matrix products, memory-bound operations, links, bubble, optimizer."""
+"""Time of one step: what stages do for a micro-batch, the pipeline around it, then gradients, optimizer and jitter."""
 
 from __future__ import annotations
 
-from conf.experiment import Experiment
-from conf.schema import Frozen, LinkSpec
-from train_core.costs.flops import attention_core_forward_flops, head_forward_flops, layer_forward_flops
-from train_core.costs.memory import DTYPE_BYTES, FLOAT32_BYTES, layer_activation_bytes
-from train_core.costs.parameters import stage_parameters
+from dataclasses import dataclass
+from math import log2
 
-BACKWARD_TO_FORWARD = 2
-ACTIVATION_PASSES = 3  # each saved activation is written once and read about twice per pass
-OPTIMIZER_BYTES_PER_PARAMETER = 30  # gradient 4, master and two moments read and written 24, weight 2
+import numpy as np
+
+from train_core.costs.collectives import all_reduce_seconds, gather_seconds, transfer_seconds
+from train_core.costs.kernels import memory_bound_seconds
+from train_core.costs.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.work import Work, group_parameters
 
 
-class StepTime(Frozen):
-    """Seconds of one step on the slowest stage. The terms add up to the total.
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """Seconds of one step, in columns, (n,), by what the slowest stage does with them. They add up to the step."""
 
-    Attributes:
-        compute_seconds: matrix products and memory-bound operations, recomputation included.
-        tensor_seconds: tensor-parallel collectives.
-        pipeline_seconds: sending activations between stages.
-        bubble_seconds: waiting for the pipeline to fill and drain.
-        data_seconds: reducing gradients and gathering weights over replicas.
-        optimizer_seconds: the update, bound by memory bandwidth.
-    """
-
-    compute_seconds: float
-    tensor_seconds: float
-    pipeline_seconds: float
-    bubble_seconds: float
-    data_seconds: float
-    optimizer_seconds: float
+    compute_seconds: Floats
+    tensor_seconds: Floats
+    pipeline_seconds: Floats
+    bubble_seconds: Floats
+    data_seconds: Floats
+    optimizer_seconds: Floats
+    jitter_seconds: Floats
 
     @property
-    def total_seconds(self) -> float:
+    def total_seconds(self) -> Floats:
         return (
             self.compute_seconds
             + self.tensor_seconds
@@ -41,92 +36,140 @@ class StepTime(Frozen):
             + self.bubble_seconds
             + self.data_seconds
             + self.optimizer_seconds
+            + self.jitter_seconds
         )
 
 
-def step_time(experiment: Experiment) -> StepTime:
-    m, p = experiment.num_micro_batches, experiment.parallel.pipeline_parallel_size
-    compute = _micro_batch_compute_seconds(experiment)
-    tensor = _micro_batch_tensor_seconds(experiment)
-    pipeline = _micro_batch_pipeline_seconds(experiment)
-    return StepTime(
-        compute_seconds=m * compute,
-        tensor_seconds=m * tensor,
-        pipeline_seconds=m * pipeline,
-        bubble_seconds=(p - 1) * (compute + tensor + pipeline),
-        data_seconds=_data_seconds(experiment),
-        optimizer_seconds=_optimizer_seconds(experiment),
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Seconds of one micro-batch on a stage, apart: computation, tensor collectives, transfers, ZeRO-3's gathers."""
+
+    forward: Floats
+    input_gradient: Floats
+    weight_gradient: Floats
+    tensor_forward: Floats
+    tensor_backward: Floats
+    gathers_forward: Floats
+    gathers_backward: Floats
+
+
+def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> StepColumns:
+    m, p = plans.num_micro_batches, plans.pipeline_parallel_size
+    hop = _transfer_seconds(setting, plans, work)
+    passes = [_passes(setting, plans, work, group) for group in groups]
+    seconds = [
+        StageSeconds(
+            one.forward + one.tensor_forward + one.gathers_forward + hop,
+            one.input_gradient + one.tensor_backward + one.gathers_backward + hop,
+            one.weight_gradient,
+        )
+        for one in passes
+    ]
+    whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
+    compute = m * _at(pace, [one.forward + one.input_gradient + one.weight_gradient for one in passes])
+    tensor = m * _at(pace, [one.tensor_forward + one.tensor_backward for one in passes])
+    gathers = m * _at(pace, [one.gathers_forward + one.gathers_backward for one in passes])
+    transfers = m * (2.0 * hop)
+    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
+    reduced = _reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
+    update = _optimizer_seconds(setting, plans, work, groups[0])
+    step = compute + tensor + transfers + bubble + gathers + reduced + update
+    jitter = step * (setting.cluster.efficiency.jitter * _doublings(plans, setting.cluster.devices_per_node))
+    return StepColumns(compute, tensor, transfers, bubble, gathers + reduced, update, jitter)
+
+
+def _at(index: Integers, columns: list[Floats]) -> Floats:
+    """For each plan the entry of the column with its index."""
+    chosen = columns[0]
+    for number, column in enumerate(columns[1:], start=1):
+        chosen = np.where(index == number, column, chosen)
+    return chosen
+
+
+def _backward_and_forward(passes: _Passes) -> Floats:
+    """What can run beside the reduction of gradients and the gathering of weights."""
+    return passes.forward + passes.input_gradient + passes.weight_gradient
+
+
+def _passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> _Passes:
+    layer, layers = work.layer, group.layers
+    has_head = group.is_last * 1.0
+    embedding = group.is_first * work.embedding_seconds
+    forward = layers * layer.forward_seconds + has_head * work.head_forward_seconds + embedding
+    backward = layers * layer.input_gradient_seconds + has_head * work.head_input_gradient_seconds + embedding
+    weights = layers * layer.weight_gradient_seconds + has_head * work.head_weight_gradient_seconds
+    gathered, reduced = _sharded_seconds(setting, plans, work, group, forward, backward + weights)
+    return _Passes(
+        forward=forward,
+        input_gradient=backward,
+        weight_gradient=weights,
+        tensor_forward=layers * layer.tensor_forward_seconds + has_head * work.head_tensor_seconds,
+        tensor_backward=layers * layer.tensor_backward_seconds,
+        gathers_forward=gathered,
+        gathers_backward=reduced,
     )
 
 
-def _micro_batch_compute_seconds(experiment: Experiment) -> float:
-    """Forward, backward and recomputation of one micro-batch on the last stage, which also holds the output head."""
-    model, parallel, device = experiment.model, experiment.parallel, experiment.cluster.device
-    b, layers = experiment.batch.micro_batch_size, model.num_layers // parallel.pipeline_parallel_size
-    repeated = {
-        "none": 0,
-        "selective": attention_core_forward_flops(model, b),
-        "full": layer_forward_flops(model, b),
-    }[parallel.recompute]
-    passes = 1 + BACKWARD_TO_FORWARD
-    flops = layers * (passes * layer_forward_flops(model, b) + repeated) + passes * head_forward_flops(model, b)
-    rate = experiment.peak_flops_per_second * device.matmul_efficiency
-    traffic = layers * layer_activation_bytes(experiment, "none") * ACTIVATION_PASSES
-    forwards = passes + (parallel.recompute == "full")
-    memory_bound = traffic * forwards / passes / device.memory_bandwidth_bytes_per_second
-    return flops / parallel.tensor_parallel_size / rate + memory_bound
+def _transfer_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
+    """Each way between neighbouring stages, for all chunks of a micro-batch, as far as computation does not hide it."""
+    implementation, t = setting.implementation, plans.tensor_parallel_size
+    stride = t * plans.data_parallel_size  # ranks of one stage are consecutive
+    sent = work.held_hidden_bytes.astype(np.float64)
+    gathered: Floats | float = 0.0
+    if implementation.scattered_transfers:
+        sent = work.hidden_bytes / t
+        whole = work.hidden_bytes.astype(np.float64)
+        gathered = np.where(plans.sequence_parallel, 0.0, gather_seconds(setting, whole, t, np.ones_like(t)))
+    hop = (transfer_seconds(setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
+    return np.where(plans.pipeline_parallel_size > 1, plans.virtual_pipeline_size * hop, 0.0)
 
 
-def _all_reduce_seconds(num_bytes: float, num_ranks: int, link: LinkSpec) -> float:
-    """Ring all-reduce, alpha-beta: 2 (n-1)/n of the bytes, 2 (n-1) messages. Equal to reduce-scatter + all-gather."""
-    if num_ranks == 1:
-        return 0.0
-    steps = 2 * (num_ranks - 1)
-    return steps * (link.latency_seconds + num_bytes / num_ranks / link.bandwidth_bytes_per_second)
+def _sharded_seconds(
+    setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
+) -> tuple[Floats, Floats]:
+    """ZeRO-3 gathers weights for each pass, and reduces gradients after each backward. Source: arXiv 1910.02054."""
+    if not np.any(plans.zero_stage >= 3):
+        return np.zeros(len(plans)), np.zeros(len(plans))
+    d, t, overlap = plans.data_parallel_size, plans.tensor_parallel_size, setting.implementation.sharded_overlap
+    parameters = _parameters(setting, plans, work, group)
+    gathered = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
+    reduced = gathered + gather_seconds(setting, parameters * float(setting.implementation.reduced_bytes), d, t)
+    is_sharded = plans.zero_stage >= 3
+    shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
+    return np.where(is_sharded, shown[0], 0.0), np.where(is_sharded, shown[1], 0.0)
 
 
-def _activation_bytes(experiment: Experiment) -> int:
-    """The tensor that passes between layers, whole."""
-    model, b = experiment.model, experiment.batch.micro_batch_size
-    return b * model.seq_length * model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
+def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    return group_parameters(setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last)
 
 
-def _micro_batch_tensor_seconds(experiment: Experiment) -> float:
-    """Four all-reduces a layer (two forward, two backward), two more when the forward is repeated.
-
-    Source: arXiv 2104.04473, section 3.2.
+def _reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
+    """Gradients over the replicas of the first stage, whose backward is last: an all-reduce, or under ZeRO-1 and 2 a
+    reduce-scatter and a gather of the new weights; and a tied embedding over its two copies.
     """
-    parallel = experiment.parallel
-    link = experiment.cluster.link_spanning(parallel.tensor_parallel_size)
-    layers = experiment.model.num_layers // parallel.pipeline_parallel_size
-    reductions = layers * (4 + 2 * (parallel.recompute == "full"))
-    return reductions * _all_reduce_seconds(_activation_bytes(experiment), parallel.tensor_parallel_size, link)
+    implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
+    parameters = _parameters(setting, plans, work, group).astype(np.float64)
+    scattered = gather_seconds(setting, parameters * implementation.reduced_bytes, d, t)
+    weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
+    comm = np.where(plans.zero_stage == 0, scattered + scattered, scattered + weights)
+    comm = np.where(plans.zero_stage >= 3, 0.0, comm)
+    shown = comm - implementation.data_overlap * np.minimum(comm, hiding)
+    if not setting.model.tied_embeddings:
+        return shown
+    pair = np.full_like(d, 2)
+    copies = work.token_embedding_parameters * float(implementation.reduced_bytes)
+    tied = all_reduce_seconds(setting, copies, pair, (plans.pipeline_parallel_size - 1) * t * d + 1)
+    return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 
 
-def _micro_batch_pipeline_seconds(experiment: Experiment) -> float:
-    """One activation forward and its gradient backward; every tensor-parallel rank sends its own copy or shard."""
-    parallel = experiment.parallel
-    if parallel.pipeline_parallel_size == 1:
-        return 0.0
-    stride = parallel.world_size // parallel.pipeline_parallel_size  # ranks of one stage are consecutive
-    link = experiment.cluster.link_spanning(2 * stride)
-    sent = _activation_bytes(experiment) / (parallel.tensor_parallel_size if parallel.sequence_parallel else 1)
-    return 2 * (link.latency_seconds + sent / link.bandwidth_bytes_per_second)
+def _optimizer_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
+    """The update of what a rank of the first stage owns, bound by memory bandwidth."""
+    shards = np.where(plans.zero_stage >= 1, plans.data_parallel_size, 1)
+    owned = _parameters(setting, plans, work, group) / shards
+    return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
 
 
-def _data_seconds(experiment: Experiment) -> float:
-    """Gradients reduced in fp32 over the replicas; ZeRO-1 reduces to shards and gathers weights instead."""
-    parallel = experiment.parallel
-    link = experiment.cluster.link_spanning(parallel.tensor_parallel_size * experiment.data_parallel_size)
-    gradients = stage_parameters(experiment, 0) * FLOAT32_BYTES
-    whole = _all_reduce_seconds(gradients, experiment.data_parallel_size, link)
-    if parallel.zero_stage == 0:
-        return whole
-    weights_to_gradients = DTYPE_BYTES[experiment.precision.dtype] / FLOAT32_BYTES
-    return whole / 2 * (1 + weights_to_gradients)
-
-
-def _optimizer_seconds(experiment: Experiment) -> float:
-    shards = experiment.data_parallel_size if experiment.parallel.zero_stage >= 1 else 1
-    traffic = stage_parameters(experiment, 0) / shards * OPTIMIZER_BYTES_PER_PARAMETER
-    return traffic / experiment.cluster.device.memory_bandwidth_bytes_per_second
+def _doublings(plans: Plans, devices_per_node: int) -> Floats:
+    """How often the nodes of the smallest job were doubled; one logarithm for each different size."""
+    sizes, index = np.unique(plans.world_size, return_inverse=True)
+    return np.array([log2(max(1.0, size / devices_per_node)) for size in sizes.tolist()])[index]

@@ -18,8 +18,9 @@ from conf.load import load, options
 from conf.schema import ModelSpec, Recompute
 from tests.train_core.costs.llama import Llama
 from train_core.costs import hardware_flops, model_flops, num_parameters
-from train_core.costs.memory import layer_activation_bytes
+from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.parameters import stage_parameters
+from train_core.costs.work import work_of
 from train_core.mesh import Layout, build_mesh
 from train_core.model import GPT
 from train_core.parallelize import Stage, apply_recompute, parallelize
@@ -153,4 +154,4 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
         f"parallel.recompute={recompute}",
         f"batch.micro_batch_size={micro_batch}",
     )
-    assert kept_bytes(experiment) == layer_activation_bytes(experiment, recompute)
+    assert kept_bytes(experiment) == work_of(setting_of(experiment), plan_of(experiment)).layer.kept_bytes[0]

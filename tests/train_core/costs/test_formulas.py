@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from conf.experiment import Experiment
 from conf.load import load
 from conf.schema import ModelSpec
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
-from train_core.costs.memory import micro_batches_in_flight
+from train_core.costs.estimate import plan_of
+from train_core.costs.memory import chunks_in_flight
 from train_core.costs.parameters import stage_parameters
 
 PUBLISHED_PARAMETERS = {"gpt-22b": 22e9, "gpt-175b": 175e9, "gpt-1t": 1000e9, "gpt-1.4b": 1.4e9}
@@ -68,7 +70,7 @@ def test_the_authors_parameters_per_rank() -> None:
 
 
 def test_a_stage_holds_fewer_micro_batches_the_later_it_is() -> None:
-    assert [micro_batches_in_flight(frontier(), stage) for stage in (0, 1, 15)] == [16, 15, 1]
+    assert [chunks_in_flight(plan_of(frontier()), np.array([stage]))[0] for stage in (0, 1, 15)] == [16, 15, 1]
 
 
 def test_more_recomputation_keeps_less() -> None:

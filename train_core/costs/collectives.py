@@ -1,0 +1,54 @@
+"""Seconds of collectives and transfers on the link tiers that a group of ranks really crosses: alpha-beta.
+
+A group is `num_ranks` ranks, `stride` apart in the order of devices. Its ring passes through a tier once for every
+block of the tier below, and the members inside that lower block bring their ports along, so that a ring over nodes
+runs at (members in a node) x (bandwidth of a device's port). Source: the multi-ring construction of NCCL and RCCL.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from train_core.costs.setting import Floats, Integers, Setting
+
+
+def _members(extent: int, num_ranks: Integers, stride: Integers) -> Integers:
+    """How many of the group are in one block of `extent` devices."""
+    return np.minimum(num_ranks, np.maximum(1, extent // stride))
+
+
+def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Floats, Floats]:
+    """Bytes per second of the slowest tier on the way, and seconds of latency of one pass around.
+
+    The widest tier spans whatever is wider than the tiers listed.
+    """
+    slowest = np.full(num_ranks.shape, np.inf)
+    latency = np.zeros(num_ranks.shape)
+    inside = np.ones_like(num_ranks)
+    widest = setting.cluster.links[-1]
+    for link in setting.cluster.links:
+        members = num_ranks if link is widest else _members(link.num_devices, num_ranks, stride)
+        crosses = members > inside
+        ports = inside if setting.implementation.rings_use_all_ports else np.ones_like(inside)
+        bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports
+        slowest = np.where(crosses, np.minimum(slowest, bandwidth), slowest)
+        latency = latency + np.where(crosses, link.latency_seconds, 0.0) * (members // inside - 1)
+        inside = members
+    return slowest, latency
+
+
+def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
+    """An all-gather or a reduce-scatter of `num_bytes` in all: (n-1)/n of them pass every rank."""
+    bandwidth, latency = ring(setting, num_ranks, stride)
+    return latency + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
+
+
+def all_reduce_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
+    """A reduce-scatter and an all-gather."""
+    return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride)
+
+
+def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:
+    """From one device to the one `stride` further, while all others of the block do the same."""
+    bandwidth, latency = ring(setting, np.full_like(stride, 2), stride)
+    return latency + num_bytes / bandwidth

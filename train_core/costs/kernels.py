@@ -1,0 +1,69 @@
+"""Seconds of one kernel on one device: matrix products through a roofline with tiles, and memory-bound operations."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from train_core.costs.setting import Floats, Integers, Setting
+
+Number: TypeAlias = Floats | Integers | float | int
+
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.7))
+"""Rows and columns of the output tile that one multiprocessor computes, and its rate relative to the largest.
+
+Source: tile sizes of cuBLAS and CUTLASS as listed in NVIDIA's matrix multiplication guide; the rates are the ratio of
+arithmetic to loads, capped. The library is taken to choose the best.
+"""
+ALIGNMENTS = ((64, 1.0), (32, 0.97), (16, 0.92), (8, 0.8), (4, 0.5), (2, 0.35), (1, 0.25))
+"""A row length that only this power of two divides, and the rate that tensor cores keep. Source: shape of figure
+"Tensor Core alignment" in NVIDIA's matrix multiplication guide and of arXiv 2401.14489; values are rounded."""
+PROLOGUE = 128
+"""Inner elements by which a tile's pipeline fills and drains: a product of depth k runs at k / (k + PROLOGUE)."""
+
+
+def matmul_seconds(setting: Setting, rows: Number, columns: Number, depth: Number, count: Number = 1) -> Floats:
+    """`count` independent products (rows, depth) x (depth, columns), launched as one kernel."""
+    device, efficiency = setting.cluster.device, setting.cluster.efficiency
+    m, n, k, c = (np.asarray(size, dtype=np.float64) for size in (rows, columns, depth, count))
+    rate = setting.peak_flops_per_second * efficiency.matmul
+    computed = 2.0 * m * n * k * c if device.kind == "cpu" else _padded_flops(device.num_multiprocessors, m, n, k, c)
+    moved = (m * k + k * n + m * n) * c * setting.dtype_bytes
+    return np.maximum(computed / rate, _memory_seconds(setting, moved)) + efficiency.kernel_seconds
+
+
+def _padded_flops(num_multiprocessors: int, m: Floats, n: Floats, k: Floats, count: Floats) -> Floats:
+    """What the device works through: whole waves of whole tiles, at the best tile's rate."""
+    best = np.asarray(np.inf)
+    for tile_rows, tile_columns, rate in TILES:
+        tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * count
+        waves = np.ceil(tiles / num_multiprocessors)
+        best = np.minimum(best, waves * (num_multiprocessors * tile_rows * tile_columns / rate))
+    return 2.0 * best * (k + PROLOGUE) / np.minimum(alignment_rate(n), alignment_rate(k))
+
+
+def alignment_rate(length: Floats) -> Floats:
+    """Share of the rate that is left when rows of this length do not start at whole cache lines."""
+    rate = np.full(np.shape(length), ALIGNMENTS[-1][1])
+    for divisor, kept in reversed(ALIGNMENTS):
+        rate = np.where(np.mod(length, divisor) == 0, kept, rate)
+    return rate
+
+
+def _memory_seconds(setting: Setting, num_bytes: Floats) -> Floats:
+    device = setting.cluster.device
+    return num_bytes / (device.memory_bandwidth_bytes_per_second * setting.cluster.efficiency.memory)
+
+
+def memory_bound_seconds(setting: Setting, num_bytes: Number, num_kernels: int = 1) -> Floats:
+    """Kernels that read and write `num_bytes` in all."""
+    moved = _memory_seconds(setting, np.asarray(num_bytes, dtype=np.float64))
+    return moved + num_kernels * setting.cluster.efficiency.kernel_seconds
+
+
+def attention_seconds(setting: Setting, num_flops: Number) -> Floats:
+    """A fused attention kernel, at its own share of the peak."""
+    efficiency = setting.cluster.efficiency
+    rate = setting.peak_flops_per_second * efficiency.attention
+    return np.asarray(num_flops, dtype=np.float64) / rate + efficiency.kernel_seconds

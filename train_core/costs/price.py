@@ -1,0 +1,63 @@
+"""Price many plans of one setting at once: the vectorised heart of `estimate` and of the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from train_core.costs.memory import GroupMemory, group_memory
+from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.stages import StageGroup, spread_stages
+from train_core.costs.step_time import StepColumns, step_columns
+from train_core.costs.work import Work, work_of
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Columns, (n,).
+
+    Attributes:
+        step: where the seconds of a step go.
+        step_seconds: their sum.
+        peak_memory_bytes: of the stage that needs most.
+        worst_stage: its index; the first of equals.
+    """
+
+    step: StepColumns
+    step_seconds: Floats
+    peak_memory_bytes: Integers
+    worst_stage: Integers
+
+
+def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None) -> Prices:
+    """What one step of each plan costs.
+
+    Args:
+        groups: the stages, where they are not spread as `plans` says.
+    """
+    groups = spread_stages(plans, setting.model.num_layers) if groups is None else groups
+    work = work_of(setting, plans)
+    peak, worst = _peak_memory(setting, plans, work, groups)
+    step = step_columns(setting, plans, work, groups)
+    return Prices(step, step.total_seconds, peak, worst)
+
+
+def peak_memory(setting: Setting, plans: Plans) -> tuple[Integers, Integers]:
+    """Bytes of the worst stage and its index, without the time: what a search filters by first."""
+    return _peak_memory(setting, plans, work_of(setting, plans), spread_stages(plans, setting.model.num_layers))
+
+
+def memories(setting: Setting, plans: Plans, groups: list[StageGroup]) -> list[GroupMemory]:
+    """Memory of the first stage of every group."""
+    work = work_of(setting, plans)
+    return [group_memory(setting, plans, work, group) for group in groups]
+
+
+def _peak_memory(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[Integers, Integers]:
+    peak, worst = np.zeros(len(plans), dtype=np.int64), np.zeros(len(plans), dtype=np.int64)
+    for group in groups:
+        total = np.where(group.count > 0, group_memory(setting, plans, work, group).total_bytes, 0)
+        fuller = total > peak
+        peak, worst = np.where(fuller, total, peak), np.where(fuller, group.start, worst)
+    return peak, worst

@@ -1,0 +1,76 @@
+"""What all plans of one search share, and the columns in which plans are priced together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conf.schema import ClusterSpec, Dtype, ModelSpec, Recompute, Schedule
+from train_core.costs.implementation import Implementation
+
+Integers: TypeAlias = NDArray[np.integer[Any]]
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Booleans: TypeAlias = NDArray[np.bool_]
+
+DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+FLOAT32_BYTES = 4
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A model on a cluster's devices in one precision, trained by one implementation."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    dtype: Dtype
+    implementation: Implementation
+
+    @property
+    def dtype_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def peak_flops_per_second(self) -> float:
+        return self.cluster.device.peak_flops_per_second[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Plans in columns: every array has one entry for each of n plans, (n,). Nothing is checked here.
+
+    Attributes:
+        recompute: index into RECOMPUTES.
+        schedule: index into SCHEDULES.
+        first_stage_layers: layers of the first stage; the stages between first and last share the rest evenly, the
+            earlier ones taking one more where it does not divide.
+        last_stage_layers: layers of the last stage; with one stage it equals first_stage_layers.
+    """
+
+    tensor_parallel_size: Integers
+    pipeline_parallel_size: Integers
+    virtual_pipeline_size: Integers
+    data_parallel_size: Integers
+    micro_batch_size: Integers
+    num_micro_batches: Integers
+    sequence_parallel: Booleans
+    zero_stage: Integers
+    recompute: Integers
+    schedule: Integers
+    first_stage_layers: Integers
+    last_stage_layers: Integers
+
+    def __len__(self) -> int:
+        return len(self.tensor_parallel_size)
+
+    @property
+    def world_size(self) -> Integers:
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    def rows(self, selection: Integers | Booleans | slice) -> Plans:
+        """The selected plans, in that order."""
+        return replace(self, **{field.name: getattr(self, field.name)[selection] for field in fields(self)})

@@ -1,0 +1,69 @@
+"""Pipeline stages that do the same work, grouped: what the pipeline's length costs is then counted, not repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from train_core.costs.setting import Booleans, Integers, Plans
+
+
+@dataclass(frozen=True, slots=True)
+class StageGroup:
+    """Consecutive equal stages, in columns, (n,). An empty group has count 0.
+
+    Attributes:
+        count: how many stages.
+        start: index of the first of them.
+        layers: transformer layers of each.
+        is_first: it is the stage that embeds tokens (then count is 1).
+        is_last: it is the stage that holds the output head (then count is 1).
+    """
+
+    count: Integers
+    start: Integers
+    layers: Integers
+    is_first: Booleans
+    is_last: Booleans
+
+    def rows(self, selection: Integers | slice) -> StageGroup:
+        """The entries at `selection`, in that order."""
+        return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
+
+    def stages(self) -> list[StageGroup]:
+        """The group's stages one by one; n must be 1."""
+        alone = np.ones_like(self.count)
+        return [
+            StageGroup(alone, self.start + offset, self.layers, self.is_first, self.is_last)
+            for offset in range(int(self.count[0]))
+        ]
+
+
+def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
+    """First stage, inner stages with one layer more, inner stages, last stage: four groups for any number of plans."""
+    p, first, last = plans.pipeline_parallel_size, plans.first_stage_layers, plans.last_stage_layers
+    inner = np.maximum(p - 2, 0)
+    rest = np.where(p > 2, num_layers - first - last, 0)
+    base, more = rest // np.maximum(inner, 1), rest % np.maximum(inner, 1)
+    one, none, several = np.ones_like(p), np.zeros(p.shape, dtype=bool), p > 1
+    return [
+        StageGroup(one, np.zeros_like(p), first, ~none, ~several),
+        StageGroup(more, one, base + 1, none, none),
+        StageGroup(inner - more, 1 + more, base, none, none),
+        StageGroup(several.astype(np.int64), p - 1, last, none, several),
+    ]
+
+
+def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
+    """Groups of one plan whose layers are listed, first stage to last; n is 1."""
+    p = len(layers_per_stage)
+    inner = [(layers, len(list(run))) for layers, run in groupby(layers_per_stage[1:-1])]
+    runs = [(layers_per_stage[0], 1), *inner, *([(layers_per_stage[-1], 1)] if p > 1 else [])]
+    groups, start = [], 0
+    for layers, count in runs:
+        is_first, is_last = np.array([start == 0]), np.array([start == p - 1])
+        groups.append(StageGroup(np.array([count]), np.array([start]), np.array([layers]), is_first, is_last))
+        start += count
+    return groups

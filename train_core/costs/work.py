@@ -1,0 +1,97 @@
+"""What the stages of many plans share: costs of a layer, of the embedding and of the head, priced once per shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from train_core.costs.kernels import memory_bound_seconds
+from train_core.costs.layer import LayerCosts, Shard, head_costs, layer_costs
+from train_core.costs.parameters import (
+    embedding_parameters,
+    final_norm_parameters,
+    layer_parameters,
+    token_embedding_parameters,
+)
+from train_core.costs.setting import RECOMPUTES, Booleans, Floats, Integers, Plans, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Columns, (n,), of one rank.
+
+    Attributes:
+        hidden_bytes: the activation that passes from layer to layer, whole.
+        held_hidden_bytes: what one rank holds of it.
+    """
+
+    layer: LayerCosts
+    layer_parameters: Integers
+    embedding_parameters: Integers
+    token_embedding_parameters: Integers
+    head_forward_seconds: Floats
+    head_input_gradient_seconds: Floats
+    head_weight_gradient_seconds: Floats
+    head_tensor_seconds: Floats
+    embedding_seconds: Floats
+    logits_bytes: Integers
+    hidden_bytes: Integers
+    held_hidden_bytes: Integers
+
+    def rows(self, selection: Integers) -> Work:
+        """The entries at `selection`, in that order."""
+        columns = {name: getattr(self, name) for name in self.__slots__ if name != "layer"}
+        return Work(layer=self.layer.rows(selection), **{name: column[selection] for name, column in columns.items()})
+
+
+def work_of(setting: Setting, plans: Plans) -> Work:
+    """What each plan's ranks do. Plans of one shard share one computation."""
+    shards, index = _distinct(plans)
+    return _price(setting, shards).rows(index)
+
+
+def _distinct(plans: Plans) -> tuple[Shard, Integers]:
+    """The different shards among the plans, and for each plan the index of its own."""
+    bound = int(plans.micro_batch_size.max()) + 1
+    flags = plans.sequence_parallel * len(RECOMPUTES) + plans.recompute
+    keys = (plans.tensor_parallel_size * bound + plans.micro_batch_size) * (2 * len(RECOMPUTES)) + flags
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    shard = Shard(
+        tensor_parallel_size=plans.tensor_parallel_size[first],
+        micro_batch_size=plans.micro_batch_size[first],
+        sequence_parallel=plans.sequence_parallel[first],
+        recompute=plans.recompute[first],
+    )
+    return shard, index
+
+
+def _price(setting: Setting, shard: Shard) -> Work:
+    model, t = setting.model, shard.tensor_parallel_size
+    hidden = shard.micro_batch_size * model.seq_length * model.hidden_size * setting.dtype_bytes
+    forward, input_gradient, weight_gradient, reduced, logits = head_costs(setting, shard)
+    return Work(
+        layer=layer_costs(setting, shard),
+        layer_parameters=layer_parameters(model, t),
+        embedding_parameters=embedding_parameters(model, t),
+        token_embedding_parameters=token_embedding_parameters(model, t),
+        head_forward_seconds=forward,
+        head_input_gradient_seconds=input_gradient,
+        head_weight_gradient_seconds=weight_gradient,
+        head_tensor_seconds=reduced,
+        embedding_seconds=memory_bound_seconds(setting, 3 * hidden, 2),
+        logits_bytes=logits,
+        hidden_bytes=hidden,
+        held_hidden_bytes=np.where(shard.sequence_parallel, hidden // t, hidden),
+    )
+
+
+def group_parameters(
+    setting: Setting, work: Work, num_stages: Integers, layers: Integers, is_first: Booleans, is_last: Booleans
+) -> Integers:
+    """Parameters of one rank of a stage; the last stage holds its own copy of a tied token embedding."""
+    embedding = np.where(is_first, work.embedding_parameters, 0)
+    has_head = is_last & (num_stages > 1) if setting.model.tied_embeddings else is_last
+    head = np.where(has_head, work.token_embedding_parameters, 0)
+    norm = np.where(is_last, final_norm_parameters(setting.model), 0)
+    return layers * work.layer_parameters + embedding + head + norm
