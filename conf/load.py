@@ -42,15 +42,33 @@ def compose_tree(overrides: Sequence[str] = ()) -> Tree:
     Raises:
         ConfigError: an override names an unknown group, option or key, or a file is not valid YAML.
     """
+    tree = _composed("config", overrides)
+    for group in ("cluster", "model"):
+        _require_own_name(group, tree, overrides)
+    return tree
+
+
+def load_cluster(name: str) -> ClusterSpec:
+    """One file of conf/cluster alone: composing it takes half the time of the whole configuration.
+
+    Raises:
+        ConfigError: there is no such file, or its content is wrong; names the dotted key, its value and the remedy.
+    """
+    if name not in options("cluster"):
+        raise ConfigError("cluster", name, "is not an option of this group", _nearest(name, options("cluster")))
+    tree = _composed(f"cluster/{name}", ())
+    _require_own_name("cluster", tree, [f"cluster={name}"])
+    return checked(ClusterSpec, tree["cluster"], "cluster.")
+
+
+def _composed(root: str, overrides: Sequence[str]) -> Tree:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-            composed = compose("config", overrides=[_grouped(override) for override in overrides])
+            composed = compose(root, overrides=[_grouped(override) for override in overrides])
         tree: Tree = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _explained(error, overrides) from None
-    for group in ("cluster", "model"):
-        _require_own_name(group, tree, overrides)
     return tree
 
 

@@ -21,6 +21,7 @@ from rich.markup import escape
 from conf.errors import TrisweepError, UsageError
 from conf.load import compose_tree, load, options
 from conf.units import GIBIBYTE
+from launcher import estimate_command
 from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
 from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -38,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
 )
+app.command()(estimate_command.estimate)
 console = Console(highlight=False, soft_wrap=False)
 
 

@@ -13,8 +13,7 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment
 from conf.load import options
 from conf.schema import BatchPlan, ClusterSpec, Dtype, Family, ModelSpec, ParallelPlan, PrecisionPlan, Recompute
-from conf.settings import Settings
-from sweeps.known_clusters import clusters_by_gpu, known_gpus, settings_on
+from sweeps.known_clusters import cluster_named, clusters_by_gpu, default_settings, known_gpus
 from sweeps.row_cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from train_core.costs import IMPLEMENTATIONS, Implementation
 
@@ -111,16 +110,15 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
 
 
 def _configuration_of(row: Row, implementation: str | None) -> Configuration:
-    settings = _settings_of(row)
-    parallel = _parallel_of(row)
+    cluster, parallel, defaults = _cluster_of(row), _parallel_of(row), default_settings()
     experiment = Experiment(
         model=_model_of(row, parallel.tensor_parallel_size),
-        cluster=_widened(settings.cluster, parallel.world_size),
+        cluster=_widened(cluster, parallel.world_size),
         parallel=parallel,
         batch=_batch_of(row),
-        precision=_precision_of(row, settings.cluster),
-        data=settings.data,
-        training=settings.training,
+        precision=_precision_of(row, cluster),
+        data=defaults.data,
+        training=defaults.training,
     )
     stage = index_of(row, "stage")
     if stage is not None and stage >= parallel.pipeline_parallel_size:
@@ -136,7 +134,7 @@ def _require_one(row: Row, column: str) -> None:
         raise ConfigError(column, size, f"{names[column]} is not modelled", "Only rows of 1 can be priced.")
 
 
-def _settings_of(row: Row) -> Settings:
+def _cluster_of(row: Row) -> ClusterSpec:
     """The cluster that the row names, else the one that claims its device."""
     cluster, gpu = text_of(row, "cluster"), text_of(row, "gpu")
     if cluster and cluster not in options("cluster"):
@@ -144,18 +142,18 @@ def _settings_of(row: Row) -> Settings:
     if not gpu and not cluster:
         raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_shown_gpus()}.")
     if not gpu:
-        return settings_on(cluster)
+        return cluster_named(cluster)
     claimed_by = clusters_by_gpu().get(gpu.lower())
     if not claimed_by:
         raise ConfigError("gpu", gpu, "is not the device of a known cluster", f"Known: {_shown_gpus()}.")
     if not cluster and len(claimed_by) > 1:
         remedy = f"Name one of {', '.join(claimed_by)} in the column cluster."
         raise ConfigError("gpu", gpu, "is claimed by more than one cluster", remedy)
-    settings = settings_on(cluster or claimed_by[0])
-    if settings.cluster.device.name not in {settings_on(claim).cluster.device.name for claim in claimed_by}:
-        problem = f"is not the device of cluster = {cluster}, which has {settings.cluster.device.name}"
+    chosen = cluster_named(cluster or claimed_by[0])
+    if chosen.device.name not in {cluster_named(claim).device.name for claim in claimed_by}:
+        problem = f"is not the device of cluster = {cluster}, which has {chosen.device.name}"
         raise ConfigError("gpu", gpu, problem, "Correct one of the two, or leave gpu empty.")
-    return settings
+    return chosen
 
 
 def _shown_gpus() -> str:

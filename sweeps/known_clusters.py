@@ -7,14 +7,21 @@ from functools import cache
 import yaml
 
 from conf.errors import ConfigError
-from conf.load import CONF_DIR, load, options
+from conf.load import CONF_DIR, load, load_cluster, options
+from conf.schema import ClusterSpec
 from conf.settings import Settings
 
 
 @cache
-def settings_on(cluster: str) -> Settings:
-    """The default settings on a cluster of conf/cluster. Composing costs about 100 ms, so tables share the value."""
-    return load([f"cluster={cluster}", "data=synthetic"])
+def cluster_named(name: str) -> ClusterSpec:
+    """A cluster of conf/cluster, composed once."""
+    return load_cluster(name)
+
+
+@cache
+def default_settings() -> Settings:
+    """What the configuration says where nobody chooses; a price takes only data and training from it."""
+    return load(["data=synthetic"])
 
 
 @cache

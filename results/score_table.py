@@ -1,0 +1,69 @@
+"""Scores as a table for a terminal: one line for each source and table, and one for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from results.score import Comparison, Score, score
+from results.units import ABSENT
+from sweeps.row_cells import text_of
+
+COLUMNS = ("n", "step %", "constant %", "rank corr.", "worst row", "memory %", "fits right")
+LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
+
+
+def score_table(comparisons: Sequence[Comparison]) -> Table:
+    """Errors of predictions against the measurements of the rows, by source and table, and in all."""
+    table = Table(
+        title="Predicted against measured",
+        caption="step %, memory %: mean of absolute errors. constant %: the step error of the one rate per device that"
+        " suits these rows best. rank corr.: Spearman's, of steps per second. worst row: GPUs tp pp micro-batch batch.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+    )
+    table.caption_justify = "left"
+    table.add_column("table", overflow="fold")
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
+    groups = _by_table(comparisons)
+    for name, members in groups.items():
+        table.add_row(escape(name), *_cells(score(members)))
+    if len(groups) > 1:
+        table.add_row("in all", *_cells(score(comparisons)))
+    return table
+
+
+def _by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    groups: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        parts = [text_of(one.row, column) for column in ("source", "table")]
+        groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(one)
+    return groups
+
+
+def _cells(found: Score) -> tuple[str, ...]:
+    return (
+        str(found.num_steps),
+        _percent(found.step_error),
+        _percent(found.constant_error),
+        ABSENT if found.rank_correlation is None else f"{found.rank_correlation:.2f}",
+        _worst(found.worst),
+        ABSENT if found.memory_error is None else f"{_percent(found.memory_error)} of {found.num_memories}",
+        ABSENT if found.fits_right is None else f"{_percent(found.fits_right)} % of {found.num_fits}",
+    )
+
+
+def _worst(one: Comparison | None) -> str:
+    if one is None or one.step_error is None:
+        return ABSENT
+    layout = " ".join(text_of(one.row, column).removesuffix(".0") for column in LAYOUT_COLUMNS)
+    return f"{100 * one.step_error:+.1f} %: " + escape(f"{text_of(one.row, 'model')} {layout}".strip())
+
+
+def _percent(share: float | None) -> str:
+    return ABSENT if share is None else f"{100 * share:.1f}"
