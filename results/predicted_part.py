@@ -66,10 +66,11 @@ def _subject(plan: Sequence[Trial]) -> str:
     if experiment is None:
         return ""
     cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
+    efficiency = cluster.efficiency
     return (
         f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"
-        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Matrix products are taken to reach"
-        f" {percent(cluster.device.matmul_efficiency)} % of the peak: {cluster.device.matmul_efficiency_source}."
+        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Large matrix products are taken to"
+        f" reach {percent(efficiency.matmul)} % of the peak. Constants of the prediction: {efficiency.source}."
     )
 
 

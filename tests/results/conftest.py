@@ -16,6 +16,7 @@ from conf.schema import (
     ClusterSpec,
     DataSpec,
     DeviceSpec,
+    EfficiencySpec,
     LinkSpec,
     ModelSpec,
     ParallelPlan,
@@ -32,21 +33,29 @@ CREATED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
 NUM_STEPS = 6
 PROXY = ModelSpec(
     name="made-up-proxy",
+    family="gpt",
     num_layers=4,
     hidden_size=64,
     ffn_hidden_size=256,
     num_attention_heads=4,
+    num_query_groups=4,
+    head_size=None,
+    gated_mlp=False,
+    tied_embeddings=True,
     vocab_size=256,
     seq_length=32,
 )
-FULL = ModelSpec(
-    name="made-up-175b",
-    num_layers=96,
-    hidden_size=12288,
-    ffn_hidden_size=49152,
-    num_attention_heads=96,
-    vocab_size=50688,
-    seq_length=2048,
+FULL = PROXY.model_copy(
+    update={
+        "name": "made-up-175b",
+        "num_layers": 96,
+        "hidden_size": 12288,
+        "ffn_hidden_size": 49152,
+        "num_attention_heads": 96,
+        "num_query_groups": 96,
+        "vocab_size": 50688,
+        "seq_length": 2048,
+    }
 )
 
 
@@ -58,18 +67,36 @@ def cluster(name: str = "made-up-cluster", num_nodes: int = 16, memory_bytes: in
         peak_source="made up",
         memory_bytes=memory_bytes,
         memory_bandwidth_bytes_per_second=1.6e12,
-        matmul_efficiency=0.6,
-        matmul_efficiency_source="made up",
-        reserved_memory_bytes=2**30,
+        memory_source="made up",
+        num_multiprocessors=100,
+        watts=400,
+        watts_source="made up",
+        price_per_hour=2.0,
+        price_source="made up",
+    )
+    efficiency = EfficiencySpec(
+        matmul=0.6, attention=0.5, memory=0.8, link=0.8, kernel_seconds=5e-6, jitter=0.0, source="made up"
     )
     link = LinkSpec(name="wire", num_devices=8 * num_nodes, bandwidth_bytes_per_second=2e10, latency_seconds=1e-5)
-    return ClusterSpec(name=name, num_nodes=num_nodes, devices_per_node=8, device=device, links=(link,))
+    return ClusterSpec(
+        name=name,
+        num_nodes=num_nodes,
+        devices_per_node=8,
+        gpu_names=(),
+        device=device,
+        efficiency=efficiency,
+        reserved_memory_bytes=2**30,
+        fragmentation=0.0,
+        reserved_memory_source="made up",
+        links=(link,),
+    )
 
 
 def experiment(**point: Any) -> Experiment:
     """The proxy on one device; keys of `point` are fields of the parallel plan, the batch, or `model`."""
     parallel = {"world_size": 1, "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "sequence_parallel": False}
     parallel |= {"zero_stage": 0, "recompute": "none", "tensor_parallel_across_nodes": False}
+    parallel |= {"virtual_pipeline_size": 1, "schedule": "1f1b", "layers_per_stage": None}
     batch = {"global_batch_size": 8, "micro_batch_size": 1}
     training = {"num_steps": NUM_STEPS, "num_warmup_steps": 2, "learning_rate": 1e-3, "min_learning_rate": 1e-4}
     training |= {"learning_rate_warmup_steps": 1, "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95}
