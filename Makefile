@@ -19,7 +19,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format ui slurm-up slurm-down clean
+.PHONY: help setup bench test check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -65,6 +65,9 @@ cancel-%: setup ## end what is queued or running
 
 ui: setup ## open the MLflow UI on loopback
 	@$(TRISWEEP) ui $(CHOICE) $(OPTIONS)
+
+bench: setup ## hold predictions against published rows, and write docs/validation.md
+	@$(BIN)/python -m benchmarks
 
 test: check ## check, then run every test, on a real Slurm too
 	$(BIN)/python -m pytest

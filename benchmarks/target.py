@@ -9,6 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+LINE_WIDTH = 160
+
 
 @dataclass(frozen=True)
 class Target:
@@ -63,12 +65,15 @@ def figure(what: str, seen: float | None, unit: str = "", remark: str = "") -> T
 
 
 def print_targets(targets: Sequence[Target]) -> None:
+    """One line for each target, wide where nobody sees a terminal's edge."""
+    console = Console(highlight=False)
+    console.width = console.width if console.is_terminal else LINE_WIDTH
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("what", "target", "seen", "verdict"):
         table.add_column(name, overflow="fold")
     for one in targets:
         table.add_row(one.what, one.target, one.seen, one.verdict, style="yellow" if one.met is False else "")
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def _shown(seen: float, unit: str, remark: str = "") -> str:

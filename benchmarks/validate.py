@@ -11,16 +11,24 @@ from collections.abc import Sequence
 
 from benchmarks.target import Target, print_targets
 from benchmarks.validation import sections
+from benchmarks.validation_page import PAGE, page
+from train_core.trial_folder import write_atomically
 
 
-def main() -> Sequence[Target]:
+def main() -> list[Target]:
     """The targets of every section; docs/validation.md is written anew."""
     found = sections()
+    write_atomically(PAGE, page(found))
     return [target for section in found for target in section.targets]
 
 
+def summary() -> list[Target]:
+    return [target for section in sections() for target in section.targets]
+
+
+def run(arguments: Sequence[str]) -> None:
+    print_targets(summary() if "--summary" in arguments else main())
+
+
 if __name__ == "__main__":
-    if "--summary" in sys.argv[1:]:
-        print_targets([target for section in sections() for target in section.targets])
-    else:
-        print_targets(main())
+    run(sys.argv[1:])

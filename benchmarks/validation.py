@@ -47,7 +47,7 @@ def sections() -> list[Section]:
         _bloom_memory(sets["bloom"]),
         _frontier_memory(sets["frontier-memory"]),
         _frontier_rates(sets["frontier-headline"]),
-        _frontier_scaling(row_sets(FRONTIER_SCALING, "curve")),
+        _frontier_scaling(sets["frontier-scaling"], row_sets(FRONTIER_SCALING, "curve")),
         _further_table(
             "Megatron-LM SC21, figures (read off plots by a third party)", "sc21-figures", sets["sc21-figures"]
         ),
@@ -137,7 +137,7 @@ def _frontier_rates(rows: RowSet) -> Section:
     )
 
 
-def _frontier_scaling(curves: Mapping[str, RowSet]) -> Section:
+def _frontier_scaling(published: RowSet, curves: Mapping[str, RowSet]) -> Section:
     return Section(
         "Frontier: scaling efficiency",
         "The abstract states efficiencies alone; devices and batches are assumptions (benchmarks/frontier_scaling.csv)."
@@ -146,7 +146,7 @@ def _frontier_scaling(curves: Mapping[str, RowSet]) -> Section:
             within(f"Frontier {name} scaling (assumed batch)", SCALING_PERCENT[name], 3, _efficiency(rows), PERCENT)
             for name, rows in curves.items()
         ),
-        tuple(row for rows in curves.values() for row in rows.priced),
+        tuple(row for rows in (*curves.values(), published) for row in rows.priced),
     )
 
 

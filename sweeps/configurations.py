@@ -15,13 +15,13 @@ from conf.load import options
 from conf.schema import BatchPlan, ClusterSpec, Dtype, Family, ModelSpec, ParallelPlan, PrecisionPlan, Recompute
 from sweeps.known_clusters import cluster_named, clusters_by_gpu, default_settings, known_gpus
 from sweeps.row_cells import Row, choice_of, count_of, flag_of, index_of, text_of
-from train_core.costs import IMPLEMENTATIONS, Implementation
-
-ZeroStage = Literal[0, 1, 2, 3]
+from train_core.costs import IMPLEMENTATIONS, Implementation, num_parameters
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
 USUAL_VOCABULARY = 51_200
+MOST_LAYERS = 10_000
+LARGEST_SIZE = 2**56  # elements or parameters; bytes of anything larger would not be exact
 VOCABULARY_MULTIPLE = 128
 PRECISIONS: dict[str, Dtype] = {
     "bf16": "bf16",
@@ -34,9 +34,7 @@ PRECISIONS: dict[str, Dtype] = {
     "float32": "fp32",
 }
 RECOMPUTATIONS: dict[str, Recompute] = {"none": "none", "no": "none", "selective": "selective", "full": "full"}
-ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
-    f"{stage}{point}": stage for stage in (0, 1, 2, 3) for point in ("", ".0")
-}
+ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {"0": 0, "1": 1, "2": 2, "3": 3}
 FLASH_ATTENTION = {
     "yes": True,
     "true": True,
@@ -75,6 +73,7 @@ COLUMN_OF_KEY = {
     "precision.dtype": "precision",
     "parallel.schedule": "vpp",
     "schedule=1f1b": "vpp=1",
+    ", and parallel.layers_per_stage=null": "",
     "tensor_parallel_size": "tp",
     "pipeline_parallel_size": "pp",
     "data_parallel_size": "dp",
@@ -120,6 +119,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
         data=defaults.data,
         training=defaults.training,
     )
+    _require_computable(experiment)
     stage = index_of(row, "stage")
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
@@ -193,7 +193,7 @@ def _model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
     return ModelSpec(
         name="row",
         family=family,
-        num_layers=count_of(row, "layers"),
+        num_layers=count_of(row, "layers", most=MOST_LAYERS),
         hidden_size=hidden,
         ffn_hidden_size=count_of(row, "ffn_hidden", default=4 * hidden),
         num_attention_heads=heads,
@@ -227,6 +227,19 @@ def _batch_of(row: Row) -> BatchPlan:
 def _precision_of(row: Row, cluster: ClusterSpec) -> PrecisionPlan:
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     return PrecisionPlan(dtype=choice_of(row, "precision", PRECISIONS, default=usual))
+
+
+def _require_computable(experiment: Experiment) -> None:
+    """A slip of the keyboard can describe sizes that 64-bit arithmetic turns into nonsense."""
+    model, tokens = experiment.model, experiment.batch.micro_batch_size * experiment.model.seq_length
+    widths = model.seq_length * model.num_attention_heads + model.hidden_size + model.ffn_hidden_size + model.vocab_size
+    if max(num_parameters(model), model.num_layers * tokens * widths) > LARGEST_SIZE:
+        problem = (
+            f"makes a model of {num_parameters(model) / 1e9:,.0f} billion parameters, or activations, beyond pricing"
+        )
+        raise ConfigError(
+            "model.hidden_size", model.hidden_size, problem, "Correct layers, hidden, seq or micro_batch."
+        )
 
 
 def _implementation_of(row: Row, parallel: ParallelPlan, given: str | None) -> Implementation:

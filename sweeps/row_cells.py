@@ -23,14 +23,14 @@ def text_of(row: Row, column: str) -> str:
     return (row.get(column) or "").strip()
 
 
-def count_of(row: Row, column: str, default: int | None = None) -> int:
+def count_of(row: Row, column: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
     """A whole number above zero, also where it is written `96.0`."""
     cell = text_of(row, column)
     if not cell and default is not None:
         return default
     value = _whole_number(row, column)
-    if value < 1:
-        raise ConfigError(column, cell, "is not above zero", "Give a count of 1 or more.")
+    if not 1 <= value <= most:
+        raise ConfigError(column, cell, "is out of range", f"Give a count from 1 to {most:,}.")
     return value
 
 

@@ -1,0 +1,121 @@
+"""The published rows, the report made of them, and the summary that `make bench` prints."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import benchmark_names
+from benchmarks.published_rows import PUBLISHED, RowSet, row_sets
+from benchmarks.target import at_least, at_most, figure, within
+from benchmarks.validation import Section, sections
+from benchmarks.validation_page import PAGE, page
+
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def validated() -> list[Section]:
+    return sections()
+
+
+@pytest.fixture(scope="module")
+def sets() -> dict[str, RowSet]:
+    return row_sets()
+
+
+def test_the_page_in_the_tree_is_what_the_model_says_today(validated: list[Section]) -> None:
+    """Words exactly, numbers to half a percent: the last digit may differ between machines."""
+    kept, today = PAGE.read_text(), page(validated)
+    assert NUMBER.sub("#", kept) == NUMBER.sub("#", today), "run `make bench` and commit docs/validation.md"
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (kept, today)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=5e-3, abs=0.11), "run `make bench`"
+
+
+def test_the_page_says_in_its_first_line_that_it_is_generated() -> None:
+    assert PAGE.read_text().splitlines()[0] == "<!-- Written by `python -m benchmarks.validate`; do not edit. -->"
+
+
+def test_every_row_of_the_table_is_on_the_page_or_counted_with_its_reason(validated: list[Section]) -> None:
+    with PUBLISHED.open(newline="") as file:
+        num_rows = len(list(csv.DictReader(file)))
+    shown = [row for section in validated for row in section.rows]
+    assert len(shown) == num_rows + 8  # and the points of four assumed scaling curves
+    for row in shown:
+        assert row.prediction or row.reason in page(validated)
+
+
+def test_recalled_rows_are_not_in_the_table_and_every_row_names_its_source() -> None:
+    with PUBLISHED.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["confirmed"] for row in rows} == {"yes", "partial"}
+    assert all(row["source"] and row["table"] and row["set"] for row in rows)
+
+
+def test_validation_sets_have_the_rows_of_their_sources(sets: dict[str, RowSet]) -> None:
+    sizes = {name: len(rows.priced) for name, rows in sets.items()}
+    assert (sizes["sc21-table-1"], sizes["sc21-table-2"], sizes["bloom"], sizes["frontier-memory"]) == (10, 12, 81, 16)
+    for name in ("sc21-table-1", "sc21-table-2", "bloom", "frontier-memory", "frontier-headline"):
+        assert [row.reason for row in sets[name].priced if row.prediction is None] == []
+
+
+def test_measured_steps_are_those_of_the_source(sets: dict[str, RowSet]) -> None:
+    """12,288 wide 145.6B at 148 TFLOPS per GPU: arXiv 2104.04473, table 1; BLOOM's seconds are printed as such."""
+    (row,) = [one for one in sets["sc21-table-1"].comparisons if one.row["model"] == "GPT-145.6B"]
+    flops = 96 * 2304 * 2048 * 80 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (16 * 80 * 12288))
+    assert row.step_seconds == pytest.approx(flops / 148e12 / 1536)
+    assert sets["bloom"].comparisons[0].step_seconds == 189.06
+
+
+def test_rows_of_a_sweep_are_those_of_one_section_of_the_source(sets: dict[str, RowSet]) -> None:
+    assert {name: len(rows) for name, rows in sets["bloom"].sweeps().items()}["GBS Variations"] == 24
+    assert set(sets["sc21-table-2"].sweeps()) == {"Table 2"}
+
+
+def test_layers_that_were_worked_out_agree_with_the_published_rate(sets: dict[str, RowSet]) -> None:
+    """The source's TFLOPS of that week are 8 x tokens x parameters / time, parameters = 12 L h^2 and a little."""
+    worked_out = [one for one in sets["bloom"].comparisons if one.row["hidden"] == "14400"]
+    assert len(worked_out) == 20
+    for one in worked_out:
+        row = {name: float(one.row[name]) for name in ("tflops_per_gpu", "iter_time_s", "num_gpus", "global_batch")}
+        flops = row["tflops_per_gpu"] * 1e12 * row["iter_time_s"] * row["num_gpus"]
+        layers = flops / (8 * 2048 * row["global_batch"]) / (12 * 14400**2)
+        assert layers == pytest.approx(float(one.row["layers"]), abs=0.05)
+
+
+def test_targets_say_whether_they_are_met_and_by_how_much_not() -> None:
+    assert at_most("error", 3, 2.5, " %").verdict == "met"
+    assert at_most("error", 3, 4.25, " %").verdict == "missed by 1.25 %"
+    assert at_least("rank", 0.9, 0.85).verdict == "missed by 0.05"
+    assert within("rate", 70, 3.5, 66.0).verdict == "missed by 0.50"
+    assert within("rate", 70, 3.5, 73.0).verdict == "met"
+    assert at_most("error", 3, None).verdict == "not computed"
+    assert figure("error", 4.0).verdict == "no target"
+
+
+def test_every_promise_of_accuracy_is_among_the_targets(validated: list[Section]) -> None:
+    targets = {target.what.split(":")[0]: target.target for section in validated for target in section.targets}
+    assert targets["SC21 table 1"] == "<= 3 %"
+    assert targets["SC21 table 2 and BLOOM"] == "<= 6 %"
+    assert targets["Frontier stages"] == "<= 2 %"
+    assert targets["Frontier 1T weak scaling (assumed batch)"] == "100 ± 3 %"
+    assert targets["Frontier 22B"] == "73.5 ± 3.68"
+
+
+def test_make_bench_finds_every_module_with_a_main() -> None:
+    assert "validate" in benchmark_names()
+    assert "target" not in benchmark_names()
+
+
+def test_an_unknown_benchmark_lists_those_known() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "no benchmark speed. Known: " in done.stderr

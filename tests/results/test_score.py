@@ -1,0 +1,199 @@
+"""Scores: what a row measured, how far predictions are from it, and what no model at all would score."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from conf.errors import ConfigError
+from conf.units import GIBIBYTE
+from results.score import (
+    Comparison,
+    comparison,
+    constant_error,
+    counts_model_flops,
+    measured_step_seconds,
+    rank_correlation,
+    score,
+)
+from results.score_table import score_table
+from sweeps.configuration_table import Record
+from sweeps.priced_rows import Prediction, PricedRow, price
+
+CELLS = {
+    "source": "A paper",
+    "table": "Table 1",
+    "layers": "40",
+    "hidden": "6144",
+    "heads": "48",
+    "seq": "2048",
+    "gpu": "A100-80GB-SXM",
+    "num_gpus": "256",
+    "tp": "8",
+    "pp": "1",
+    "micro_batch": "8",
+    "global_batch": "1024",
+    "recompute": "full",
+}
+
+
+def priced(**cells: str) -> PricedRow:
+    row = {**CELLS, **cells}
+    (found,) = price([Record(tuple(row), tuple(row.values()))])
+    return found
+
+
+def predicted(row: PricedRow) -> Prediction:
+    assert row.prediction is not None, row.reason
+    return row.prediction
+
+
+def compared(**cells: str) -> Comparison:
+    found = comparison(priced(**cells))
+    assert found is not None
+    return found
+
+
+def seconds_of(**cells: str) -> float | None:
+    row = priced(**cells)
+    return measured_step_seconds(row.record.row, predicted(row))
+
+
+def off_by(factor: float, **cells: str) -> Comparison:
+    """A row whose measured step is `factor` times the predicted one."""
+    seconds = predicted(priced(**cells)).estimate.step_seconds
+    return compared(iter_time_s=str(seconds * factor), **cells)
+
+
+def test_a_stated_time_goes_before_every_rate() -> None:
+    assert seconds_of(iter_time_s="9.5", tflops_per_gpu="1", hfu_pct="1", tokens_per_s="1") == 9.5
+
+
+def test_rates_count_hardware_flops_unless_the_row_says_otherwise() -> None:
+    """Published: 135 TFLOPS at 1,024 sequences of 2,048 tokens; the formula is arXiv 2104.04473, equation 3."""
+    flops = 96 * 1024 * 2048 * 40 * 6144**2 * (1 + 2048 / (6 * 6144) + 51200 / (16 * 40 * 6144))
+    assert seconds_of(tflops_per_gpu="135") == pytest.approx(flops / 256 / 135e12)
+
+
+def test_rates_count_model_flops_where_the_notes_say_so() -> None:
+    flops = 72 * 1024 * 2048 * 40 * 6144**2 * (1 + 2048 / (6 * 6144) + 51200 / (12 * 40 * 6144))
+    assert seconds_of(tflops_per_gpu="135", notes="model TFLOPs; grad accum 1") == pytest.approx(flops / 256 / 135e12)
+
+
+@pytest.mark.parametrize(
+    ("cells", "counts"),
+    [
+        ({"notes": "TFLOPs are hardware FLOPs incl. recompute", "mfu_pct": "40"}, False),
+        ({"notes": "model FLOPs"}, True),
+        ({"mfu_pct": "40"}, True),
+        ({"hfu_pct": "44"}, False),
+        ({"mfu_pct": "33", "hfu_pct": "44", "tflops_per_gpu": "137"}, False),
+        ({"mfu_pct": "44", "hfu_pct": "58", "tflops_per_gpu": "137"}, True),
+        ({}, False),
+    ],
+)
+def test_what_a_rate_counts_is_read_from_the_row(cells: dict[str, str], counts: bool) -> None:
+    assert counts_model_flops({**CELLS, **cells}, peak_flops_per_second=312e12) is counts
+
+
+def test_utilizations_and_token_rates_are_rates_too() -> None:
+    tokens = 1024 * 2048
+    assert seconds_of(hfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156"))
+    assert seconds_of(mfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156", notes="model FLOPs"))
+    assert seconds_of(tokens_per_s=str(tokens / 4)) == pytest.approx(4)
+
+
+def test_a_row_without_measurements_is_not_compared() -> None:
+    assert comparison(priced()) is None
+    assert comparison(priced(layers="", iter_time_s="5")) is None
+
+
+def test_a_measurement_that_is_no_number_names_its_column() -> None:
+    with pytest.raises(ConfigError, match="iter_time_s = 'fast': is not a number"):
+        comparison(priced(iter_time_s="fast"))
+
+
+def test_a_row_that_ran_out_of_memory_did_not_fit_and_has_no_time() -> None:
+    ran_out = compared(notes="OUT OF MEMORY (80 GB)", tflops_per_gpu="100")
+    assert (ran_out.fits, ran_out.step_seconds) == (False, None)
+    assert compared(iter_time_s="5").fits is True
+
+
+def test_allocated_memory_is_held_against_what_is_allocated() -> None:
+    whole, allocated = compared(memory_gib="40"), compared(memory_gib="40", notes="torch max allocated")
+    memory = predicted(priced())
+    assert whole.predicted_memory_bytes == memory.memory_bytes
+    assert allocated.predicted_memory_bytes == memory.allocated_bytes < memory.memory_bytes
+    assert whole.memory_error == pytest.approx(memory.memory_bytes / (40 * GIBIBYTE) - 1)
+
+
+def test_the_step_error_is_the_mean_of_absolute_errors_and_the_worst_row_is_named() -> None:
+    rows = [off_by(1.0), off_by(1 / 1.1), off_by(1 / 0.8)]
+    found = score(rows)
+    assert found.num_steps == 3
+    assert found.step_error == pytest.approx(0.1)
+    assert found.worst is rows[2]
+    assert rows[2].step_error == pytest.approx(-0.2)
+
+
+def test_fits_are_right_where_prediction_and_row_agree() -> None:
+    fitting, ran_out = compared(iter_time_s="5"), compared(notes="out of memory")
+    too_large = compared(micro_batch="1024", num_gpus="8", notes="out of memory", recompute="none")
+    found = score([fitting, ran_out, too_large])
+    assert (found.num_fits, found.fits_right) == (3, pytest.approx(2 / 3))
+
+
+def test_nothing_measured_scores_nothing() -> None:
+    found = score([])
+    assert (found.step_error, found.worst, found.rank_correlation, found.constant_error) == (None, None, None, None)
+    assert (found.memory_error, found.fits_right) == (None, None)
+
+
+def test_the_constant_is_the_best_single_rate() -> None:
+    assert constant_error([100.0, 100.0]) == 0.0
+    assert constant_error([100.0, 110.0, 121.0]) == pytest.approx((abs(100 / 110 - 1) + 121 / 110 - 1) / 3)
+    by_hand = min(sum(abs(rate / c - 1) for rate in (80, 90, 150)) / 3 for c in range(60, 200))
+    assert constant_error([80.0, 90.0, 150.0]) == pytest.approx(by_hand)
+
+
+def test_the_published_table_1_of_megatron_is_within_6_percent_of_a_constant() -> None:
+    """The rates of arXiv 2104.04473, table 1."""
+    assert constant_error([137, 138, 142, 135, 138, 140, 148, 155, 163, 163]) == pytest.approx(0.0585, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "correlation"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
+        ([1, 1, 2], [5, 6, 7], 0.8660254),
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_rank_correlation_is_spearmans(left: list[float], right: list[float], correlation: float | None) -> None:
+    found = rank_correlation(left, right)
+    assert found == (None if correlation is None else pytest.approx(correlation))
+
+
+def test_the_table_scores_every_source_table_and_all_rows() -> None:
+    rows = [off_by(1.0), off_by(1 / 1.1), off_by(2.0, table="Table 2")]
+    console = Console(width=160, force_terminal=False)
+    with console.capture() as captured:
+        console.print(score_table(rows))
+    lines = captured.get().splitlines()
+    (first,) = [line for line in lines if "A paper, Table 1" in line]
+    (second,) = [line for line in lines if "A paper, Table 2" in line]
+    assert " 2 " in first
+    assert " 5.0 " in first
+    assert "+10.0 %: 256 8 1 8 1024" in first
+    assert " 50.0 " in second
+    assert any(line.strip().startswith("in all") and " 3 " in line for line in lines)
+
+
+def test_one_table_needs_no_line_for_all() -> None:
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(score_table([off_by(1.0)]))
+    assert "in all" not in captured.get()

@@ -1,0 +1,229 @@
+"""Rows of a table of configurations: what they mean, what they leave to the usual, and why some cannot be priced."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.load import load_cluster, options
+from sweeps.configurations import Configuration, configuration_of
+from sweeps.known_clusters import clusters_by_gpu, known_gpus
+from train_core.costs import IMPLEMENTATIONS
+
+ROW = {
+    "layers": "96",
+    "hidden": "12288",
+    "heads": "96",
+    "seq": "2048",
+    "gpu": "A100-80GB-SXM",
+    "num_gpus": "384",
+    "tp": "8",
+    "pp": "12",
+    "micro_batch": "1",
+    "global_batch": "1536",
+}
+LLAMA = {"kv_heads": "8", "gated_mlp": "yes", "ffn_hidden": "28672", "layers": "80", "hidden": "8192", "heads": "64"}
+
+
+def read(**cells: str) -> Configuration:
+    return configuration_of({**ROW, **cells})
+
+
+def reason(**cells: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read(**cells)
+    return str(refused.value)
+
+
+def test_what_a_row_leaves_empty_takes_the_usual_value() -> None:
+    configuration = configuration_of({**ROW, "vpp": "", "ffn_hidden": "", "zero_stage": " "})
+    model, parallel = configuration.experiment.model, configuration.experiment.parallel
+    assert (model.ffn_hidden_size, model.vocab_size, model.num_query_groups) == (4 * 12288, 51_200, 96)
+    assert (model.family, model.gated_mlp, model.tied_embeddings) == ("gpt", False, True)
+    assert (parallel.virtual_pipeline_size, parallel.schedule, parallel.zero_stage) == (1, "1f1b", 0)
+    assert (parallel.recompute, parallel.sequence_parallel) == ("none", False)
+    assert configuration.experiment.data_parallel_size == 4
+    assert configuration.experiment.precision.dtype == "bf16"
+    assert configuration.experiment.cluster.name == "selene"
+    assert configuration.implementation.flash_attention is False
+    assert configuration.stage is None
+
+
+def test_a_device_without_bf16_takes_fp16_where_the_row_does_not_say() -> None:
+    assert read(gpu="V100-32GB", tp="1", pp="1", num_gpus="16", global_batch="16").experiment.precision.dtype == "fp16"
+
+
+def test_a_device_without_bf16_refuses_it_where_the_row_says_so() -> None:
+    assert "precision = 'bf16': has no peak" in reason(gpu="V100-16GB", num_gpus="384", precision="bf16")
+
+
+@pytest.mark.parametrize("written", ["yes", "Yes", "TRUE", "true", "1", "1.0"])
+def test_flags_are_read_in_every_spelling_of_yes(written: str) -> None:
+    assert read(sequence_parallel=written).experiment.parallel.sequence_parallel is True
+
+
+@pytest.mark.parametrize("written", ["no", "No", "FALSE", "0", "0.0", ""])
+def test_flags_are_read_in_every_spelling_of_no(written: str) -> None:
+    assert read(sequence_parallel=written).experiment.parallel.sequence_parallel is False
+
+
+@pytest.mark.parametrize(
+    ("written", "flash"),
+    [("v2", True), ("v1", True), ("sdpa", True), ("triton/flash", True), ("yes", True), ("no", False), ("", False)],
+)
+def test_flash_attention_is_read_by_its_names(written: str, flash: bool) -> None:
+    assert read(flash_attention=written).implementation.flash_attention is flash
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "read_as"),
+    [
+        ("zero_stage", "1.0", 1),
+        ("zero_stage", "2 (FSDP SHARD_GRAD_OP)", 2),
+        ("recompute", "selective (per op)", "selective"),
+        ("recompute", "Full", "full"),
+    ],
+)
+def test_remarks_behind_a_value_are_left_out(column: str, written: str, read_as: object) -> None:
+    assert getattr(read(**{column: written}).experiment.parallel, column) == read_as
+
+
+@pytest.mark.parametrize(
+    ("written", "dtype"), [("amp_bf16", "bf16"), ("bf16 (fp32 grad accumulation)", "bf16"), ("fp16", "fp16")]
+)
+def test_precisions_are_read_by_their_leading_word(written: str, dtype: str) -> None:
+    assert read(precision=written).experiment.precision.dtype == dtype
+
+
+def test_counts_may_be_written_with_a_decimal_point() -> None:
+    assert read(layers="96.0", tp="8.0").experiment == read().experiment
+
+
+def test_the_cluster_grows_to_the_devices_of_the_row_and_never_shrinks() -> None:
+    selene = load_cluster("selene")
+    assert read(num_gpus="19200", global_batch="19200").experiment.cluster.num_nodes == 2400
+    assert read().experiment.cluster == selene
+
+
+@pytest.mark.parametrize("name", ["A100-80GB-SXM", "V100-16GB", "V100-32GB", "GH200-96GB", "MI250X GCD", "mi250x gcd"])
+def test_a_device_picks_its_cluster(name: str) -> None:
+    cluster = read(gpu=name, tp="4", pp="12").experiment.cluster
+    assert name.lower() in {claimed.lower() for claimed in cluster.gpu_names}
+
+
+def test_every_device_name_of_every_cluster_file_is_known() -> None:
+    claimed = {name: cluster for cluster in options("cluster") for name in load_cluster(cluster).gpu_names}
+    assert set(known_gpus()) == set(claimed)
+    assert {name: clusters_by_gpu()[name.lower()] for name in claimed} == {name: (c,) for name, c in claimed.items()}
+
+
+def test_a_named_cluster_goes_before_the_devices_own() -> None:
+    assert read(cluster="mosaicml-a100-80gb").experiment.cluster.name == "mosaicml-a100-80gb"
+    assert read(cluster="jean-zay", gpu="").experiment.cluster.name == "jean-zay"
+
+
+def test_grouped_keys_and_gated_layers_make_a_llama() -> None:
+    model = read(**LLAMA, vocab="128256").experiment.model
+    assert (model.family, model.num_query_groups, model.gated_mlp, model.tied_embeddings) == ("llama", 8, True, False)
+
+
+def test_tied_embeddings_are_as_the_row_says_where_it_says() -> None:
+    assert read(**LLAMA, tied_embeddings="yes").experiment.model.tied_embeddings is True
+    assert read(tied_embeddings="no").experiment.model.tied_embeddings is False
+
+
+def test_heads_may_be_wider_than_the_hidden_size_divides() -> None:
+    assert read(head_dim="256").experiment.model.query_size == 96 * 256
+
+
+def test_a_vocabulary_that_tensor_ranks_cannot_share_is_padded_as_in_megatron() -> None:
+    assert read(vocab="50257").experiment.model.vocab_size == 51_200
+    assert read(vocab="50256").experiment.model.vocab_size == 50_256
+    assert read(vocab="50257", tp="1", pp="12").experiment.model.vocab_size == 50_257
+
+
+def test_interleaved_chunks_choose_the_interleaved_schedule() -> None:
+    parallel = read(vpp="2").experiment.parallel
+    assert (parallel.virtual_pipeline_size, parallel.schedule) == (2, "interleaved")
+
+
+def test_layers_that_do_not_divide_are_spread_as_evenly_as_possible() -> None:
+    assert read(layers="78").experiment.layers_per_stage == (7,) * 6 + (6,) * 6
+
+
+def test_sequence_parallelism_without_tensor_ranks_is_off_as_in_megatron() -> None:
+    assert read(tp="1", sequence_parallel="yes").experiment.parallel.sequence_parallel is False
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "pp", "name"), [("0", "12", "megatron-lm"), ("1", "12", "megatron-deepspeed"), ("3", "1", "fsdp")]
+)
+def test_the_trainer_follows_from_the_sharding(zero_stage: str, pp: str, name: str) -> None:
+    configuration = read(zero_stage=zero_stage, pp=pp)
+    assert configuration.implementation == IMPLEMENTATIONS[name].model_copy(update={"flash_attention": False})
+
+
+def test_a_given_trainer_goes_before_the_usual_and_a_rows_own_before_both() -> None:
+    assert configuration_of(ROW, "trisweep").implementation.name == "trisweep"
+    assert configuration_of({**ROW, "implementation": "fsdp"}, "trisweep").implementation.name == "fsdp"
+
+
+def test_a_row_may_ask_for_one_stage() -> None:
+    assert read(stage="0").stage == 0
+    assert read(stage="11").stage == 11
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({"layers": ""}, "layers = '': is empty"),
+        ({"hidden": "wide"}, "hidden = 'wide': is not a number. Write digits"),
+        ({"heads": "96.5"}, "heads = '96.5': is not a whole number"),
+        ({"seq": "0"}, "seq = '0': is out of range"),
+        ({"micro_batch": "-1"}, "micro_batch = '-1': is out of range"),
+        ({"hidden": "nan"}, "hidden = 'nan': is not a number up to"),
+        ({"hidden": "1e300"}, "hidden = '1e300': is not a number up to"),
+        ({"hidden": "960000000"}, "hidden = '960000000': makes a model of"),
+        ({"layers": "1000000"}, "layers = '1000000': is out of range. Give a count from 1 to 10,000"),
+        ({"dp": "5"}, "dp = '5': times tp x pp = 8 x 12 is not num_gpus = 384"),
+        ({"num_gpus": "100"}, "num_gpus = '100': is not a multiple of tp x pp = 8 x 12 = 96"),
+        ({"global_batch": "1537"}, "global_batch = '1537': is not a multiple of micro_batch x dp = 1 x 4 = 4"),
+        ({"heads": "95"}, "heads = '95': does not divide hidden = 12288"),
+        ({"heads": "12", "tp": "32", "pp": "12"}, "tp = '32': does not divide heads = 12"),
+        ({"kv_heads": "7"}, "kv_heads = '7': does not divide heads = 96"),
+        ({"pp": "96", "layers": "48", "num_gpus": "768"}, "pp = '96': leaves stages without a layer"),
+        ({"vpp": "5"}, "vpp = '5': does not cut layers = 96 into equal chunks"),
+        ({"vpp": "2", "global_batch": "40"}, "vpp = '2': needs micro-batches in groups of pp = 12"),
+        ({"num_gpus": "12", "tp": "1", "pp": "12"}, "num_gpus = '12': does not fill whole nodes of 8"),
+        ({"cp": "2"}, "cp = 2: context parallelism is not modelled"),
+        ({"ep": "8"}, "ep = 8: expert parallelism is not modelled"),
+        ({"precision": "fp8"}, "precision = 'fp8': is not known here. Known: bf16"),
+        ({"precision": "amp_fp8"}, "precision = 'amp_fp8': is not known here"),
+        ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, 1, 2, 3"),
+        ({"recompute": "some"}, "recompute = 'some': is not known here. Known: none"),
+        ({"sequence_parallel": "maybe"}, "sequence_parallel = 'maybe': is not known here. Known: yes"),
+        ({"flash_attention": "v9"}, "flash_attention = 'v9': is not known here"),
+        ({"implementation": "colossal"}, "implementation = 'colossal': is not known here. Known: trisweep"),
+        ({"gpu": "B200"}, "gpu = 'B200': is not the device of a known cluster. Known: "),
+        ({"gpu": ""}, "gpu = '': is empty, and no device is taken for granted"),
+        ({"cluster": "nowhere"}, "cluster = 'nowhere': is no file of conf/cluster. Known: "),
+        ({"cluster": "frontier"}, "gpu = 'A100-80GB-SXM': is not the device of cluster = frontier"),
+        ({"stage": "12"}, "stage = '12': is not one of pp = 12 stages. Choose 0 to 11"),
+        ({"stage": "-1"}, "stage = '-1': is below zero"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_says_the_column_the_cell_and_what_would_do(
+    cells: dict[str, str], said: str
+) -> None:
+    complaint = reason(**cells)
+    assert complaint.startswith(said)
+    assert complaint.endswith(".")
+    assert "model." not in complaint
+    assert "parallel." not in complaint
+    assert "batch." not in complaint.replace("global_batch.", "").replace("micro_batch.", "")
+
+
+def test_an_unknown_device_lists_every_known_one() -> None:
+    complaint = reason(gpu="TPUv4")
+    for name in known_gpus():
+        assert name in complaint
