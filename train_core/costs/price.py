@@ -30,22 +30,26 @@ class Prices:
     worst_stage: Integers
 
 
-def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None) -> Prices:
+def price(
+    setting: Setting, plans: Plans, groups: list[StageGroup] | None = None, work: Work | None = None
+) -> Prices:
     """What one step of each plan costs.
 
     Args:
         groups: the stages, where they are not spread as `plans` says.
+        work: what `work_of` says of the plans, where that is known already.
     """
     groups = spread_stages(plans, setting.model.num_layers) if groups is None else groups
-    work = work_of(setting, plans)
+    work = work_of(setting, plans) if work is None else work
     peak, worst = _peak_memory(setting, plans, work, groups)
     step = step_columns(setting, plans, work, groups)
     return Prices(step, step.total_seconds, peak, worst)
 
 
-def peak_memory(setting: Setting, plans: Plans) -> tuple[Integers, Integers]:
+def peak_memory(setting: Setting, plans: Plans, work: Work | None = None) -> tuple[Integers, Integers]:
     """Bytes of the worst stage and its index, without the time: what a search filters by first."""
-    return _peak_memory(setting, plans, work_of(setting, plans), spread_stages(plans, setting.model.num_layers))
+    work = work_of(setting, plans) if work is None else work
+    return _peak_memory(setting, plans, work, spread_stages(plans, setting.model.num_layers))
 
 
 def memories(setting: Setting, plans: Plans, groups: list[StageGroup]) -> list[GroupMemory]:
@@ -55,7 +59,7 @@ def memories(setting: Setting, plans: Plans, groups: list[StageGroup]) -> list[G
 
 
 def _peak_memory(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[Integers, Integers]:
-    peak, worst = np.zeros(len(plans), dtype=np.int64), np.zeros(len(plans), dtype=np.int64)
+    peak, worst = np.asarray(0), np.asarray(0)
     for group in groups:
         total = np.where(group.count > 0, group_memory(setting, plans, work, group).total_bytes, 0)
         fuller = total > peak

@@ -48,7 +48,7 @@ class Work:
 def work_of(setting: Setting, plans: Plans) -> Work:
     """What each plan's ranks do. Plans of one shard share one computation."""
     shards, index = _distinct(plans)
-    return _price(setting, shards).rows(index)
+    return shard_work(setting, shards).rows(index)
 
 
 def _distinct(plans: Plans) -> tuple[Shard, Integers]:
@@ -57,16 +57,13 @@ def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     flags = plans.sequence_parallel * len(RECOMPUTES) + plans.recompute
     keys = (plans.tensor_parallel_size * bound + plans.micro_batch_size) * (2 * len(RECOMPUTES)) + flags
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
-    shard = Shard(
-        tensor_parallel_size=plans.tensor_parallel_size[first],
-        micro_batch_size=plans.micro_batch_size[first],
-        sequence_parallel=plans.sequence_parallel[first],
-        recompute=plans.recompute[first],
-    )
-    return shard, index
+    names = ("tensor_parallel_size", "micro_batch_size", "sequence_parallel", "recompute")
+    shard = Shard(*(np.broadcast_to(getattr(plans, name), keys.shape).ravel()[first] for name in names))
+    return shard, index.reshape(keys.shape)
 
 
-def _price(setting: Setting, shard: Shard) -> Work:
+def shard_work(setting: Setting, shard: Shard) -> Work:
+    """What a rank of each shard does."""
     model, t = setting.model, shard.tensor_parallel_size
     hidden = shard.micro_batch_size * model.seq_length * model.hidden_size * setting.dtype_bytes
     forward, input_gradient, weight_gradient, reduced, logits = head_costs(setting, shard)

@@ -1,0 +1,130 @@
+"""Search one space whole: every legal plan, those that fit, and the fastest of them.
+
+On one number of one cluster's devices every objective (time, money, energy, device-hours) grows with the step's time,
+and every limit is a limit of it; so the step's time is all that is ranked here. `sweeps.planner.choice` weighs several
+numbers and clusters against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from math import inf
+
+import numpy as np
+
+from sweeps.planner.shard_work import ShardWork, price_shards
+from sweeps.planner.space import Block, Space, blocks, divisors, tensor_parallel_sizes
+from train_core.costs.price import peak_memory, price
+from train_core.costs.setting import Booleans, Floats, Plans
+
+MOST_PLANS_AT_ONCE = 40_000  # columns of one part stay in the processor's cache, and memory stays small
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search of one space came to.
+
+    Attributes:
+        num_strategies: legal plans.
+        num_fitting: those whose every stage fits its device.
+        num_feasible: those of them that are fast enough.
+        best: the fastest feasible plans, in columns, (k,), ascending; equals in the order of the space. None without any.
+        step_seconds: predicted, of `best`, (k,).
+        fastest_seconds: of all that fit, within the limit or not; infinite where nothing fits.
+        smallest_bytes: of all, memory of the plan that needs least; 0 where there is no legal plan.
+    """
+
+    num_strategies: int
+    num_fitting: int
+    num_feasible: int
+    best: Plans | None
+    step_seconds: Floats
+    fastest_seconds: float
+    smallest_bytes: int
+
+
+def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
+    """The `top` fastest plans of a space, and how many there are."""
+    table, tally = _table(space), _Tally(top, longest_step_seconds)
+    capacity = space.setting.cluster.device.memory_bytes
+    for block in _parts(space):
+        work = table.of(block.plans)
+        peak = np.where(block.legal, peak_memory(space.setting, block.plans, work)[0], np.iinfo(np.int64).max)
+        fits = peak <= capacity
+        tally.count(block, int(peak.min()), int(np.count_nonzero(fits)))
+        if fits.any():
+            kept, fits = _trimmed(block, fits)
+            prices = price(space.setting, kept.plans, work=table.of(kept.plans))
+            tally.rank(kept, np.where(fits, prices.step_seconds, inf))
+    return tally.found()
+
+
+def _table(space: Space) -> ShardWork:
+    return price_shards(space.setting, tensor_parallel_sizes(space), divisors(space.global_batch_size))
+
+
+def _parts(space: Space) -> Iterator[Block]:
+    """The blocks, large ones cut along their shards."""
+    for block in blocks(space):
+        num_shards, num_layouts, num_stages = block.shape
+        step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_stages))
+        for start in range(0, num_shards, step):
+            yield block.part(slice(start, start + step), slice(None)) if num_shards > step else block
+
+
+def _trimmed(block: Block, fits: Booleans) -> tuple[Block, Booleans]:
+    """The shards and layouts of which some plan fits."""
+    shards, layouts = fits.any(axis=(1, 2)), fits.any(axis=(0, 2))
+    return block.part(shards, layouts), fits[shards][:, layouts]
+
+
+class _Tally:
+    """Counts, and the best so far."""
+
+    def __init__(self, top: int, longest_step_seconds: float) -> None:
+        self.top, self.longest_step_seconds = top, longest_step_seconds
+        self.num_strategies = self.num_fitting = self.num_feasible = self.smallest_bytes = 0
+        self.fastest_seconds = inf
+        self.kept: list[tuple[Floats, Plans]] = []
+        self.worst_kept = inf
+
+    def count(self, block: Block, smallest_bytes: int, num_fitting: int) -> None:
+        self.num_strategies += block.num_strategies
+        self.num_fitting += num_fitting
+        self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
+
+    def rank(self, block: Block, seconds: Floats) -> None:
+        """Take in a block's plans; those of infinite time do not fit."""
+        feasible = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
+        self.num_feasible += int(np.count_nonzero(feasible))
+        self.fastest_seconds = min(self.fastest_seconds, float(seconds.min()))
+        (index,) = np.nonzero((feasible & (seconds < self.worst_kept)).ravel())
+        if len(index) == 0:
+            return
+        index = index[np.argsort(seconds.ravel()[index], kind="stable")[: self.top]]
+        self.kept = [self._best([*self.kept, (seconds.ravel()[index], block.rows(index))])]
+        if len(self.kept[0][0]) == self.top:
+            self.worst_kept = float(self.kept[0][0][-1])
+
+    def _best(self, parts: list[tuple[Floats, Plans]]) -> tuple[Floats, Plans]:
+        seconds, plans = np.concatenate([part[0] for part in parts]), concatenated([part[1] for part in parts])
+        order = np.argsort(seconds, kind="stable")[: self.top]
+        return seconds[order], plans.rows(order)
+
+    def found(self) -> Found:
+        seconds, plans = self.kept[0] if self.kept else (np.zeros(0), None)
+        return Found(
+            num_strategies=self.num_strategies,
+            num_fitting=self.num_fitting,
+            num_feasible=self.num_feasible,
+            best=plans,
+            step_seconds=seconds,
+            fastest_seconds=self.fastest_seconds,
+            smallest_bytes=self.smallest_bytes,
+        )
+
+
+def concatenated(parts: list[Plans]) -> Plans:
+    """The rows of all parts, one after the other."""
+    return Plans(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Plans)))

@@ -1,0 +1,41 @@
+"""What ranks do, for every shard that a search can meet: priced once, looked up by each block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from train_core.costs.layer import Shard
+from train_core.costs.setting import RECOMPUTES, Integers, Plans, Setting
+from train_core.costs.work import Work, shard_work
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """A table over tensor-parallel sizes x micro-batches x sequence parallelism x recomputation.
+
+    Attributes:
+        work: its rows, in that order.
+        tensor_parallel_sizes: ascending, (t,).
+        micro_batch_sizes: ascending, (b,).
+    """
+
+    work: Work
+    tensor_parallel_sizes: Integers
+    micro_batch_sizes: Integers
+
+    def of(self, plans: Plans) -> Work:
+        """The work of each plan, in the shape that its shard has in `plans`."""
+        t = np.searchsorted(self.tensor_parallel_sizes, plans.tensor_parallel_size)
+        b = np.searchsorted(self.micro_batch_sizes, plans.micro_batch_size)
+        shard = t * len(self.micro_batch_sizes) + b
+        return self.work.rows((shard * 2 + plans.sequence_parallel) * len(RECOMPUTES) + plans.recompute)
+
+
+def price_shards(setting: Setting, tensor_parallel_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> ShardWork:
+    """The table for these sizes, both ascending."""
+    t, b = np.array(tensor_parallel_sizes, dtype=np.int64), np.array(micro_batch_sizes, dtype=np.int64)
+    grid = np.meshgrid(t, b, np.array([False, True]), np.arange(len(RECOMPUTES)), indexing="ij")
+    return ShardWork(shard_work(setting, Shard(*(axis.ravel() for axis in grid))), t, b)

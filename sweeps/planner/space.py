@@ -1,0 +1,229 @@
+"""Every legal plan of one model on one number of devices, in blocks of columns that numpy broadcasts.
+
+A block holds the plans of one tensor- and one pipeline-parallel size: all shards (micro-batch, sequence parallelism,
+recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages. What depends on the shard alone has
+the shape (s, 1, 1), on the layout alone (1, l, 1), on the ZeRO stage alone (1, 1, z), so that it is computed once.
+Legal is what `conf.experiment` accepts; a test feeds plans from here to there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from math import gcd, isqrt
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from sweeps.planner.strategy import even_ends
+from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
+from train_core.costs.setting import RECOMPUTES, SCHEDULES, Booleans, Integers, Plans, Setting
+
+MOST_LAYERS_LIGHTER = 4
+"""First and last stage are tried with up to this many layers less than an even spread gives them: what they hold
+besides layers, embedding and head, weighs up to 2.6 layers in the models of conf/model (a Llama 3.1 8B's head)."""
+MOST_ZERO_STAGE = 3
+
+KNOBS = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "virtual_pipeline_size",
+    "schedule",
+    "layers_per_stage",
+    "sequence_parallel",
+    "zero_stage",
+    "recompute",
+    "micro_batch_size",
+)
+Knob: TypeAlias = int | str | bool | tuple[int, ...] | None
+Value = TypeVar("Value", bound=Knob)
+Layout: TypeAlias = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a search enumerates.
+
+    Attributes:
+        pinned: knobs that have only this value, by their name in KNOBS; `layers_per_stage: None` spreads evenly.
+    """
+
+    setting: Setting
+    world_size: int
+    global_batch_size: int
+    tensor_parallel_across_nodes: bool = False
+    pinned: Mapping[str, Knob] = field(default_factory=dict)
+
+    def left(self, knob: str, values: Sequence[Value]) -> list[Value]:
+        """Those of the values that the knob may still have."""
+        return [value for value in values if knob not in self.pinned or self.pinned[knob] == value]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Plans of one tensor- and pipeline-parallel size.
+
+    Attributes:
+        plans: columns of the shapes (s, 1, 1), (1, l, 1) and (1, 1, z).
+        legal: which of them exist; (s, l, 1).
+    """
+
+    plans: Plans
+    legal: Booleans
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.legal.shape[:2], self.plans.zero_stage.size)
+
+    @property
+    def num_strategies(self) -> int:
+        return int(np.count_nonzero(self.legal)) * self.shape[2]
+
+    def part(self, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice) -> Block:
+        """The block of these shards and layouts."""
+        columns = {one.name: _part(getattr(self.plans, one.name), shards, layouts) for one in fields(Plans)}
+        return Block(replace(self.plans, **columns), self.legal[shards][:, layouts])
+
+    def rows(self, index: Integers) -> Plans:
+        """Plans by their number in the block, as columns, (n,)."""
+        where = np.unravel_index(index, self.shape)
+        return Plans(*(np.broadcast_to(getattr(self.plans, one.name), self.shape)[where] for one in fields(Plans)))
+
+
+def _part(
+    column: Integers, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice
+) -> Integers:
+    column = column[shards] if column.shape[0] > 1 else column
+    return column[:, layouts] if column.shape[1] > 1 else column
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
+    return small + [number // one for one in reversed(small) if one * one != number]
+
+
+def tensor_parallel_sizes(space: Space) -> list[int]:
+    """Divisors of everything that tensor parallelism splits; inside a node unless the space says otherwise."""
+    model, cluster = space.setting.model, space.setting.cluster
+    split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size, model.vocab_size)
+    one_node = space.world_size <= cluster.devices_per_node
+    inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
+    return space.left("tensor_parallel_size", divisors(gcd(split, space.world_size, inside)))
+
+
+def pipeline_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int]:
+    """Any number of stages that the devices allow and that leaves none without a layer."""
+    most = space.setting.model.num_layers
+    sizes = [size for size in divisors(space.world_size // tensor_parallel_size) if size <= most]
+    return space.left("pipeline_parallel_size", sizes)
+
+
+def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
+    """Every divisor of a replica's share of the batch; none where the batch has no such shares."""
+    if space.global_batch_size % data_parallel_size:
+        return []
+    return space.left("micro_batch_size", divisors(space.global_batch_size // data_parallel_size))
+
+
+def zero_stages(space: Space, pipeline_parallel_size: int, data_parallel_size: int) -> list[int]:
+    """What replicas share out: nothing where there is one replica (all stages are then the same), weights only
+    without a pipeline.
+    """
+    if data_parallel_size == 1:
+        return space.left("zero_stage", [0])
+    return space.left("zero_stage", list(range(MOST_ZERO_STAGE + (pipeline_parallel_size == 1))))
+
+
+def layer_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
+    """Layers of the first and the last stage: even first, then lighter ends, the rest spread evenly between them."""
+    even = even_ends(num_layers, num_stages)
+    lighter = range(MOST_LAYERS_LIGHTER + 1)
+    if num_stages == 1:
+        return [even]
+    if num_stages == 2:
+        pairs = [(num_layers - last, last) for last in (even[1] - less for less in lighter)]
+        pairs += [(first, num_layers - first) for first in (even[0] - less for less in lighter)]
+    else:
+        pairs = [(even[0] - less, even[1] - lesser) for less, lesser in product(lighter, lighter)]
+    return [pair for pair in dict.fromkeys(pairs) if min(pair) > 0]
+
+
+def layouts(space: Space, num_stages: int) -> list[Layout]:
+    """Schedule, chunks of a stage, layers of the first and of the last stage: the plainest first."""
+    num_layers = space.setting.model.num_layers
+    even, ends = even_ends(num_layers, num_stages), _ends_left(space, num_stages)
+    plain = [(ONE_F_ONE_B, 1, *pair) for pair in ends]
+    if num_stages == 1:
+        return _layouts_left(space, plain)
+    chunks = divisors(num_layers // num_stages)[1:] if num_layers % num_stages == 0 and even in ends else []
+    chunked = [(INTERLEAVED, num_chunks, *even) for num_chunks in chunks]
+    return _layouts_left(space, [*plain, *chunked, *((ZERO_BUBBLE, 1, *pair) for pair in ends)])
+
+
+def _ends_left(space: Space, num_stages: int) -> list[tuple[int, int]]:
+    num_layers = space.setting.model.num_layers
+    if "layers_per_stage" not in space.pinned:
+        return layer_ends(num_layers, num_stages)
+    listed = space.pinned["layers_per_stage"]
+    if listed is None:
+        return [even_ends(num_layers, num_stages)]
+    assert isinstance(listed, tuple)
+    return [(listed[0], listed[-1])] if len(listed) == num_stages else []
+
+
+def _layouts_left(space: Space, found: list[Layout]) -> list[Layout]:
+    chunks = set(space.left("virtual_pipeline_size", sorted({layout[1] for layout in found})))
+    schedules = {SCHEDULES.index(name) for name in space.left("schedule", SCHEDULES)}
+    return [layout for layout in found if layout[0] in schedules and layout[1] in chunks]
+
+
+def blocks(space: Space) -> Iterator[Block]:
+    """The whole space: every legal plan in exactly one block."""
+    for tensor_parallel_size in tensor_parallel_sizes(space):
+        for pipeline_parallel_size in pipeline_parallel_sizes(space, tensor_parallel_size):
+            block = _block(space, tensor_parallel_size, pipeline_parallel_size)
+            if block is not None and block.num_strategies:
+                yield block
+
+
+def _block(space: Space, t: int, p: int) -> Block | None:
+    d = space.world_size // (t * p)
+    if not space.left("data_parallel_size", [d]):
+        return None
+    shards, arranged, stages = _shards(space, t, d), layouts(space, p), zero_stages(space, p, d)
+    if not (shards and arranged and stages):
+        return None
+    b, sequence_parallel, recompute = (_column(values, (-1, 1, 1)) for values in zip(*shards, strict=True))
+    schedule, v, first, last = (_column(values, (1, -1, 1)) for values in zip(*arranged, strict=True))
+    m = space.global_batch_size // (d * b)
+    legal = (schedule != INTERLEAVED) | (m % p == 0)
+    plans = Plans(
+        tensor_parallel_size=_column([t], (1, 1, 1)),
+        pipeline_parallel_size=_column([p], (1, 1, 1)),
+        virtual_pipeline_size=v,
+        data_parallel_size=_column([d], (1, 1, 1)),
+        micro_batch_size=b,
+        num_micro_batches=m,
+        sequence_parallel=sequence_parallel.astype(bool),
+        zero_stage=_column(stages, (1, 1, -1)),
+        recompute=recompute,
+        schedule=schedule,
+        first_stage_layers=first,
+        last_stage_layers=last,
+    )
+    return Block(plans, legal)
+
+
+def _shards(space: Space, t: int, d: int) -> list[tuple[int, int, int]]:
+    """Micro-batch, sequence parallelism and index of the recomputation."""
+    splits_sequences = t > 1 and space.setting.model.seq_length % t == 0
+    sequence_parallel = space.left("sequence_parallel", [False, True] if splits_sequences else [False])
+    recompute = [RECOMPUTES.index(name) for name in space.left("recompute", RECOMPUTES)]
+    return list(product(micro_batch_sizes(space, d), sequence_parallel, recompute))
+
+
+def _column(values: Sequence[int], shape: tuple[int, ...]) -> Integers:
+    return np.array(values, dtype=np.int64).reshape(shape)
