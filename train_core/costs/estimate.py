@@ -11,10 +11,12 @@ from conf.experiment import Experiment
 from conf.schema import Frozen
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import TRISWEEP, Implementation
+from train_core.costs.memory import group_memory
 from train_core.costs.parameters import num_parameters
-from train_core.costs.price import Prices, memories, price
 from train_core.costs.setting import RECOMPUTES, SCHEDULES, Plans, Setting
 from train_core.costs.stages import StageGroup, listed_stages
+from train_core.costs.step_time import StepColumns, step_columns
+from train_core.costs.work import Work, work_of
 
 
 class StageMemory(Frozen):
@@ -114,8 +116,9 @@ def estimate(experiment: Experiment, implementation: Implementation = TRISWEEP) 
     """The step of a trainer, this one unless told otherwise, for `experiment`, without devices."""
     setting = setting_of(experiment, implementation)
     plans, groups = plan_of(experiment), listed_stages(experiment.layers_per_stage)
-    stages = _stage_memories(setting, plans, groups)
-    return _estimate(experiment, implementation, price(setting, plans, groups), stages)
+    work = work_of(setting, plans)  # by far the dearest part, so that time and memory share it
+    stages = _stage_memories(setting, plans, work, groups)
+    return _estimate(experiment, implementation, step_columns(setting, plans, work, groups), stages)
 
 
 def setting_of(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Setting:
@@ -141,23 +144,23 @@ def plan_of(experiment: Experiment) -> Plans:
     )
 
 
-def _stage_memories(setting: Setting, plans: Plans, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
+def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
     """Every stage, first to last."""
-    found = memories(setting, plans, [stage for group in groups for stage in group.stages()])
+    found = [group_memory(setting, plans, work, stage) for group in groups for stage in group.stages()]
     return tuple(
         StageMemory(**{name: int(getattr(memory, name)[0]) for name in StageMemory.model_fields}) for memory in found
     )
 
 
 def _estimate(
-    experiment: Experiment, implementation: Implementation, prices: Prices, stages: tuple[StageMemory, ...]
+    experiment: Experiment, implementation: Implementation, step: StepColumns, stages: tuple[StageMemory, ...]
 ) -> Estimate:
     model, batch, parallel = experiment.model, experiment.batch, experiment.parallel
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes)
     capacity = experiment.cluster.device.memory_bytes
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute)
-    terms = StepTime(**{name: float(getattr(prices.step, name)[0]) for name in StepTime.model_fields})
+    terms = StepTime(**{name: float(getattr(step, name)[0]) for name in StepTime.model_fields})
     seconds, peak = terms.total_seconds, experiment.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
