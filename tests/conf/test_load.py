@@ -115,7 +115,6 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
         (
             ["cluster=frontier", "model.num_attention_heads=6", "model.hidden_size=36", "model.ffn_hidden_size=144"]
             + [
-                "model.num_query_groups=6",
                 "model.vocab_size=768",
                 "parallel.tensor_parallel_size=6",
                 "parallel.world_size=24",

@@ -82,6 +82,11 @@ def test_layers_are_spread_evenly_and_the_first_stages_take_what_is_left() -> No
     assert experiment(*base, "parallel.layers_per_stage=[1,1,1,1]").layers_per_stage == (1, 1, 1, 1)
 
 
+def test_every_head_of_a_gpt_has_keys_and_values_of_its_own_unless_that_is_changed() -> None:
+    assert load(["model.num_attention_heads=8"]).model.num_query_groups == 8
+    assert load(["model.num_attention_heads=8", "model.num_query_groups=2"]).model.num_query_groups == 2
+
+
 def test_widths_of_heads_follow_from_the_model_unless_they_are_given() -> None:
     llama = load(["model=llama-3.1-8b"]).model
     assert (llama.query_size, llama.key_value_size) == (4096, 1024)

@@ -97,6 +97,7 @@ def experiment_of() -> Callable[..., Experiment]:
             "model.hidden_size": 32,
             "model.ffn_hidden_size": 64,
             "model.num_attention_heads": 8,
+            "model.num_query_groups": 8,
             "model.seq_length": 16,
             "data.max_bytes": 100_000,
             "training.num_steps": 5,

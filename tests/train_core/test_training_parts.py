@@ -82,6 +82,7 @@ def test_first_weights_depend_on_the_name_and_the_seed() -> None:
 def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: Any) -> None:
     mesh = build_mesh(Layout(1, 1, 1), 0)
     huge = {"model.hidden_size": 12288, "model.ffn_hidden_size": 49152, "model.num_attention_heads": 96}
+    huge["model.num_query_groups"] = 96
     stage = parallelize(experiment_of(huge), mesh, torch.device("meta"))
     assert sum(parameter.numel() for parameter in stage.model.parameters()) > 14e9
 
