@@ -9,19 +9,19 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 
 from conf.errors import TrisweepError, UsageError
-from conf.load import compose_tree, load, options
+from conf.load import load
 from conf.units import GIBIBYTE
-from launcher import estimate_command
+from launcher import estimate_command, plan_command
+from launcher.arguments import Overrides, ShowConfig, Sweep
+from launcher.plan_command import print_config, print_plan, print_question
 from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
 from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -30,52 +30,22 @@ from train_core.git_sha import git_sha
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
-MOST_REASONS = 5
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
-GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking")
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
 )
+app.command()(plan_command.plan)
 app.command()(estimate_command.estimate)
 console = Console(highlight=False, soft_wrap=False)
 
 
-def _complete_sweep(incomplete: str) -> list[str]:
-    return [name for name in options("sweep") if name.startswith(incomplete)]
-
-
-def _complete_override(incomplete: str) -> list[str]:
-    group, separator, _ = incomplete.partition("=")
-    if separator and group in GROUPS:
-        return [f"{group}={option}" for option in options(group) if f"{group}={option}".startswith(incomplete)]
-    return [f"{name}=" for name in GROUPS if name.startswith(incomplete)]
-
-
-Sweep = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=_complete_sweep)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=_complete_override
-    ),
-]
-ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and stop.")]
 Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
-
-
-@app.command()
-def plan(name: Sweep, overrides: Overrides = None, cfg: ShowConfig = False) -> None:
-    """Predict every point of a sweep on paper, in about a second."""
-    complete = sweep_overrides(name, overrides or [])
-    if cfg:
-        _print_config(complete)
-        return
-    _print_plan(plan_sweep(complete, proxy=False, git_sha=""))
 
 
 @app.command()
@@ -92,7 +62,7 @@ def sweep(
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
     if cfg:
-        _print_config(sweep_overrides(name, overrides or []))
+        print_config(sweep_overrides(name, overrides or []))
         return
     place = choose_place(name, overrides or [], here=here, dry_run=dry_run)
     record = place.folder.continued(plan_sweep(place.overrides, proxy=place.proxy, git_sha=git_sha()))
@@ -189,28 +159,11 @@ def _complain(message: str) -> NoReturn:
     sys.exit(USAGE_EXIT_CODE)
 
 
-def _print_config(overrides: Sequence[str]) -> None:
-    load(overrides)
-    typer.echo(yaml.safe_dump(compose_tree(overrides), sort_keys=False), nl=False)
-
-
-def _print_plan(record: SweepRecord) -> None:
-    from results.terminal import plan_table
-
-    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
-    _print_question(record)
-    console.print(plan_table(record.plan))
-    impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
-    for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
-        console.print(f"Cannot exist: {escape(reason)}")
-    console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
-
-
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     """The points, and, for Slurm, each request with the text that sbatch would get."""
     from launcher.sweep import dry_run
 
-    _print_plan(record)
+    print_plan(record)
     chosen = [trial for trial in record.trials if trial.selected]
     if not place.on_slurm:
         console.print(f"{len(chosen)} trials would run on this machine:")
@@ -274,20 +227,9 @@ def _print_full_size_summary(record: SweepRecord) -> None:
     fitting = sum(trial.infeasible_reason is None for trial in record.plan)
     impossible = sum(trial.experiment is None for trial in record.plan)
     lacking = len(record.plan) - fitting - impossible
-    _print_question(record)
+    print_question(record)
     console.print(f"{len(record.plan)} points: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
     console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
-
-
-def _print_question(record: SweepRecord) -> None:
-    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
-    size = next((trial.experiment for trial in record.plan if trial.experiment), None)
-    if size:
-        cluster = size.cluster
-        console.print(
-            f"On paper: {size.model.name} in {size.precision.dtype} on {cluster.name}, up to {cluster.num_devices:,} x"
-            f" {cluster.device.name}."
-        )
 
 
 def _report(folder: SweepFolder, record: SweepRecord) -> None:

@@ -53,8 +53,8 @@ def required_dollars_per_second(space: Space) -> float:
         raise ConfigError(
             "cluster.device.price_per_hour",
             None,
-            f"is not known for cluster {space.setting.cluster.name} ({space.setting.cluster.device.name}), and money was"
-            " asked for",
+            f"is not known for cluster {space.setting.cluster.name} ({space.setting.cluster.device.name}), and money"
+            " was asked for",
             "Set cluster.device.price_per_hour=DOLLARS, or leave out what asks for money.",
         )
     return rate

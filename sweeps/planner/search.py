@@ -29,7 +29,8 @@ class Found:
         num_strategies: legal plans.
         num_fitting: those whose every stage fits its device.
         num_feasible: those of them that are fast enough.
-        best: the fastest feasible plans, in columns, (k,), ascending; equals in the order of the space. None without any.
+        best: the fastest feasible plans, in columns, (k,), ascending, equals in the order of the space;
+            None without any.
         step_seconds: predicted, of `best`, (k,).
         fastest_seconds: of all that fit, within the limit or not; infinite where nothing fits.
         smallest_bytes: of all, memory of the plan that needs least; 0 where there is no legal plan.
@@ -75,7 +76,7 @@ def _parts(space: Space) -> Iterator[Block]:
 
 def _trimmed(block: Block, fits: Booleans) -> tuple[Block, Booleans]:
     """The shards and layouts of which some plan fits."""
-    shards, layouts = fits.any(axis=(1, 2)), fits.any(axis=(0, 2))
+    shards, layouts = np.flatnonzero(fits.any(axis=(1, 2))), np.flatnonzero(fits.any(axis=(0, 2)))
     return block.part(shards, layouts), fits[shards][:, layouts]
 
 

@@ -9,10 +9,10 @@ Legal is what `conf.experiment` accepts; a test feeds plans from here to there a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import product
 from math import gcd, isqrt
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -83,8 +83,8 @@ class Block:
 
     def part(self, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice) -> Block:
         """The block of these shards and layouts."""
-        columns = {one.name: _part(getattr(self.plans, one.name), shards, layouts) for one in fields(Plans)}
-        return Block(replace(self.plans, **columns), self.legal[shards][:, layouts])
+        columns = (_part(getattr(self.plans, one.name), shards, layouts) for one in fields(Plans))
+        return Block(Plans(*columns), self.legal[shards][:, layouts])
 
     def rows(self, index: Integers) -> Plans:
         """Plans by their number in the block, as columns, (n,)."""
@@ -92,9 +92,7 @@ class Block:
         return Plans(*(np.broadcast_to(getattr(self.plans, one.name), self.shape)[where] for one in fields(Plans)))
 
 
-def _part(
-    column: Integers, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice
-) -> Integers:
+def _part(column: Any, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice) -> Any:
     column = column[shards] if column.shape[0] > 1 else column
     return column[:, layouts] if column.shape[1] > 1 else column
 

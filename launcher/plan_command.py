@@ -1,0 +1,133 @@
+"""`trisweep plan`: predict the points of a sweep, or search all plans for the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+
+from conf.errors import ConfigError, UsageError
+from conf.load import compose_tree, load
+from launcher.arguments import Overrides, ShowConfig, complete_override, complete_sweep
+from sweeps.plan import plan_sweep
+from sweeps.planner import OBJECTIVES, Objective
+from sweeps.trial import SweepRecord
+
+MOST_REASONS = 5
+DEFAULT_TOP = 10
+FORMATS = ("table", "json", "csv")
+
+console = Console(highlight=False, soft_wrap=False)
+FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="A file of conf/sweep, such as 175b; left out, overrides say what to search.",
+        autocompletion=lambda incomplete: [*complete_sweep(incomplete), *complete_override(incomplete)],
+    ),
+]
+
+
+def plan(
+    name: Name = None,
+    overrides: Overrides = None,
+    cfg: ShowConfig = False,
+    search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False,
+    objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of the whole training.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1)] = None,
+    devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
+    clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
+    implementation: Annotated[str | None, typer.Option(help="The trainer to predict for.")] = None,
+    top: Annotated[int | None, typer.Option(help=f"Show so many plans; {DEFAULT_TOP} unless given.", min=1)] = None,
+    output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
+) -> None:
+    """Predict the points of a sweep on paper, or search all plans of a model for the best."""
+    sweep, given = _sweep_and_overrides(name, overrides or [])
+    complete = [*([f"sweep={sweep}"] if sweep else []), *given]
+    if cfg:
+        print_config(complete)
+        return
+    flags = (objective, budget, deadline, tokens, steps, devices, clusters, implementation, top, output_format)
+    if sweep and not search and all(flag is None for flag in flags):
+        print_plan(plan_sweep(complete, proxy=False, git_sha=""))
+        return
+    from launcher.search_command import SearchOptions, run_search
+
+    run_search(
+        complete,
+        SearchOptions(
+            objective=_objective(objective or "time"),
+            budget_dollars=budget,
+            deadline_hours=deadline,
+            num_tokens=tokens,
+            num_steps=steps,
+            devices=devices,
+            clusters=tuple(clusters.split(",")) if clusters else (),
+            implementation=implementation or "trisweep",
+            top=top or DEFAULT_TOP,
+            output_format=_known("format", output_format or "table", FORMATS),
+        ),
+        console,
+    )
+
+
+def _sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The first argument is a sweep unless it is an override.
+
+    Raises:
+        UsageError: neither was given.
+    """
+    if name is None:
+        raise UsageError(
+            "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
+        )
+    return (None, [name, *overrides]) if "=" in name else (name, list(overrides))
+
+
+def _objective(name: str) -> Objective:
+    return OBJECTIVES[OBJECTIVES.index(_known("objective", name, OBJECTIVES))]
+
+
+def _known(option: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
+    return value
+
+
+def print_config(overrides: Sequence[str]) -> None:
+    """The composed configuration, once it is known to be valid."""
+    load(overrides)
+    typer.echo(yaml.safe_dump(compose_tree(overrides), sort_keys=False), nl=False)
+
+
+def print_plan(record: SweepRecord) -> None:
+    """Every point of a sweep as predicted."""
+    from results.terminal import plan_table
+
+    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
+    print_question(record)
+    console.print(plan_table(record.plan))
+    impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
+    for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
+        console.print(f"Cannot exist: {escape(reason)}")
+    console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
+
+
+def print_question(record: SweepRecord) -> None:
+    """What the sweep asks, of which model on which devices."""
+    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    size = next((trial.experiment for trial in record.plan if trial.experiment), None)
+    if size:
+        cluster = size.cluster
+        console.print(
+            f"On paper: {size.model.name} in {size.precision.dtype} on {cluster.name}, up to {cluster.num_devices:,} x"
+            f" {cluster.device.name}."
+        )

@@ -1,0 +1,113 @@
+"""What a search found, as rows of plain values: for JSON, for CSV, and for the table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from conf.settings import Settings
+from conf.units import GIBIBYTE
+from results.units import TERA
+from sweeps.planner import Candidate, Choice, Training
+from sweeps.planner.objectives import (
+    SECONDS_PER_HOUR,
+    dollars_per_second,
+    tokens_per_step,
+    total_dollars,
+    total_hours,
+    watts,
+)
+from sweeps.planner.strategy import layers_in_short
+from train_core.costs import StepTime
+
+Cell: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = dict[str, Cell]
+MILLION = 1_000_000
+
+
+def search_row(candidate: Candidate, training: Training) -> Row:
+    """One plan: its knobs under the names of the configuration, then what is predicted of it."""
+    return {**_plan_cells(candidate), **_predicted_cells(candidate), **_training_cells(candidate, training)}
+
+
+def _plan_cells(candidate: Candidate) -> Row:
+    strategy, cluster = candidate.strategy, candidate.space.setting.cluster
+    return {
+        "model": candidate.space.setting.model.name,
+        "cluster": cluster.name,
+        "device": cluster.device.name,
+        "world_size": strategy.world_size,
+        "tensor_parallel_size": strategy.tensor_parallel_size,
+        "pipeline_parallel_size": strategy.pipeline_parallel_size,
+        "data_parallel_size": strategy.data_parallel_size,
+        "virtual_pipeline_size": strategy.virtual_pipeline_size,
+        "schedule": strategy.schedule,
+        "layers_per_stage": layers_in_short(strategy.layers_per_stage) or None,
+        "sequence_parallel": strategy.sequence_parallel,
+        "zero_stage": strategy.zero_stage,
+        "recompute": strategy.recompute,
+        "micro_batch_size": strategy.micro_batch_size,
+        "global_batch_size": strategy.global_batch_size,
+    }
+
+
+def _predicted_cells(candidate: Candidate) -> Row:
+    """Every prediction says so in its name."""
+    space, seconds = candidate.space, candidate.step_seconds
+    terms: Row = {f"predicted_{name}": getattr(candidate.step_terms, name) for name in StepTime.model_fields}
+    return {
+        "predicted_step_seconds": seconds,
+        **terms,
+        "predicted_tokens_per_second": tokens_per_step(space) / seconds,
+        "predicted_model_tflops_per_device": candidate.model_flops_per_second_per_device / TERA,
+        "predicted_mfu_percent": 100 * candidate.model_flops_utilization,
+        "predicted_peak_memory_gib": candidate.peak_memory_bytes / GIBIBYTE,
+        "predicted_worst_stage": candidate.worst_stage,
+        "memory_capacity_gib": space.setting.cluster.device.memory_bytes / GIBIBYTE,
+    }
+
+
+def _training_cells(candidate: Candidate, training: Training) -> Row:
+    """Money and energy of a token; and of the whole training, where its length is known."""
+    space, seconds = candidate.space, candidate.step_seconds
+    rate, tokens = dollars_per_second(space), tokens_per_step(space)
+    hours = total_hours(training, seconds)
+    return {
+        "predicted_dollars_per_million_tokens": None if rate is None else rate * seconds / tokens * MILLION,
+        "predicted_joules_per_token": watts(space) * seconds / tokens,
+        "predicted_device_hours_per_million_tokens": space.world_size * seconds / SECONDS_PER_HOUR / tokens * MILLION,
+        "predicted_hours": hours,
+        "predicted_device_hours": None if hours is None else hours * space.world_size,
+        "predicted_dollars": total_dollars(training, space, seconds),
+    }
+
+
+def search_document(choice: Choice, training: Training, settings: Settings) -> dict[str, object]:
+    """The whole answer, for JSON. `seconds` is the whole search."""
+    return {
+        "strategies": choice.num_strategies,
+        "feasible": choice.num_feasible,
+        "fitting": choice.num_fitting,
+        "seconds": choice.search_seconds,
+        "precision": settings.precision.dtype,
+        "best": [
+            {**search_row(one, training), "overrides": [*_cluster_override(one, settings), *one.strategy.overrides()]}
+            for one in choice.best
+        ],
+    }
+
+
+def _cluster_override(candidate: Candidate, settings: Settings) -> list[str]:
+    name = candidate.space.setting.cluster.name
+    return [] if name == settings.cluster.name else [f"cluster={name}"]
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """A table with a header; a value that is not known is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,73 @@
+"""What a search found, as a table for a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from conf.settings import Settings
+from results.units import ABSENT, gib, percent, seconds, significant, tflops
+from sweeps.planner import Candidate, Objective, Training
+from sweeps.planner.objectives import dollars_per_second, tokens_per_step, total_dollars, total_hours, watts
+
+MILLION = 1_000_000
+TITLES: dict[Objective, str] = {
+    "time": "time of a step",
+    "cost": "dollars a token",
+    "energy": "joules a token (design power of the devices)",
+    "device-hours": "device-hours a token",
+}
+
+
+def search_table(best: Sequence[Candidate], settings: Settings, objective: Objective, training: Training) -> Table:
+    """The best plans, best first. TFLOPS are model FLOPs per device."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.title = f"Predicted, not measured, ranked by {TITLES[objective]}"
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("layout", overflow="fold")
+    columns = _columns(best, training)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for position, candidate in enumerate(best, start=1):
+        cells = _cells(candidate, training)
+        table.add_row(str(position), layout(candidate, settings), *(cells[name] for name in columns))
+    return table
+
+
+def layout(candidate: Candidate, settings: Settings) -> str:
+    """The layout in short, as other tables and trial folders name it, without the batch, which all plans share."""
+    parts = settings.model_copy(update={"cluster": candidate.space.setting.cluster})
+    label = candidate.strategy.experiment(parts).label
+    return label.replace(f"-gb{candidate.strategy.global_batch_size}", "")
+
+
+def _columns(best: Sequence[Candidate], training: Training) -> list[str]:
+    """What tells these plans apart: device counts only where there are several, money only where it is known."""
+    places = {(one.space.setting.cluster.name, one.space.world_size) for one in best}
+    money = all(dollars_per_second(one.space) is not None for one in best)
+    names = ["devices"] if len(places) > 1 else []
+    names += ["step s", "TFLOPS", "MFU %", "GiB"]
+    names += ["$/Mtoken"] if money else []
+    names += ["J/token"]
+    names += ["hours"] if training.num_steps else []
+    names += ["$"] if training.num_steps and money else []
+    return names
+
+
+def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
+    space, step = candidate.space, candidate.step_seconds
+    rate, tokens = dollars_per_second(space), tokens_per_step(space)
+    dollars = total_dollars(training, space, step)
+    return {
+        "devices": f"{space.world_size:,} {space.setting.cluster.name}",
+        "step s": seconds(step),
+        "TFLOPS": tflops(candidate.model_flops_per_second_per_device),
+        "MFU %": percent(candidate.model_flops_utilization),
+        "GiB": gib(candidate.peak_memory_bytes),
+        "$/Mtoken": significant(None if rate is None else rate * step / tokens * MILLION),
+        "J/token": significant(watts(space) * step / tokens),
+        "hours": significant(total_hours(training, step)),
+        "$": ABSENT if dollars is None else f"{dollars:,.0f}",
+    }

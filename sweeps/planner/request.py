@@ -1,0 +1,194 @@
+"""From Hydra overrides to the spaces that a search goes through: an override of a knob pins it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.load import Tree, compose_tree, load_cluster, settings_of, with_values
+from conf.schema import ClusterSpec, SweepSpec, Value
+from conf.settings import Settings
+from sweeps.planner.space import KNOBS, Knob, Space
+from sweeps.planner.strategy import even_ends, spread_layers
+from train_core.costs import IMPLEMENTATIONS, Implementation
+from train_core.costs.setting import Setting
+
+KNOB_KEYS = {
+    f"{'batch' if knob == 'micro_batch_size' else 'parallel'}.{knob}": knob
+    for knob in KNOBS
+    if knob != "data_parallel_size"  # follows from the others; the configuration does not state it
+}
+PLAIN: dict[str, Value] = {  # a plan that pins nothing
+    "parallel.tensor_parallel_size": 1,
+    "parallel.pipeline_parallel_size": 1,
+    "parallel.virtual_pipeline_size": 1,
+    "parallel.schedule": "1f1b",
+    "parallel.layers_per_stage": None,
+    "parallel.sequence_parallel": False,
+    "parallel.zero_stage": 0,
+    "parallel.recompute": "none",
+    "batch.micro_batch_size": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to search.
+
+    Attributes:
+        settings: the configuration with a plan that is neither chosen nor pinned where a search is free.
+    """
+
+    settings: Settings
+    spaces: tuple[Space, ...]
+
+
+def request(
+    overrides: Sequence[str],
+    *,
+    devices: str | None = None,
+    clusters: Sequence[str] = (),
+    implementation: str = "trisweep",
+) -> Request:
+    """The spaces for a configuration: one for every cluster and number of its devices.
+
+    Args:
+        devices: `512`, `256,512`, a range `64-512` (whole nodes within), or `all`; None takes what the overrides or the
+            sweep say, else the whole cluster.
+        clusters: files of conf/cluster to choose among; without any, the configuration's.
+
+    Raises:
+        ConfigError: something is unknown, or cannot be.
+    """
+    tree = compose_tree(overrides)
+    pinned = _pinned(tree, overrides)
+    settings = settings_of(with_values(tree, _neutral(pinned)))
+    knobs: dict[str, Knob] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
+    chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
+    trainer = _implementation(implementation)
+    spaces = [
+        Space(
+            Setting(settings.model, cluster, _dtype(settings, cluster), trainer),
+            world_size,
+            settings.batch.global_batch_size,
+            settings.parallel.tensor_parallel_across_nodes,
+            knobs,
+        )
+        for cluster in chosen
+        for world_size in _world_sizes(cluster, devices, settings, overrides)
+    ]
+    _require_expressible(settings, knobs)
+    return Request(settings, tuple(spaces))
+
+
+def _pinned(tree: Tree, overrides: Sequence[str]) -> dict[str, Any]:
+    """Values of the knobs that the overrides name one by one; a group such as `parallel=single` pins nothing."""
+    named = {override.lstrip("+~").split("=", 1)[0] for override in overrides}
+    return {key: tree[key.split(".")[0]][key.split(".")[1]] for key in KNOB_KEYS if key in named}
+
+
+def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Every knob at its plainest value but for those pinned; what a pinned one implies goes with it."""
+    values: dict[str, Any] = {**PLAIN, **pinned}
+    if values["parallel.virtual_pipeline_size"] != 1 and "parallel.schedule" not in pinned:
+        values["parallel.schedule"] = "interleaved"
+    if values["parallel.schedule"] == "interleaved" and "parallel.virtual_pipeline_size" not in pinned:
+        values["parallel.virtual_pipeline_size"] = 2
+    return values
+
+
+def _typed(settings: Settings, key: str) -> Knob:
+    group, name = key.split(".")
+    value: Knob = getattr(getattr(settings, group), name)
+    return value
+
+
+def _implementation(name: str) -> Implementation:
+    if name not in IMPLEMENTATIONS:
+        known = f"Known: {', '.join(IMPLEMENTATIONS)}."
+        raise ConfigError("implementation", name, "is not a trainer known here", known)
+    return IMPLEMENTATIONS[name]
+
+
+def _dtype(settings: Settings, cluster: ClusterSpec) -> Any:
+    dtype, device = settings.precision.dtype, cluster.device
+    if dtype not in device.peak_flops_per_second:
+        raise InfeasiblePlan(
+            "precision.dtype",
+            dtype,
+            f"has no peak on {device.name} of cluster {cluster.name}",
+            f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or another cluster.",
+        )
+    return dtype
+
+
+def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Sequence[str]) -> list[int]:
+    if devices is not None:
+        return device_counts(cluster, devices)
+    if any(override.startswith("parallel.world_size=") for override in overrides):
+        return device_counts(cluster, str(settings.parallel.world_size))
+    if settings.sweep is None:
+        return [cluster.num_devices]
+    return device_counts(cluster, str(min(_most_devices(settings.sweep, settings), cluster.num_devices)))
+
+
+def _most_devices(sweep: SweepSpec, settings: Settings) -> int:
+    """Of any point of the sweep."""
+    key = "parallel.world_size"
+    listed = [point.get(key) for point in (sweep.baseline, *sweep.points)]
+    sizes = [settings.parallel.world_size, *sweep.axes.get(key, ()), *listed]
+    return max(size for size in sizes if isinstance(size, int))
+
+
+def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
+    """Numbers of devices that a job on this cluster can have: `512`, `256,512`, `64-512` or `all`.
+
+    Raises:
+        ConfigError: not a number of devices that the cluster has, or that fills whole nodes.
+    """
+    whole = _whole_nodes(cluster)
+    if devices == "all":
+        return whole
+    counts: list[int] = []
+    for part in devices.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise ConfigError("devices", devices, "is no list of numbers", "Write 512, 256,512, 64-512 or all.")
+        if dash:
+            counts += [count for count in whole if int(low) <= count <= int(high)]
+        else:
+            counts.append(_legal_count(cluster, int(low)))
+    if not counts:
+        remedy = f"Choose between {whole[0]} and {whole[-1]}."
+        raise ConfigError("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
+    return sorted(set(counts))
+
+
+def _whole_nodes(cluster: ClusterSpec) -> list[int]:
+    return [nodes * cluster.devices_per_node for nodes in range(1, cluster.num_nodes + 1)]
+
+
+def _legal_count(cluster: ClusterSpec, count: int) -> int:
+    fills_nodes = count <= cluster.devices_per_node or count % cluster.devices_per_node == 0
+    if 0 < count <= cluster.num_devices and fills_nodes:
+        return count
+    problem = f"is no number of devices of a job on cluster {cluster.name}, which has {cluster.num_devices}"
+    remedy = f"Use up to {cluster.devices_per_node}, or a multiple of it, or raise cluster.num_nodes."
+    raise ConfigError("devices", count, problem, remedy)
+
+
+def _require_expressible(settings: Settings, knobs: Mapping[str, Knob]) -> None:
+    """A listed spread of layers is one that a search can hold: even between its first and its last stage."""
+    listed = knobs.get("layers_per_stage")
+    if not isinstance(listed, tuple):
+        return
+    key, num_layers = "parallel.layers_per_stage", settings.model.num_layers
+    if sum(listed) != num_layers:
+        problem = f"adds up to {sum(listed)} layers, and model.num_layers = {num_layers}"
+        raise InfeasiblePlan(key, list(listed), problem, f"Choose numbers that add up to {num_layers}, or null.")
+    even = spread_layers(num_layers, len(listed), *even_ends(num_layers, len(listed)))
+    if listed not in (even, spread_layers(num_layers, len(listed), listed[0], listed[-1])):
+        problem = "is not even between its first and its last stage, and a search goes through no other spreads"
+        raise InfeasiblePlan(key, list(listed), problem, "Use null for an even spread, or leave the key out.")
