@@ -136,10 +136,10 @@ def test_heads_may_be_wider_than_the_hidden_size_divides() -> None:
     assert read(head_dim="256").experiment.model.query_size == 96 * 256
 
 
-def test_a_vocabulary_that_tensor_ranks_cannot_share_is_padded_as_in_megatron() -> None:
+def test_the_vocabulary_is_padded_to_128_rows_a_tensor_rank_as_in_megatron() -> None:
     assert read(vocab="50257").experiment.model.vocab_size == 51_200
-    assert read(vocab="50256").experiment.model.vocab_size == 50_256
-    assert read(vocab="50257", tp="1", pp="12").experiment.model.vocab_size == 50_257
+    assert read(vocab="51200").experiment.model.vocab_size == 51_200
+    assert read(vocab="50257", tp="1", pp="12").experiment.model.vocab_size == 50_304
 
 
 def test_interleaved_chunks_choose_the_interleaved_schedule() -> None:
@@ -156,11 +156,19 @@ def test_sequence_parallelism_without_tensor_ranks_is_off_as_in_megatron() -> No
 
 
 @pytest.mark.parametrize(
-    ("zero_stage", "pp", "name"), [("0", "12", "megatron-lm"), ("1", "12", "megatron-deepspeed"), ("3", "1", "fsdp")]
+    ("zero_stage", "pp", "flash", "name"),
+    [
+        ("0", "12", "no", "megatron-lm"),
+        ("1", "12", "no", "megatron-deepspeed"),
+        ("3", "1", "no", "megatron-deepspeed"),
+        ("3", "1", "yes", "fsdp"),
+    ],
 )
-def test_the_trainer_follows_from_the_sharding(zero_stage: str, pp: str, name: str) -> None:
-    configuration = read(zero_stage=zero_stage, pp=pp)
-    assert configuration.implementation == IMPLEMENTATIONS[name].model_copy(update={"flash_attention": False})
+def test_the_trainer_follows_from_the_sharding_and_the_attention(
+    zero_stage: str, pp: str, flash: str, name: str
+) -> None:
+    configuration = read(zero_stage=zero_stage, pp=pp, flash_attention=flash)
+    assert configuration.implementation == IMPLEMENTATIONS[name].model_copy(update={"flash_attention": flash == "yes"})
 
 
 def test_a_given_trainer_goes_before_the_usual_and_a_rows_own_before_both() -> None:

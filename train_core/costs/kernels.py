@@ -10,13 +10,13 @@ from train_core.costs.setting import Floats, Integers, Setting
 
 Number: TypeAlias = Floats | Integers | float | int
 
-TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.7))
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
 """Rows and columns of the output tile that one multiprocessor computes, and its rate relative to the largest.
 
 Source: tile sizes of cuBLAS and CUTLASS as listed in NVIDIA's matrix multiplication guide; the rates are the ratio of
 arithmetic to loads, capped. The library is taken to choose the best.
 """
-ALIGNMENTS = ((64, 1.0), (32, 0.97), (16, 0.92), (8, 0.8), (4, 0.5), (2, 0.35), (1, 0.25))
+ALIGNMENTS = ((64, 1.0), (32, 0.97), (16, 0.9), (8, 0.5), (4, 0.4), (2, 0.35), (1, 0.25))
 """A row length that only this power of two divides, and the rate that tensor cores keep. Source: shape of figure
 "Tensor Core alignment" in NVIDIA's matrix multiplication guide and of arXiv 2401.14489; values are rounded."""
 PROLOGUE = 128
@@ -65,5 +65,5 @@ def memory_bound_seconds(setting: Setting, num_bytes: Number, num_kernels: int =
 def attention_seconds(setting: Setting, num_flops: Number) -> Floats:
     """A fused attention kernel, at its own share of the peak."""
     efficiency = setting.cluster.efficiency
-    rate = setting.peak_flops_per_second * efficiency.attention
+    rate = setting.peak_flops_per_second * efficiency.attention * setting.implementation.attention_rate
     return np.asarray(num_flops, dtype=np.float64) / rate + efficiency.kernel_seconds

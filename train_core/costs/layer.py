@@ -60,13 +60,14 @@ class LayerCosts:
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     forward, core = _projections_forward(setting, shard), _core_forward(setting, shard)
     repeated = np.where(shard.recompute == FULL, forward + core, np.where(shard.recompute == SELECTIVE, core, 0.0))
-    tensor_forward, tensor_backward = _tensor_seconds(setting, shard)
+    weight_gradient = _weight_gradient(setting, shard)
+    tensor_forward, tensor_backward = _tensor_seconds(setting, shard, weight_gradient)
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
     return LayerCosts(
         forward_seconds=forward + core,
         input_gradient_seconds=_projections_input_gradient(setting, shard) + _core_backward(setting, shard) + repeated,
-        weight_gradient_seconds=_weight_gradient(setting, shard),
+        weight_gradient_seconds=weight_gradient,
         tensor_forward_seconds=tensor_forward,
         tensor_backward_seconds=tensor_backward,
         kept_bytes=kept,
@@ -122,7 +123,7 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
     activation = (gated if model.gated_mlp else gelu) * model.ffn_hidden_size
     between = _held_tokens(setting, shard) * (held * model.hidden_size * setting.dtype_bytes + masks)
     inside = _tokens(setting, shard) * (activation + moved_heads) * setting.dtype_bytes // t
-    return memory_bound_seconds(setting, between + inside, kernels)
+    return memory_bound_seconds(setting, (between + inside) * implementation.memory_traffic, kernels)
 
 
 def _scores(setting: Setting, shard: Shard) -> Integers:
@@ -163,20 +164,23 @@ def _heads(setting: Setting, shard: Shard) -> tuple[int, Integers, int]:
     return model.seq_length, shard.micro_batch_size * heads, model.query_size // model.num_attention_heads
 
 
-def _tensor_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:
+def _tensor_seconds(setting: Setting, shard: Shard, weight_gradient: Floats) -> tuple[Floats, Floats]:
     """Two all-reduces each way, or as many gathers and scatters; a repeated forward repeats them.
 
     Source: arXiv 2104.04473, section 3.2; arXiv 2205.05198, section 4.2.2 (sequence parallelism gathers its inputs
     again for the weight gradient).
     """
-    implementation, t = setting.implementation, shard.tensor_parallel_size
-    num_bytes = (_tokens(setting, shard) * setting.model.hidden_size * setting.dtype_bytes).astype(np.float64)
+    t = shard.tensor_parallel_size
+    num_bytes = _tokens(setting, shard) * setting.model.hidden_size * float(setting.dtype_bytes)
     stride = np.ones_like(t)
-    shown = 1.0 - implementation.tensor_overlap
-    once = 2.0 * all_reduce_seconds(setting, num_bytes, t, stride) * shown
-    gathers = 2.0 * gather_seconds(setting, num_bytes, t, stride) * shown
-    again = np.where(shard.sequence_parallel, 0.0 if implementation.hides_second_gather else gathers, 0.0)
-    return once, once + again + np.where(shard.recompute == FULL, once, 0.0)
+    forward = 2.0 * all_reduce_seconds(setting, num_bytes, t, stride)
+    gathers = 2.0 * gather_seconds(setting, num_bytes, t, stride)
+    if setting.implementation.overlaps_weight_gradient:
+        reductions = np.where(shard.sequence_parallel, gathers, forward)
+        shown = np.where(shard.sequence_parallel, gathers, 0.0) + np.maximum(reductions - weight_gradient, 0.0)
+    else:
+        shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
+    return forward, shown + np.where(shard.recompute == FULL, forward, 0.0)
 
 
 def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:

@@ -51,7 +51,7 @@ class GroupMemory:
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
-    implementation, shards = setting.implementation, plans.data_parallel_size
+    shards = plans.data_parallel_size
     parameters = group_parameters(
         setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
     )
@@ -62,7 +62,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     return GroupMemory(
         parameters=parameters,
         weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
-        gradients_bytes=np.where(plans.zero_stage >= 2, share, parameters) * implementation.gradient_bytes,
+        gradients_bytes=np.where(plans.zero_stage >= 2, share, parameters) * setting.gradient_bytes,
         optimizer_bytes=np.where(plans.zero_stage >= 1, share, parameters) * copies,
         activations_bytes=activations,
         working_bytes=work.layer.working_bytes,
@@ -102,5 +102,5 @@ def _communication_bytes(setting: Setting, plans: Plans, work: Work) -> Integers
     received = np.where(plans.pipeline_parallel_size > 1, 2 * work.held_hidden_bytes, 0)
     gathered = np.where(plans.sequence_parallel, work.hidden_bytes, 0)
     layers = np.where(plans.zero_stage >= 3, GATHERED_LAYERS * work.layer_parameters, 0)
-    whole: Integers = received + gathered + layers * (setting.dtype_bytes + setting.implementation.gradient_bytes)
+    whole: Integers = received + gathered + layers * (setting.dtype_bytes + setting.gradient_bytes)
     return whole

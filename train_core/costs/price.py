@@ -30,9 +30,7 @@ class Prices:
     worst_stage: Integers
 
 
-def price(
-    setting: Setting, plans: Plans, groups: list[StageGroup] | None = None, work: Work | None = None
-) -> Prices:
+def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None, work: Work | None = None) -> Prices:
     """What one step of each plan costs.
 
     Args:

@@ -35,6 +35,12 @@ class Setting:
         return DTYPE_BYTES[self.dtype]
 
     @property
+    def gradient_bytes(self) -> int:
+        """Of one accumulated gradient."""
+        kind = self.implementation
+        return kind.fp16_gradient_bytes if self.dtype == "fp16" else kind.gradient_bytes
+
+    @property
     def peak_flops_per_second(self) -> float:
         return self.cluster.device.peak_flops_per_second[self.dtype]
 

@@ -129,9 +129,9 @@ def _sharded_seconds(
 ) -> tuple[Floats, Floats]:
     """ZeRO-3 gathers weights for each pass, and reduces gradients after each backward. Source: arXiv 1910.02054."""
     if not np.any(plans.zero_stage >= 3):
-        return np.zeros(len(plans)), np.zeros(len(plans))
+        return np.asarray(0.0), np.asarray(0.0)
     d, t, overlap = plans.data_parallel_size, plans.tensor_parallel_size, setting.implementation.sharded_overlap
-    parameters = _parameters(setting, plans, work, group)
+    parameters = _parameters(setting, plans, work, group) / setting.implementation.sharded_link
     gathered = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
     reduced = gathered + gather_seconds(setting, parameters * float(setting.implementation.reduced_bytes), d, t)
     is_sharded = plans.zero_stage >= 3
@@ -172,4 +172,5 @@ def _optimizer_seconds(setting: Setting, plans: Plans, work: Work, group: StageG
 def _doublings(plans: Plans, devices_per_node: int) -> Floats:
     """How often the nodes of the smallest job were doubled; one logarithm for each different size."""
     sizes, index = np.unique(plans.world_size, return_inverse=True)
-    return np.array([log2(max(1.0, size / devices_per_node)) for size in sizes.tolist()])[index]
+    doublings = np.array([log2(max(1.0, size / devices_per_node)) for size in sizes.tolist()])
+    return doublings[index].reshape(plans.world_size.shape)
