@@ -19,7 +19,7 @@ FITTED_ON = {  # a cluster whose constants' source holds one of these words was 
     "sc21-figures": ("SC21 figures",),
     "bloom": ("BLOOM", "chronicles"),
     "frontier-memory": ("405287",),
-    "frontier-headline": ("2312.12705", "Dash"),
+    "frontier-headline": ("2312.12705", "Dash", "hardware TFLOPS of the 22B"),
     "torchtitan": ("torchtitan",),
     "llm-foundry": ("llm-foundry",),
 }

@@ -80,15 +80,18 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
     """The table with PREDICTED_COLUMNS after its own; a reader sees all of it or the file that was there before.
 
     Raises:
-        UsageError: `path` is a folder.
+        UsageError: `path` cannot be such a file; what was there stays.
     """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", "Name a file with --out.")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a file", "Name another one with --out.")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*columns, *PREDICTED_COLUMNS])
     writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    try:
+        write_atomically(path, text.getvalue())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", "Name another file with --out.") from None
 
 
 def _text(path: Path) -> str:

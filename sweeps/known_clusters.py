@@ -1,4 +1,4 @@
-"""Clusters by the names that tables of configurations give their devices. Each cluster is composed once."""
+"""The cluster of a row of a table: the one it names, or the one that claims its device. Each is composed once."""
 
 from __future__ import annotations
 
@@ -7,21 +7,41 @@ from functools import cache
 import yaml
 
 from conf.errors import ConfigError
-from conf.load import CONF_DIR, load, load_cluster, options
+from conf.load import CONF_DIR, load_cluster, options
 from conf.schema import ClusterSpec
-from conf.settings import Settings
+from sweeps.row_cells import Row, text_of
+
+
+def cluster_of(row: Row) -> ClusterSpec:
+    """The cluster that the row names, else the one that claims its device."""
+    cluster, gpu = text_of(row, "cluster"), text_of(row, "gpu")
+    if cluster and cluster not in options("cluster"):
+        raise ConfigError("cluster", cluster, "is no file of conf/cluster", f"Known: {', '.join(options('cluster'))}.")
+    if not gpu and not cluster:
+        raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_shown_gpus()}.")
+    if not gpu:
+        return cluster_named(cluster)
+    claimed_by = clusters_by_gpu().get(gpu.lower())
+    if not claimed_by:
+        raise ConfigError("gpu", gpu, "is not the device of a known cluster", f"Known: {_shown_gpus()}.")
+    if not cluster and len(claimed_by) > 1:
+        remedy = f"Name one of {', '.join(claimed_by)} in the column cluster."
+        raise ConfigError("gpu", gpu, "is claimed by more than one cluster", remedy)
+    chosen = cluster_named(cluster or claimed_by[0])
+    if chosen.device.name not in {cluster_named(claim).device.name for claim in claimed_by}:
+        problem = f"is not the device of cluster = {cluster}, which has {chosen.device.name}"
+        raise ConfigError("gpu", gpu, problem, "Correct one of the two, or leave gpu empty.")
+    return chosen
+
+
+def _shown_gpus() -> str:
+    return ", ".join(known_gpus())
 
 
 @cache
 def cluster_named(name: str) -> ClusterSpec:
     """A cluster of conf/cluster, composed once."""
     return load_cluster(name)
-
-
-@cache
-def default_settings() -> Settings:
-    """What the configuration says where nobody chooses; a price takes only data and training from it."""
-    return load(["data=synthetic"])
 
 
 @cache

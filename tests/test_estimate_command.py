@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -96,7 +96,7 @@ def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.csv").mkdir()
     done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 2
-    assert "out.csv is a folder. Name a file with --out." in " ".join(done.stderr.split())
+    assert "out.csv is not a file. Name another one with --out." in " ".join(done.stderr.split())
 
 
 def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_pat
         "except SystemExit as end: assert not end.code\n"
         "print('heavy:', [name for name in ('torch', 'mlflow', 'pandas') if name in sys.modules])"
     )
-    started = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run(
         [sys.executable, "-c", code, str(PUBLISHED)], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    seconds = time.perf_counter() - started
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     assert done.stdout.splitlines()[-1] == "heavy: []"
-    assert seconds < 20  # about 2 on a quiet machine; not for machines that other tests share
+    assert seconds < 8  # of one core, some seconds more than on a quiet machine

@@ -15,6 +15,7 @@ from benchmarks.published_rows import PUBLISHED, RowSet, row_sets
 from benchmarks.target import at_least, at_most, figure, within
 from benchmarks.validation import Section, sections
 from benchmarks.validation_page import PAGE, page
+from conf.load import load_cluster
 
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,15 @@ def test_layers_that_were_worked_out_agree_with_the_published_rate(sets: dict[st
         flops = row["tflops_per_gpu"] * 1e12 * row["iter_time_s"] * row["num_gpus"]
         layers = flops / (8 * 2048 * row["global_batch"]) / (12 * 14400**2)
         assert layers == pytest.approx(float(one.row["layers"]), abs=0.05)
+
+
+def test_sections_say_which_clusters_were_fitted_on_their_rows(validated: list[Section]) -> None:
+    """A cluster file that speaks of fitting must be recognised by the rows that it was fitted on."""
+    about = " ".join(section.about for section in validated)
+    used = {row.prediction.configuration.experiment.cluster.name for s in validated for row in s.rows if row.prediction}
+    fitted = [name for name in used if re.search("fitted on (?!nothing)", load_cluster(name).efficiency.source)]
+    for name in fitted:
+        assert f" Fitted on: the constants of {name} " in f" {about}", name
 
 
 def test_targets_say_whether_they_are_met_and_by_how_much_not() -> None:

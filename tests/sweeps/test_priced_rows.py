@@ -129,6 +129,14 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         read_table(tmp_path / "absent.csv")
 
 
-def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder"):
-        write_table(tmp_path, [], [])
+def test_neither_a_folder_nor_a_device_is_overwritten(tmp_path: Path) -> None:
+    for taken in (tmp_path, Path("/dev/null")):
+        with pytest.raises(UsageError, match=r"is not a file\. Name another one with --out"):
+            write_table(taken, [], [])
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(UsageError, match=r"out\.csv cannot be written: (File exists|Not a directory)"):
+        write_table(tmp_path / "taken" / "out.csv", [], [])
+    assert (tmp_path / "taken").read_text() == "mine"
