@@ -154,6 +154,7 @@ class ClusterSpec(Frozen):
     """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider.
 
     Attributes:
+        cores_per_node: on a CPU, the cores that the ranks of a node share; null gives every rank a device of its own.
         gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
         reserved_memory_bytes: taken on each device by the framework and the collectives library.
         fragmentation: lost to the allocator's gaps, as a share of the bytes of activations.
@@ -162,6 +163,7 @@ class ClusterSpec(Frozen):
     name: Name
     num_nodes: Count
     devices_per_node: Count
+    cores_per_node: Count | None
     gpu_names: Annotated[tuple[str, ...], Field(strict=False)]
     device: DeviceSpec
     efficiency: EfficiencySpec

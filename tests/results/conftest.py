@@ -82,6 +82,7 @@ def cluster(name: str = "made-up-cluster", num_nodes: int = 16, memory_bytes: in
         name=name,
         num_nodes=num_nodes,
         devices_per_node=8,
+        cores_per_node=None,
         gpu_names=(),
         device=device,
         efficiency=efficiency,

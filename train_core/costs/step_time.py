@@ -7,6 +7,7 @@ from math import log2
 
 import numpy as np
 
+from conf.schema import ClusterSpec
 from train_core.costs.collectives import all_reduce_seconds, gather_seconds, transfer_seconds
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.schedule import StageSeconds, pipeline_seconds
@@ -70,7 +71,9 @@ def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageG
     tensor = m * _at(pace, [one.tensor_forward + one.tensor_backward for one in passes])
     gathers = m * _at(pace, [one.gathers_forward + one.gathers_backward for one in passes])
     transfers = m * (2.0 * hop)
-    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
+    shared = compute * (_ranks_per_core(plans, setting.cluster) - 1.0)
+    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers - shared, 0.0), 0.0)
+    compute = compute + shared
     reduced = _reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
     update = _optimizer_seconds(setting, plans, work, groups[0])
     step = compute + tensor + transfers + bubble + gathers + reduced + update
@@ -167,6 +170,12 @@ def _optimizer_seconds(setting: Setting, plans: Plans, work: Work, group: StageG
     shards = np.where(plans.zero_stage >= 1, plans.data_parallel_size, 1)
     owned = _parameters(setting, plans, work, group) / shards
     return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
+
+
+def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
+    """How many ranks take turns on a core; while one waits for its pipeline, another works."""
+    cores = cluster.cores_per_node or cluster.devices_per_node
+    return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
 
 def _doublings(plans: Plans, devices_per_node: int) -> Floats:
