@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from conf.load import compose_tree, load
+from conf.load import compose_tree, load, load_cluster
 from conf.schema import PointSet, Value
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
+from train_core.rates import AttentionShape, Product, RatesPlan
+from train_core.rates_plan import rates_plan
 
 
 @pytest.fixture(scope="session")
@@ -32,5 +34,28 @@ def build_record() -> Callable[..., SweepRecord]:
             plan=(),
             trials=tuple(trial.model_copy(update={"selected": True}) for trial in trials),
         )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_rates_plan() -> Callable[[int], RatesPlan]:
+    """What `trisweep calibrate` measures on CPU ranks, at sizes that take no time and say nothing."""
+
+    def build(world_size: int) -> RatesPlan:
+        product = Product(rows=8, columns=8, depth=8)
+        shape = AttentionShape(num_sequences=1, num_heads=2, seq_length=16, head_size=8)
+        tiny = {
+            "dtypes": ("fp32",),
+            "large_products": (product,),
+            "thin_products": (product,),
+            "attention_shapes": (shape,),
+            "memory_bytes": 4096,
+            "num_small_kernels": 3,
+            "message_bytes": (64, 4096),
+            "num_samples": 2,
+            "sample_seconds": 1e-4,
+        }
+        return rates_plan(load_cluster("local"), "cpu", world_size).model_copy(update=tiny)
 
     return build

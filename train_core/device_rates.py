@@ -1,0 +1,112 @@
+"""One rank of a calibration: measures what the plan says together with the others; rank 0 writes `rates.json`.
+
+`python -m train_core.device_rates FOLDER --rank R --size N --meeting PATH` is one of N processes of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from conf.errors import UsageError
+from train_core.collectives import Axis, gather_objects
+from train_core.failures import failure_of
+from train_core.kernel_rates import attention_rates, kernel_seconds, memory_rates, product_rates
+from train_core.link_rates import link_times
+from train_core.rank import environment
+from train_core.rates import DeviceRates, LinkTime, RatesPlan
+from train_core.rates_folder import RatesFolder
+from train_core.stopwatch import Stopwatch
+from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave, seat_from_launcher
+
+
+def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
+    """Join, measure, leave. A rank that fails leaves `failures/rank-N.json` and raises."""
+    try:
+        plan = folder.read_plan()
+        if seat.size != plan.world_size:
+            problem = f"{seat.size} ranks were started, and the plan has {plan.world_size}"
+            raise UsageError(problem, "Start as many tasks as the plan has ranks.")
+        world = join(seat, choose_device(plan.kind, device_index))
+        rates = _measure(folder, plan, world)
+        leave(world)
+    except BaseException as error:
+        folder.write_failure(failure_of(seat.rank, error))
+        traceback.print_exc()
+        sys.stderr.flush()
+        raise
+    if seat.rank == 0:
+        folder.write_rates(rates)
+
+
+def run_from_launcher(folder: Path) -> None:
+    """Be the rank that srun's environment says.
+
+    Raises:
+        UsageError: no launcher gave a seat.
+    """
+    seat = seat_from_launcher(os.environ)
+    if seat is None:
+        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    run_rank(RatesFolder(folder), seat, seat.local_rank)
+
+
+def _measure(folder: RatesFolder, plan: RatesPlan, world: World) -> DeviceRates:
+    axis = Axis(world.size, world.rank)
+    stopwatch = Stopwatch(world, axis, plan.num_samples, plan.sample_seconds)
+    links = [(link, size) for link in plan.links for size in link.group_sizes]
+    num_parts, begun = 4 + len(links), 0
+
+    def begin(what: str) -> None:
+        nonlocal begun
+        begun += 1
+        if world.rank == 0:
+            folder.tell(f"{begun} of {num_parts}: {what}")
+
+    begin("memory")
+    copied, triad = memory_rates(stopwatch, plan)
+    begin("small kernels")
+    small = kernel_seconds(stopwatch, plan)
+    begin("matrix products")
+    products = product_rates(stopwatch, plan)
+    begin("attention")
+    attentions = attention_rates(stopwatch, plan)
+    times: list[LinkTime] = []
+    for link, size in links:
+        begin(f"link {link.name}, groups of {size}")
+        times += link_times(stopwatch, plan, link, size)
+    return DeviceRates(
+        plan=plan,
+        products=tuple(products),
+        attentions=tuple(attentions),
+        copy_bytes_per_second=copied,
+        triad_bytes_per_second=triad,
+        kernel_seconds=small,
+        link_times=tuple(times),
+        environment=environment(world),
+        hostnames=tuple(sorted(set(gather_objects(socket.gethostname(), axis)))),
+        finished=time.time(),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m train_core.device_rates", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--meeting", type=Path, required=True, help="a file through which the ranks find each other")
+    given = parser.parse_args()
+    seat = Seat(given.rank, given.size, given.rank, file_rendezvous(given.meeting.absolute()))
+    try:
+        run_rank(RatesFolder(given.folder), seat, given.rank)
+    except BaseException:  # said and written by then
+        os._exit(1)  # a normal exit may wait for collectives that will never end
+
+
+if __name__ == "__main__":
+    main()

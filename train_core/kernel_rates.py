@@ -1,0 +1,88 @@
+"""What one device reaches in matrix products, attention, memory traffic and very small kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from conf.schema import Dtype
+from train_core.rates import AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
+from train_core.stopwatch import Run, Stopwatch
+
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FLOAT32_BYTES = 4
+SMALL = 16
+"""Elements of a tensor whose arithmetic costs nothing."""
+
+
+def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
+    """Matrix products of every shape in every precision."""
+    shapes = [*((one, True) for one in plan.large_products), *((one, False) for one in plan.thin_products)]
+    asked = [(dtype, product, is_large) for dtype in plan.dtypes for product, is_large in shapes]
+    rates = stopwatch.mean_rates([(one.flops, _product(one, dtype, stopwatch)) for dtype, one, _ in asked])
+    return [
+        ProductRate(dtype=dtype, product=product, is_large=is_large, flops_per_second=rate)
+        for (dtype, product, is_large), rate in zip(asked, rates, strict=True)
+    ]
+
+
+def _product(product: Product, dtype: Dtype, stopwatch: Stopwatch) -> Run:
+    left = _random((product.rows, product.depth), dtype, stopwatch)
+    right = _random((product.depth, product.columns), dtype, stopwatch)
+    out = torch.mm(left, right)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def attention_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[AttentionRate]:
+    """Fused causal attention, forward and backward, of every shape in every precision."""
+    asked = [(dtype, shape) for dtype in plan.dtypes for shape in plan.attention_shapes]
+    rates = stopwatch.mean_rates([(shape.flops, _attention(shape, dtype, stopwatch)) for dtype, shape in asked])
+    return [
+        AttentionRate(dtype=dtype, shape=shape, flops_per_second=rate)
+        for (dtype, shape), rate in zip(asked, rates, strict=True)
+    ]
+
+
+def _attention(shape: AttentionShape, dtype: Dtype, stopwatch: Stopwatch) -> Run:
+    size = (shape.num_sequences, shape.num_heads, shape.seq_length, shape.head_size)
+    query, key, value, gradient = (_random(size, dtype, stopwatch) for _ in range(4))
+    inputs = [tensor.requires_grad_() for tensor in (query, key, value)]
+
+    def run() -> None:
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        torch.autograd.grad(out, inputs, gradient)
+
+    return run
+
+
+def memory_rates(stopwatch: Stopwatch, plan: RatesPlan) -> tuple[Spread, Spread]:
+    """Bytes read and written per second by a copy and by a triad. Source: the counting of the STREAM benchmark."""
+    device = stopwatch.world.device
+    a, b, c = (torch.rand(plan.memory_bytes // FLOAT32_BYTES, device=device) for _ in range(3))
+    num_bytes = a.numel() * FLOAT32_BYTES
+    copied, added = stopwatch.mean_rates(
+        [(2 * num_bytes, lambda: a.copy_(b)), (3 * num_bytes, lambda: torch.add(b, c, alpha=0.5, out=a))]
+    )
+    return copied, added
+
+
+def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
+    """Seconds of one kernel that computes next to nothing, recorded forward and run backward as in training."""
+    start = torch.ones(SMALL, device=stopwatch.world.device, requires_grad=True)
+    factor = torch.ones(SMALL, device=stopwatch.world.device)
+
+    def run() -> None:
+        out = start
+        for _ in range(plan.num_small_kernels):
+            out = out * factor
+        torch.autograd.grad(out.sum(), start)
+
+    (both,) = stopwatch.slowest_seconds([run])
+    share = 1 / (2 * plan.num_small_kernels)
+    return Spread(median=both.median * share, lowest=both.lowest * share, highest=both.highest * share)
+
+
+def _random(size: tuple[int, ...], dtype: Dtype, stopwatch: Stopwatch) -> Tensor:
+    """Random data: constants would draw less power and let the device clock higher."""
+    return torch.rand(size, device=stopwatch.world.device).sub_(0.5).to(TORCH_DTYPES[dtype])

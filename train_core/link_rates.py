@@ -1,0 +1,67 @@
+"""Collectives and transfers on one link tier: all groups of a size at once, as the groups of a training job are."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from train_core.collectives import Axis, all_gather, all_reduce, reduce_scatter
+from train_core.rates import PATTERNS, LinkPlan, LinkTime, Pattern, RatesPlan
+from train_core.rates_plan import groups_of
+from train_core.stopwatch import Run, Stopwatch
+
+FLOAT32_BYTES = 4
+
+
+def link_times(stopwatch: Stopwatch, plan: RatesPlan, link: LinkPlan, group_size: int) -> list[LinkTime]:
+    """Every pattern at every message size, in groups of one size. Transfers are measured in pairs only."""
+    own, device = _own_group(link, group_size, stopwatch.axis), stopwatch.world.device
+    asked = [
+        (pattern, num_bytes)
+        for pattern in PATTERNS
+        for num_bytes in plan.message_bytes
+        if pattern != "transfer" or group_size == 2
+    ]
+    times = stopwatch.slowest_seconds([_work(pattern, num_bytes, own, device) for pattern, num_bytes in asked])
+    return [
+        LinkTime(link=link.name, pattern=pattern, num_ranks=group_size, num_bytes=num_bytes, seconds=seconds)
+        for (pattern, num_bytes), seconds in zip(asked, times, strict=True)
+    ]
+
+
+def _own_group(link: LinkPlan, group_size: int, world: Axis) -> tuple[Axis, list[int]] | None:
+    """This rank's group and its ranks; None for a rank that belongs to none and only waits."""
+    for ranks in groups_of(link, group_size, world.size):
+        if world.rank in ranks:
+            group = dist.new_group(ranks, use_local_synchronization=True)
+            return Axis(group_size, ranks.index(world.rank), group), ranks
+    return None
+
+
+def _work(pattern: Pattern, num_bytes: int, own: tuple[Axis, list[int]] | None, device: torch.device) -> Run:
+    """What this rank does once."""
+    if own is None:
+        return lambda: None
+    axis, ranks = own
+    share = -(-num_bytes // (FLOAT32_BYTES * axis.size))
+    whole, part = torch.zeros(share * axis.size, device=device), torch.zeros(share, device=device)
+    work: dict[Pattern, Run] = {
+        "all_reduce": lambda: all_reduce(whole, axis).wait(),
+        "all_gather": lambda: all_gather(part, axis, into=whole).wait(),
+        "reduce_scatter": lambda: reduce_scatter(whole, axis, into=part).wait(),
+        "transfer": _Transfer(whole, axis, peer=ranks[1 - axis.rank] if axis.size == 2 else axis.rank),
+    }
+    return work[pattern]
+
+
+class _Transfer:
+    """One message between the two ranks of a pair; the next goes the other way, so that no buffer hides its time."""
+
+    def __init__(self, tensor: torch.Tensor, axis: Axis, peer: int) -> None:
+        self.tensor, self.axis, self.peer = tensor, axis, peer
+        self.count = 0
+
+    def __call__(self) -> None:
+        sends = self.count % 2 == self.axis.rank
+        (dist.send if sends else dist.recv)(self.tensor, self.peer, group=self.axis.group)
+        self.count += 1

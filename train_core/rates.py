@@ -1,0 +1,150 @@
+"""What a calibration measures, and what it finds. No torch here: the login node writes the plan and reads the rates."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from conf.schema import Count, Dtype, Frozen, Name, Positive
+from train_core.costs.layer import FLASH_BACKWARD_TO_FORWARD
+from train_core.measurement import Environment
+
+Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]
+PATTERNS: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter", "transfer")
+
+
+class Spread(Frozen):
+    """One quantity, measured several times."""
+
+    median: Positive
+    lowest: Positive
+    highest: Positive
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        return cls(median=statistics.median(samples), lowest=min(samples), highest=max(samples))
+
+
+class Product(Frozen):
+    """A matrix product (rows, depth) x (depth, columns)."""
+
+    rows: Count
+    columns: Count
+    depth: Count
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.rows * self.columns * self.depth
+
+
+class AttentionShape(Frozen):
+    """Causal attention of whole heads, forward and backward."""
+
+    num_sequences: Count
+    num_heads: Count
+    seq_length: Count
+    head_size: Count
+
+    @property
+    def flops(self) -> float:
+        """Of the lower triangle, as the cost model counts a fused kernel's."""
+        forward = 2 * self.num_sequences * self.num_heads * self.seq_length**2 * self.head_size
+        return (1 + FLASH_BACKWARD_TO_FORWARD) * forward
+
+
+class LinkPlan(Frozen):
+    """One link tier as a job reaches it.
+
+    Attributes:
+        stride: devices of a block of the next closer tier: ranks that many apart can only meet through this link.
+        num_members: such ranks in one block of the tier, as far as the job goes.
+        group_sizes: of the groups to measure; all groups of one size work at once.
+    """
+
+    name: str
+    stride: Count
+    num_members: Count
+    group_sizes: Annotated[tuple[Count, ...], Field(strict=False)]
+
+
+class RatesPlan(Frozen):
+    """What every rank of a calibration measures; all ranks at the same time, as in training.
+
+    Attributes:
+        kind: what the ranks compute on; a CPU rank is one thread.
+        large_products: those that a data-sheet peak is held against.
+        thin_products: those of a tensor-parallel layer.
+        memory_bytes: of each buffer that is copied.
+        num_small_kernels: recorded in one forward pass to find what a kernel costs at least.
+        message_bytes: whole tensors of collectives and transfers, ascending.
+        num_samples: each quantity is measured that often, for `sample_seconds` each.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    world_size: Count
+    dtypes: Annotated[tuple[Dtype, ...], Field(strict=False)]
+    large_products: Annotated[tuple[Product, ...], Field(strict=False)]
+    thin_products: Annotated[tuple[Product, ...], Field(strict=False)]
+    attention_shapes: Annotated[tuple[AttentionShape, ...], Field(strict=False)]
+    memory_bytes: Count
+    num_small_kernels: Count
+    links: Annotated[tuple[LinkPlan, ...], Field(strict=False)]
+    message_bytes: Annotated[tuple[Count, ...], Field(strict=False)]
+    num_samples: Count
+    sample_seconds: Positive
+
+
+class ProductRate(Frozen):
+    """Attributes:
+    flops_per_second: of one rank, the mean over all.
+    """
+
+    dtype: Dtype
+    product: Product
+    is_large: bool
+    flops_per_second: Spread
+
+
+class AttentionRate(Frozen):
+    dtype: Dtype
+    shape: AttentionShape
+    flops_per_second: Spread
+
+
+class LinkTime(Frozen):
+    """Seconds of one collective or transfer of the slowest group.
+
+    Attributes:
+        num_bytes: of the whole tensor: what is reduced, gathered into, scattered from, or sent.
+    """
+
+    link: str
+    pattern: Pattern
+    num_ranks: Count
+    num_bytes: Count
+    seconds: Spread
+
+
+class DeviceRates(Frozen):
+    """`rates.json`: all that was measured.
+
+    Attributes:
+        copy_bytes_per_second: read and written, of one rank; `triad...` is a + s b, two reads and a write.
+        kernel_seconds: of one small kernel under autograd.
+        hostnames: of all ranks, sorted.
+        finished: seconds since the epoch.
+    """
+
+    plan: RatesPlan
+    products: Annotated[tuple[ProductRate, ...], Field(strict=False)]
+    attentions: Annotated[tuple[AttentionRate, ...], Field(strict=False)]
+    copy_bytes_per_second: Spread
+    triad_bytes_per_second: Spread
+    kernel_seconds: Spread
+    link_times: Annotated[tuple[LinkTime, ...], Field(strict=False)]
+    environment: Environment
+    hostnames: Annotated[tuple[Name, ...], Field(strict=False)]
+    finished: float

@@ -1,0 +1,59 @@
+"""The folder of one calibration: a trial folder, with a plan and rates in place of an experiment and a measurement."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from train_core.rates import DeviceRates, RatesPlan
+from train_core.trial_folder import TrialFolder, write_atomically
+
+
+class RatesFolder(TrialFolder):
+    """One calibration on disk, besides what every trial folder has (`submission.json`, `failures/`, `logs/`).
+
+    plan.json       the `RatesPlan`; written by the launcher
+    progress        one line for every part that rank 0 begins
+    rates.json      the `DeviceRates`, once all is measured
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path)
+        self.plan = self.path / "plan.json"
+        self.progress = self.path / "progress"
+        self.rates = self.path / "rates.json"
+
+    def prepare(self, plan: RatesPlan) -> None:
+        """Forget an earlier calibration and write what this one measures."""
+        self.clear_results()
+        for path in (self.progress, self.rates, self.submission, *self.logs.glob("*")):
+            path.unlink(missing_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.plan, plan.model_dump_json(indent=1))
+
+    def read_plan(self) -> RatesPlan:
+        return RatesPlan.model_validate_json(self.plan.read_text())
+
+    def tell(self, line: str) -> None:
+        """Add a line for those who wait."""
+        with self.progress.open("a") as file:
+            file.write(line + "\n")
+
+    def last_told(self) -> str:
+        """The newest line; empty before the first."""
+        with contextlib.suppress(OSError):
+            lines = self.progress.read_text(errors="replace").splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    def write_rates(self, rates: DeviceRates) -> None:
+        write_atomically(self.rates, rates.model_dump_json(indent=1))
+
+    def read_rates(self) -> DeviceRates | None:
+        """None while nothing whole is there."""
+        try:
+            return DeviceRates.model_validate_json(self.rates.read_text())
+        except (OSError, ValidationError):
+            return None

@@ -1,0 +1,70 @@
+"""Times pieces of work on all ranks at the same moment, often enough to trust it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from train_core.collectives import Axis, maximum, total
+from train_core.measure import synchronize
+from train_core.rates import Spread
+from train_core.world import World
+
+NUM_WARM_UPS = 2
+MOST_RUNS = 10_000
+Run: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """Every rank has one, and times the same pieces of work in the same order.
+
+    Attributes:
+        axis: all ranks of the job.
+        num_samples: how often a quantity is measured, for about `sample_seconds` each.
+    """
+
+    world: World
+    axis: Axis
+    num_samples: int
+    sample_seconds: float
+
+    def slowest_seconds(self, runs: Sequence[Run]) -> list[Spread]:
+        """Seconds of each of `runs` once, on the rank that takes longest."""
+        own = self._samples(runs)
+        return [Spread.of(maximum(samples, self.axis, self.world.device)) for samples in own]
+
+    def mean_rates(self, works: Sequence[tuple[float, Run]]) -> list[Spread]:
+        """Units of work per second of one rank, the mean over all; each of `works` is units and what does them."""
+        own = self._samples([run for _, run in works])
+        rates = [[work / seconds for seconds in samples] for (work, _), samples in zip(works, own, strict=True)]
+        sums = (total(samples, self.axis, self.world.device) for samples in rates)
+        return [Spread.of([rate / self.axis.size for rate in samples]) for samples in sums]
+
+    def _samples(self, runs: Sequence[Run]) -> list[list[float]]:
+        """This rank's seconds per run. Every round times all of `runs`, so that a disturbance meets them alike."""
+        counts = [self._enough(run) for run in runs]
+        rounds = [
+            [self._seconds(run, count) for run, count in zip(runs, counts, strict=True)]
+            for _ in range(self.num_samples)
+        ]
+        return [list(samples) for samples in zip(*rounds, strict=True)]
+
+    def _enough(self, run: Run) -> int:
+        """How often to run for one sample; the same on all ranks."""
+        for _ in range(NUM_WARM_UPS):
+            once = self._seconds(run, 1)
+        slowest = maximum([once], self.axis, self.world.device)[0]
+        return min(MOST_RUNS, max(1, math.ceil(self.sample_seconds / slowest)))
+
+    def _seconds(self, run: Run, num_runs: int) -> float:
+        total([0.0], self.axis, self.world.device)  # all start together
+        synchronize(self.world.device)
+        start = time.perf_counter()
+        for _ in range(num_runs):
+            run()
+        synchronize(self.world.device)
+        return (time.perf_counter() - start) / num_runs
