@@ -41,7 +41,7 @@ def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
     }
     _end_sweep_process(folder)
     end_trees(controller for job in local.values() if (controller := controller_of(job)))
-    return len(local) + _cancel_in_slurm([job.job_id for job in in_slurm])
+    return len(local) + cancel_jobs([job.job_id for job in in_slurm])
 
 
 def _unfinished(folder: SweepFolder, record: SweepRecord) -> dict[str, Submission]:
@@ -67,7 +67,12 @@ def _end_sweep_process(folder: SweepFolder) -> None:
         process.wait(SWEEP_END_SECONDS)
 
 
-def _cancel_in_slurm(job_ids: list[str]) -> int:
+def cancel_jobs(job_ids: list[str]) -> int:
+    """Cancel those of the Slurm jobs that live, and return how many these were.
+
+    Raises:
+        UsageError: Slurm does not answer.
+    """
     try:
         live = [job_id for job_id, state in query_jobs(job_ids).items() if state.is_live]
     except SlurmSilent:

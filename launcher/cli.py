@@ -19,7 +19,7 @@ from rich.markup import escape
 from conf.errors import TrisweepError, UsageError
 from conf.load import load
 from conf.units import GIBIBYTE
-from launcher import estimate_command, plan_command
+from launcher import calibrate_command, estimate_command, plan_command
 from launcher.arguments import Overrides, ShowConfig, Sweep
 from launcher.plan_command import print_config, print_plan, print_question
 from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(plan_command.plan)
 app.command()(estimate_command.estimate)
+app.command()(calibrate_command.calibrate)
 console = Console(highlight=False, soft_wrap=False)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from launcher.submission import read_submission
@@ -22,12 +23,17 @@ def run_in_slurm(folder: str) -> None:
     _leave_signals_to_slurm()
     from train_core.trial import run_trial_as_rank
 
-    try:
-        run_trial_as_rank(Path(folder))
-    except Exception:  # said and written by then
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # a normal exit may wait for collectives that will never end
+    _run_to_an_end(lambda: run_trial_as_rank(Path(folder)))
+
+
+def measure_rates_in_slurm(folder: str) -> None:
+    """One rank of a calibration, started by srun. Runs on every task of the job."""
+    if not _is_current(TrialFolder(folder)):
+        return
+    _leave_signals_to_slurm()
+    from train_core.device_rates import run_from_launcher
+
+    _run_to_an_end(lambda: run_from_launcher(Path(folder)))
 
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
@@ -35,6 +41,15 @@ def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_second
     from train_core.trial import run_trial_here
 
     run_trial_here(Path(folder), devices, time_limit_seconds)
+
+
+def _run_to_an_end(rank: Callable[[], object]) -> None:
+    try:
+        rank()
+    except Exception:  # said and written by then
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
 def _is_current(folder: TrialFolder) -> bool:

@@ -57,15 +57,17 @@ def is_settled(state: JobState) -> bool:
 
 def verdict(folder: TrialFolder, submission: Submission, state: JobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
-    fingerprint = folder.read_experiment().fingerprint
+    failure = why_ended(folder, submission, state)
+    measurement = failed_measurement(folder.read_experiment().fingerprint, failure, submission.submitted)
+    ended = state.ended if state and state.ended else time.time()
+    return measurement.model_copy(update={"failing_rank": failure.rank if failure.rank >= 0 else None, "ended": ended})
+
+
+def why_ended(folder: TrialFolder, submission: Submission, state: JobState | None) -> RankFailure:
+    """What ended a job that left no result; rank -1 where no rank is to blame."""
     log = tail(submission.error_of(0))
     log = _since_last_start(log) if state else log
-    failure = _failure(folder, submission, state, log)
-    measurement = failed_measurement(fingerprint, failure or _unknown(state, log), submission.submitted)
-    ended = state.ended if state and state.ended else time.time()
-    return measurement.model_copy(
-        update={"failing_rank": failure.rank if failure and failure.rank >= 0 else None, "ended": ended}
-    )
+    return _failure(folder, submission, state, log) or _unknown(state, log)
 
 
 def _failure(folder: TrialFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure | None:

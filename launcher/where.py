@@ -42,7 +42,7 @@ def choose_place(name: str, overrides: Sequence[str], *, here: bool, dry_run: bo
         UsageError: Slurm was asked for and is not here, or it is here and no cluster was chosen.
         ConfigError: the configuration is wrong.
     """
-    complete = _with_slurm_of_cluster(sweep_overrides(name, overrides))
+    complete = with_slurm_of_cluster(sweep_overrides(name, overrides))
     settings = load(complete)
     assert settings.sweep is not None
     cluster_chosen = _chosen(overrides, "cluster") is not None
@@ -62,7 +62,7 @@ def sweep_overrides(name: str, overrides: Sequence[str]) -> tuple[str, ...]:
     return (f"sweep={name}", *overrides)
 
 
-def _with_slurm_of_cluster(overrides: tuple[str, ...]) -> tuple[str, ...]:
+def with_slurm_of_cluster(overrides: tuple[str, ...]) -> tuple[str, ...]:
     """The Slurm settings that bear the cluster's name are taken, unless others were chosen."""
     cluster = load(overrides).cluster.name
     if cluster not in options("slurm") or _chosen(overrides, "slurm") is not None:

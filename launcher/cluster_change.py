@@ -1,0 +1,54 @@
+"""What a calibration changes in a cluster file: one value each, with where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pydantic import BaseModel
+
+from conf.schema import ClusterSpec
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One value of a cluster file.
+
+    Attributes:
+        path: keys and list positions below the file's root.
+        before: the value so far, composed; None for a text, which has no range either.
+        origin: where the new value comes from, for the comment above it; empty leaves comments alone.
+        lowest, highest: range of what the value was taken from.
+    """
+
+    path: KeyPath
+    before: float | None
+    after: float | str
+    origin: str = ""
+    lowest: float | None = None
+    highest: float | None = None
+
+    @property
+    def leaf(self) -> str:
+        return str(self.path[-1])
+
+
+def dotted(path: KeyPath, cluster: ClusterSpec) -> str:
+    """The key for people: a link is named rather than counted."""
+    parts = list(path)
+    if parts[0] == "links" and isinstance(parts[1], int):
+        parts[1] = cluster.links[parts[1]].name
+    return ".".join(str(part) for part in ("cluster", *parts))
+
+
+def value_in(cluster: BaseModel, path: KeyPath) -> object:
+    """The value at `path`; None where there is none."""
+    node: object = cluster
+    for part in path:
+        if isinstance(part, int):
+            node = node[part] if isinstance(node, tuple) and part < len(node) else None
+        else:
+            node = node.get(part) if isinstance(node, dict) else getattr(node, part, None)
+    return node

@@ -1,0 +1,198 @@
+"""One calibration as a job: processes of this machine, or a Slurm job that is waited for. Ctrl-C ends either."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from conf.errors import UsageError
+from conf.schema import SlurmSpec
+from launcher.cancel import cancel_jobs
+from launcher.job import measure_rates_in_slurm
+from launcher.resources import JobShape
+from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.silent_jobs import is_settled, why_ended
+from launcher.slurm import SlurmJob, logs_folder, require_sbatch
+from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.snapshot import snapshot_code
+from launcher.submission import Submission, write_submission
+from sweeps.trial import SweepFolder
+from train_core.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
+from train_core.git_sha import ROOT
+from train_core.measurement import RankFailure
+from train_core.rates import DeviceRates, RatesPlan
+from train_core.rates_folder import RatesFolder
+from train_core.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
+
+JOB_NAME = "trisweep-calibrate"
+POLL_SECONDS = 0.5
+SLURM_POLL_SECONDS = 2.0
+FORGOTTEN_SECONDS = 120.0
+"""A job that Slurm does not know this long after its submission has never been, or has long ended."""
+
+Tell = Callable[[str], None]
+
+
+def rates_folder(folder: SweepFolder) -> RatesFolder:
+    """Where the job of a calibration works."""
+    return RatesFolder(folder.trial("rates").path.absolute())
+
+
+def measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
+    """Run the ranks as processes of this machine.
+
+    Raises:
+        UsageError: a rank failed; names it and its cause.
+        KeyboardInterrupt: Ctrl-C; the ranks have been ended.
+    """
+    folder.prepare(plan)
+    oom_kills = oom_kill_count()
+    ranks: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting, cancelled_by_signals():
+        try:
+            meet = Path(meeting) / "rendezvous"
+            ranks.extend(_start(folder, rank, plan.world_size, meet) for rank in range(plan.world_size))
+            while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+                tell(folder.last_told())
+                time.sleep(POLL_SECONDS)
+            if any(rank.poll() for rank in ranks):
+                raise _failed(folder, _culprit(folder, ranks, oom_kills))
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+    return _rates_of(folder)
+
+
+def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subprocess.Popen[bytes]:
+    """The rank runs this very code, whatever lies in the folder where the user stands."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    place = ["--rank", str(rank), "--size", str(size), "--meeting", str(meeting)]
+    with (folder.logs / f"rank-{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "train_core.device_rates", str(folder.path), *place],
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_kills_before: int) -> RankFailure:
+    """The failure that came first. A rank that only lost its peer may be seen before the peer's own end."""
+    deadline = time.monotonic() + CULPRIT_GRACE_SECONDS
+    while True:
+        told = folder.read_failures()
+        oom_kills = oom_kill_count() - oom_kills_before
+        silent = [
+            silent_failure(rank, process.returncode, oom_kills, folder.logs / f"rank-{rank}.log")
+            for rank, process in enumerate(ranks)
+            if process.poll() and rank not in {failure.rank for failure in told}
+        ]
+        failure = first_cause([*told, *silent])
+        assert failure is not None, "some rank has ended badly"
+        if not lost_a_peer(failure) or time.monotonic() > deadline or all(p.poll() is not None for p in ranks):
+            return failure
+        time.sleep(POLL_SECONDS)
+
+
+def slurm_request(folder: SweepFolder, slurm: SlurmSpec, shape: JobShape) -> str:
+    """The text that sbatch would get. Writes nothing and needs no Slurm."""
+    parameters = sbatch_parameters(slurm, shape, folder.code.absolute() / "SNAPSHOT", JOB_NAME)
+    return sbatch_text(slurm, parameters, logs_folder(folder), num_trials=1)
+
+
+def measure_in_slurm(
+    sweep_folder: SweepFolder,
+    plan: RatesPlan,
+    slurm: SlurmSpec,
+    shape: JobShape,
+    tell: Tell,
+    job: SlurmJob = measure_rates_in_slurm,
+) -> DeviceRates:
+    """Submit one job, one task per device, and wait for its rates.
+
+    Args:
+        job: what each task calls with the folder.
+
+    Raises:
+        UsageError: there is no sbatch, Slurm refuses, or the job ended without rates; says why.
+        KeyboardInterrupt: Ctrl-C; the job has been cancelled.
+    """
+    require_sbatch()
+    folder = rates_folder(sweep_folder)
+    folder.prepare(plan)
+    with cancelled_by_signals():
+        submission = _submit(sweep_folder, folder, slurm, shape, job)
+        try:
+            _wait(folder, submission, tell)
+        except BaseException:
+            cancel_jobs([submission.job_id])
+            raise
+    return _rates_of(folder)
+
+
+def _submit(
+    sweep_folder: SweepFolder, folder: RatesFolder, slurm: SlurmSpec, shape: JobShape, job: SlurmJob
+) -> Submission:
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError
+
+    logs = logs_folder(sweep_folder)
+    code = snapshot_code(sweep_folder.code.absolute())
+    executor = SlurmExecutor(logs, max_num_timeout=0, python=python_command(slurm))
+    executor.update_parameters(**sbatch_parameters(slurm, shape, code, JOB_NAME))
+    try:
+        submitted = executor.submit(job, str(folder.path))
+    except FailedJobError as refusal:
+        remedy = "Look at the request with --dry-run, and correct the settings under slurm."
+        raise UsageError(f"Slurm refused the job: {' '.join(str(refusal).split())}", remedy) from None
+    submission = Submission(
+        executor="slurm",
+        job_id=submitted.job_id,
+        hostname=socket.gethostname(),
+        attempt=1,
+        lost_nodes=0,
+        submitted=time.time(),
+        shape=shape,
+        output=str(logs / f"{submitted.job_id}_%t_log.out"),
+        error=str(logs / f"{submitted.job_id}_%t_log.err"),
+    )
+    write_submission(folder, submission)
+    return submission
+
+
+def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
+    """Until the rates are there, or the job has ended without them."""
+    while not folder.rates.exists():
+        try:
+            state = query_jobs([submission.job_id]).get(submission.job_id)
+        except SlurmSilent:
+            tell(f"job {submission.job_id}: Slurm does not answer")
+        else:
+            forgotten = state is None and time.time() - submission.submitted > FORGOTTEN_SECONDS
+            if (forgotten or (state and is_settled(state))) and not folder.rates.exists():
+                raise _failed(folder, why_ended(folder, submission, state), submission.error_of(0))
+            waits = state is None or state.is_waiting
+            said = "waits in the queue" if waits else folder.last_told() or "starts"
+            tell(f"job {submission.job_id}: {said}")
+        time.sleep(SLURM_POLL_SECONDS)
+
+
+def _failed(folder: RatesFolder, failure: RankFailure, log: Path | None = None) -> UsageError:
+    log = log or folder.logs / f"rank-{max(0, failure.rank)}.log"
+    who = f"rank {failure.rank}: " if failure.rank >= 0 and not failure.cause.startswith("rank ") else ""
+    return UsageError(f"The measurement failed ({who}{failure.cause})", f"See {log}. No cluster file was changed.")
+
+
+def _rates_of(folder: RatesFolder) -> DeviceRates:
+    rates = folder.read_rates()
+    if rates is None:
+        raise UsageError(f"{folder.rates} is missing or cannot be read", "Calibrate again.")
+    return rates

@@ -1,0 +1,115 @@
+"""Changing one value of a YAML text and leaving every other character alone; a YAML library would drop the comments.
+
+A comment line right above the value says where it comes from: `# KEY measured ...` (or `fitted`, `kept`), replaced
+by the next one. What the file said before the first of them stays as a line `# KEY was ...`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+INDENT = 2
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+
+def with_value(text: str, path: KeyPath, value: str, origin: str = "") -> str:
+    """`text` with the value at `path` replaced, or added where there is none.
+
+    Args:
+        value: as YAML.
+        origin: begins with `measured`, `fitted` or `kept`; empty changes the value alone.
+    """
+    root = yaml.compose(text)
+    assert isinstance(root, MappingNode)
+    key, node, left = _deepest(root, path)
+    if not left:
+        assert key is not None
+        return _replaced(text, key, node, str(path[-1]), value, origin)
+    assert isinstance(node, MappingNode), f"{path} goes through a value"
+    if node.flow_style:
+        return _added_in_braces(text, node, left, value)
+    return _added_below(text, node, left, value, origin)
+
+
+def _deepest(root: MappingNode, path: KeyPath) -> tuple[Node | None, Node, KeyPath]:
+    """How far the path exists: its key and node, and the part of the path that does not."""
+    key: Node | None = None
+    node: Node = root
+    for depth, part in enumerate(path):
+        found = _child(node, part)
+        if found is None:
+            return key, node, path[depth:]
+        key, node = found
+    return key, node, ()
+
+
+def _child(node: Node, part: str | int) -> tuple[Node, Node] | None:
+    """The key's node and the value's; an entry of a list is its own key."""
+    if isinstance(node, SequenceNode) and isinstance(part, int):
+        return (node.value[part], node.value[part]) if part < len(node.value) else None
+    pairs = node.value if isinstance(node, MappingNode) else []
+    return next(((key, value) for key, value in pairs if key.value == part), None)
+
+
+def _replaced(text: str, key: Node, node: Node, leaf: str, value: str, origin: str) -> str:
+    start, end = node.start_mark.index, _end(text, node)
+    old, rest = text[start:end].strip(), text[end:].split("\n", 1)[0]
+    stands_alone = re.fullmatch(r"\s*(#.*)?", rest) is not None
+    after = text[end + len(rest) :] if stands_alone and origin else text[end:]
+    text = text[:start] + value + after
+    return _commented(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin) if origin else text
+
+
+def _commented(text: str, position: int, leaf: str, old: str, remark: str, origin: str) -> str:
+    """The comment lines above the line at `position` brought up to date."""
+    start = text.rfind("\n", 0, position) + 1
+    above, below = text[:start].splitlines(), text[start:]
+    indent = re.match(r" *", below)
+    margin = indent.group() if indent else ""
+    was = f"{margin}# {leaf} was "
+    told: list[str] = []
+    while above and above[-1].startswith(f"{margin}# "):
+        told.insert(0, above.pop())
+    measured_before = re.compile(rf"{re.escape(margin)}# {re.escape(leaf)} (measured|fitted|kept)")
+    kept = [line for line in told if not measured_before.match(line)]
+    if kept == told and not any(line.startswith(was) for line in told):
+        said = remark.strip().removeprefix("#").strip()
+        kept.append(f"{was}{old}{': ' + said if said else ''}")
+    return "\n".join([*above, *kept, f"{margin}# {leaf} {origin}", below])
+
+
+def _added_below(text: str, node: MappingNode, path: KeyPath, value: str, origin: str) -> str:
+    """New lines after the last of a mapping in block style."""
+    last = node.value[-1][1] if node.value else node
+    end = _end(text, last)
+    end = end if text[end - 1] == "\n" else (text.find("\n", end) + 1 or len(text))
+    column = node.value[0][0].start_mark.column if node.value else 0
+    lines = [f"{' ' * (column + INDENT * depth)}{part}:" for depth, part in enumerate(path)]
+    margin = " " * (column + INDENT * (len(path) - 1))
+    lines[-1] += f" {value}"
+    lines[-1:] = [f"{margin}# {path[-1]} {origin}", lines[-1]] if origin else lines[-1:]
+    newline = "" if text[:end].endswith("\n") else "\n"
+    return text[:end] + newline + "\n".join(lines) + "\n" + text[end:]
+
+
+def _added_in_braces(text: str, node: MappingNode, path: KeyPath, value: str) -> str:
+    end = node.end_mark.index - 1
+    entry = f"{path[-1]}: {value}"
+    for part in reversed(path[:-1]):
+        entry = f"{part}: {{{entry}}}"
+    return text[:end].rstrip() + (", " if node.value else "") + entry + text[end:]
+
+
+def _end(text: str, node: Node) -> int:
+    """Where the node's own characters end: a block mapping's mark lies behind the comments that follow it."""
+    while isinstance(node, MappingNode | SequenceNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last[1] if isinstance(last, tuple) else last
+    end = node.end_mark.index
+    if isinstance(node, ScalarNode) and node.style in ("|", ">"):  # ends behind its newline
+        return len(text[:end].rstrip())
+    return end

@@ -1,0 +1,50 @@
+"""A calibration as a real job on two nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import UsageError
+from conf.load import load, load_cluster
+from launcher.calibrate import draft_of_rates
+from launcher.rates_job import measure_in_slurm, rates_folder
+from launcher.resources import JobShape
+from launcher.slurm_query import query_jobs
+from launcher.submission import read_submission
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+TWO_NODES = JobShape(num_nodes=2, tasks_per_node=1, uses_gpus=False)
+
+
+def silent(line):
+    return None
+
+
+def test_two_ranks_on_two_nodes_measure_what_the_plan_says(folder, slurm, tiny_rates_plan):
+    told = []
+    rates = measure_in_slurm(folder, tiny_rates_plan(2), slurm, TWO_NODES, told.append)
+    assert len(rates.hostnames) == 2
+    assert {one.pattern for one in rates.link_times} == {"all_reduce", "all_gather", "reduce_scatter", "transfer"}
+    local = load_cluster("local")
+    assert "on 2 hosts" not in " ".join(draft_of_rates(local, "local", rates).notes)
+    assert any(line.startswith("job ") for line in told)
+
+
+def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job(folder, slurm, tiny_rates_plan):
+    greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
+    with pytest.raises(UsageError, match=r"The measurement failed \(rank [01]: .*memory"):
+        measure_in_slurm(folder, greedy, slurm, TWO_NODES, silent)
+
+    nowhere = load(["slurm.partition=nowhere"]).slurm
+    with pytest.raises(UsageError, match=r"Slurm refused the job: .*partition"):
+        measure_in_slurm(folder, tiny_rates_plan(2), nowhere, TWO_NODES, silent)
+
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    held = slurm.model_copy(update={"extra_sbatch": {"hold": True}})
+    with pytest.raises(KeyboardInterrupt):
+        measure_in_slurm(folder, tiny_rates_plan(2), held, TWO_NODES, interrupt)
+    submission = read_submission(rates_folder(folder))
+    assert submission is not None
+    assert query_jobs([submission.job_id])[submission.job_id].name == "CANCELLED"
