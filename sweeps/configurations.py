@@ -63,7 +63,7 @@ FLASH_ATTENTION = {
     "none": False,
 }
 USUAL_TRAINERS = {0: "megatron-lm", 1: "megatron-deepspeed", 2: "fsdp", 3: "fsdp"}
-"""By ZeRO stage. A row of stage 2 or 3 without flash attention is older than FSDP: DeepSpeed's."""
+"""By ZeRO stage. A row of stage 2 or 3 that has no flash attention, and does not say FSDP, is older: DeepSpeed's."""
 # An experiment has data and a training plan too; no price depends on them, and composing them would cost a table 0.2 s.
 DATA = DataSpec(source="synthetic", path=None, tokenizer="bytes", max_bytes=1, cache_dir=None)
 TRAINING = TrainingPlan(
@@ -219,6 +219,7 @@ def _require_computable(experiment: Experiment) -> None:
 def _implementation_of(row: Row, parallel: ParallelPlan, given: str | None) -> Implementation:
     flash = choice_of(row, "flash_attention", FLASH_ATTENTION, default=False)
     by_stage = USUAL_TRAINERS[parallel.zero_stage]
-    usual = "megatron-deepspeed" if by_stage == "fsdp" and not flash else by_stage
+    is_fsdp = flash or "fsdp" in text_of(row, "zero_stage").lower()
+    usual = "megatron-deepspeed" if by_stage == "fsdp" and not is_fsdp else by_stage
     chosen = choice_of(row, "implementation", IMPLEMENTATIONS, default=IMPLEMENTATIONS[given or usual])
     return chosen.model_copy(update={"flash_attention": flash})

@@ -162,6 +162,7 @@ def test_sequence_parallelism_without_tensor_ranks_is_off_as_in_megatron() -> No
         ("1", "12", "no", "megatron-deepspeed"),
         ("3", "1", "no", "megatron-deepspeed"),
         ("3", "1", "yes", "fsdp"),
+        ("3 (FSDP2)", "1", "", "fsdp"),
     ],
 )
 def test_the_trainer_follows_from_the_sharding_and_the_attention(
