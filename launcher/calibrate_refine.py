@@ -29,7 +29,7 @@ def refine_and_write(name: str, overrides: Sequence[str], output: str | None, *,
     output = checked_output(cluster.name, output)
     if not dry_run:
         require_writable(cluster.name, output)
-    trials = finished_trials(sweep.folder, sweep.record)
+    trials = finished_trials(sweep.folder, sweep.record, cluster)
     found = refit_cluster(cluster, trials)
     console.print(f"{len(trials)} finished trials of sweep {name}, {cluster.name} as its file says now.")
     console.print(_trials_table(found))

@@ -18,14 +18,14 @@ class Change:
 
     Attributes:
         path: keys and list positions below the file's root.
-        before: the value so far, composed; None for a text, which has no range either.
+        before: the value so far, composed; None where there was none, and for a text, which has no range either.
         origin: where the new value comes from, for the comment above it; empty leaves comments alone.
         lowest, highest: range of what the value was taken from.
     """
 
     path: KeyPath
     before: float | None
-    after: float | str
+    after: float | int | str
     origin: str = ""
     lowest: float | None = None
     highest: float | None = None

@@ -88,7 +88,7 @@ def _copy_with(text: str, output: str, folder: Path) -> Iterator[Path]:
 
 def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:
     found = value_in(composed, change.path)
-    wanted = change.after if isinstance(change.after, str) else float(_shown(change.after))
+    wanted = float(_shown(change.after)) if isinstance(change.after, float) else change.after
     if found != wanted:
         raise ConfigError(
             dotted(change.path, cluster),
@@ -113,8 +113,10 @@ def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
     return earlier != stamp and any(earlier in other for other in lines if other is not line)
 
 
-def _shown(value: float | str) -> str:
-    """YAML with three significant digits: `1.13e11`, `0.62`, `2.0`; a text in double quotes."""
+def _shown(value: float | int | str) -> str:
+    """YAML with three significant digits: `1.13e11`, `0.62`, `2.0`; a count whole, a text in double quotes."""
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, str):
         return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     mantissa, _, exponent = f"{value:.3g}".partition("e")

@@ -20,6 +20,7 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     """Every value that `rates` tell of. Peaks and memory bandwidth only where the cluster file wants them measured."""
     own_peak = cluster.device.peak_source == PEAK_MEASURED
     device = [*_peaks(cluster, rates), *_memory_bandwidth(cluster, rates, stamp)] if own_peak else []
+    cores = [_cores(cluster, rates)] if rates.plan.kind == "cpu" else []
     efficiencies = [
         *_matmul(cluster, rates),
         *_attention(cluster, rates),
@@ -30,8 +31,7 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     link = [_link_efficiency(cluster)] if links else []
     found = [*efficiencies, *link]
     source = _source(cluster, [change.leaf for change in found], stamp)
-    every = (*found, source, *device, *links)
-    return [change for change in every if change.lowest is not None or change.after != change.before]
+    return [*cores, *found, source, *device, *links]
 
 
 def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
@@ -139,6 +139,11 @@ def _kernel(cluster: ClusterSpec, rates: DeviceRates) -> Change:
     )
 
 
+def _cores(cluster: ClusterSpec, rates: DeviceRates) -> Change:
+    origin = "measured: cores that the ranks of a host may use"
+    return _change(cluster, ("cores_per_node",), rates.cores_per_host, origin, [])
+
+
 def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
     """A tier that was measured gets what was; one that was not keeps what collectives reach on it.
 
@@ -182,7 +187,12 @@ def _source(cluster: ClusterSpec, names: Sequence[str], stamp: str) -> Change:
 
 
 def _change(
-    cluster: ClusterSpec, path: KeyPath, after: float, origin: str, spreads: Sequence[Spread], scale: float = 1.0
+    cluster: ClusterSpec,
+    path: KeyPath,
+    after: float | int,
+    origin: str,
+    spreads: Sequence[Spread],
+    scale: float = 1.0,
 ) -> Change:
     lowest = min((spread.lowest for spread in spreads), default=None)
     highest = max((spread.highest for spread in spreads), default=None)

@@ -17,7 +17,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from train_core.costs.estimate import estimate, plan_of, setting_of
 from train_core.costs.price import price
 from train_core.costs.setting import Plans
-from train_core.measurement import Environment
+from train_core.measurement import Environment, Performance
 
 FEWEST_TRIALS = 3
 FEWEST_TO_LEAVE_ONE_OUT = 5
@@ -37,7 +37,8 @@ class FinishedTrial:
     """One measured step time.
 
     Attributes:
-        counts: the fit uses it; a trial whose ranks shared devices is only shown, as the cost model gives each its own.
+        counts: the fit uses it; a trial whose ranks shared devices in a way that the cost model does not know is only
+            shown.
     """
 
     label: str
@@ -91,19 +92,29 @@ class Refit:
         return _mean_error([(predicted, seconds) for predicted, seconds in pairs if predicted]) if pairs else None
 
 
-def finished_trials(folder: SweepFolder, record: SweepRecord) -> list[FinishedTrial]:
-    """Every trial of the sweep that measured a step time, in the order of its record."""
+def finished_trials(folder: SweepFolder, record: SweepRecord, cluster: ClusterSpec) -> list[FinishedTrial]:
+    """Every trial of the sweep that measured a step time, in the order of its record.
+
+    Args:
+        cluster: as it is to be fitted.
+    """
     return [
         FinishedTrial(
             result.label,
             result.trial.experiment,
             result.performance.step_seconds,
             result.measurement.environment if result.measurement else None,
-            has_device_per_rank(result),
+            has_device_per_rank(result) or _shares_cores(result.trial.experiment, cluster, result.performance),
         )
         for result in read_results(folder, record)
         if result.trial.experiment and result.performance
     ]
+
+
+def _shares_cores(experiment: Experiment, cluster: ClusterSpec, performance: Performance) -> bool:
+    """The ranks took turns on as many cores as the cluster file says."""
+    cores = (cluster.cores_per_node or 0) * experiment.num_nodes
+    return performance.num_devices == min(experiment.parallel.world_size, cores)
 
 
 def refit_cluster(

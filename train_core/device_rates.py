@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import UsageError
@@ -22,7 +23,7 @@ from train_core.rank import environment
 from train_core.rates import DeviceRates, LinkTime, RatesPlan
 from train_core.rates_folder import RatesFolder
 from train_core.stopwatch import Stopwatch
-from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave, seat_from_launcher
+from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave, seat_from_launcher, usable_cores
 
 
 def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
@@ -80,6 +81,7 @@ def _measure(folder: RatesFolder, plan: RatesPlan, world: World) -> DeviceRates:
     for link, size in links:
         begin(f"link {link.name}, groups of {size}")
         times += link_times(stopwatch, plan, link, size)
+    cores = _cores_of_hosts(axis)
     return DeviceRates(
         plan=plan,
         products=tuple(products),
@@ -89,9 +91,18 @@ def _measure(folder: RatesFolder, plan: RatesPlan, world: World) -> DeviceRates:
         kernel_seconds=small,
         link_times=tuple(times),
         environment=environment(world),
-        hostnames=tuple(sorted(set(gather_objects(socket.gethostname(), axis)))),
+        hostnames=tuple(sorted(cores)),
+        cores_per_host=min(map(len, cores.values())),
         finished=time.time(),
     )
+
+
+def _cores_of_hosts(axis: Axis) -> dict[str, set[int]]:
+    """Cores that the ranks of each host may use: with a binding launcher, every rank has its own."""
+    cores: dict[str, set[int]] = defaultdict(set)
+    for hostname, usable in gather_objects((socket.gethostname(), usable_cores()), axis):
+        cores[hostname] |= usable
+    return cores
 
 
 def main() -> None:

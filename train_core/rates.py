@@ -135,6 +135,7 @@ class DeviceRates(Frozen):
         copy_bytes_per_second: read and written, of one rank; `triad...` is a + s b, two reads and a write.
         kernel_seconds: of one small kernel under autograd.
         hostnames: of all ranks, sorted.
+        cores_per_host: that the ranks of a host may use together; of the host with the fewest.
         finished: seconds since the epoch.
     """
 
@@ -147,4 +148,5 @@ class DeviceRates(Frozen):
     link_times: Annotated[tuple[LinkTime, ...], Field(strict=False)]
     environment: Environment
     hostnames: Annotated[tuple[Name, ...], Field(strict=False)]
+    cores_per_host: Count
     finished: float

@@ -118,6 +118,7 @@ def rates_of() -> Callable[..., DeviceRates]:
                 num_cores=4,
             ),
             hostnames=("node1",),
+            cores_per_host=4,
             finished=1_800_000_000.0,
         )
 

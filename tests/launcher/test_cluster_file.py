@@ -30,8 +30,9 @@ def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy, rates_of):
         "matmul, attention, memory, kernel_seconds, link: measured by trisweep calibrate, 2027-01-15 08:00 UTC;"
         " before: assumptions"
     )
-    kept = new.model_dump(exclude={"device", "efficiency", "links"})
-    assert kept == local.model_dump(exclude={"device", "efficiency", "links"})
+    assert new.cores_per_node == 4
+    measured = {"cores_per_node", "device", "efficiency", "links"}
+    assert new.model_dump(exclude=measured) == local.model_dump(exclude=measured)
     assert new.device.peak_source == "measured"  # utilization is still stated against a peak of the same run
     assert new.efficiency.jitter == local.efficiency.jitter
 
@@ -40,7 +41,7 @@ def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy, rates_of):
     frontier = load_cluster("frontier")
     draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU), conf_copy).write(conf_copy)
     new = load_cluster("frontier", conf_copy)
-    assert new.device == frontier.device
+    assert (new.device, new.cores_per_node) == (frontier.device, frontier.cores_per_node)
     assert new.efficiency.matmul == pytest.approx(100 / 191.5, rel=0.01)
     assert new.efficiency.attention == pytest.approx(60 / 191.5, rel=0.01)
     assert new.efficiency.memory == pytest.approx(1.2 / 1.6, rel=0.01)
@@ -76,7 +77,7 @@ def test_every_measured_value_says_what_when_and_within_which_range(conf_copy, r
         in text
     )
     stamps = [line for line in text.splitlines() if "2027-01-15 08:00 UTC" in line]
-    assert len(stamps) == 1 + 8 + 2  # the top, eight values, two sources
+    assert len(stamps) == 1 + 11 + 2  # the top, eleven values, two sources
     old = [line for line in cluster_path("local").read_text().splitlines() if line.startswith("#")]
     assert all(line in text for line in old)
 
