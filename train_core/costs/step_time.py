@@ -43,7 +43,7 @@ class StepColumns:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Seconds of one micro-batch on a stage, apart: computation, tensor collectives, transfers, ZeRO-3's gathers."""
+    """Seconds of one micro-batch on a stage, apart: computation, tensor collectives, ZeRO-2's and 3's collectives."""
 
     forward: Floats
     input_gradient: Floats
@@ -130,16 +130,19 @@ def _transfer_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
 def _sharded_seconds(
     setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
 ) -> tuple[Floats, Floats]:
-    """ZeRO-3 gathers weights for each pass, and reduces gradients after each backward. Source: arXiv 1910.02054."""
-    if not np.any(plans.zero_stage >= 3):
+    """What ZeRO does for every micro-batch: 3 gathers weights for each pass; 2 and 3 scatter gradients after backward,
+    since no rank keeps them whole. Source: arXiv 1910.02054, section 7.
+    """
+    if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
     d, t, overlap = plans.data_parallel_size, plans.tensor_parallel_size, setting.implementation.sharded_overlap
     parameters = _parameters(setting, plans, work, group) / setting.implementation.sharded_link
-    gathered = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
-    reduced = gathered + gather_seconds(setting, parameters * float(setting.implementation.reduced_bytes), d, t)
-    is_sharded = plans.zero_stage >= 3
+    weights = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
+    gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
+    scattered = gather_seconds(setting, parameters * float(setting.implementation.reduced_bytes), d, t)
+    reduced = gathered + np.where(plans.zero_stage >= 2, scattered, 0.0)
     shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
-    return np.where(is_sharded, shown[0], 0.0), np.where(is_sharded, shown[1], 0.0)
+    return shown[0], shown[1]
 
 
 def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
@@ -147,15 +150,15 @@ def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -
 
 
 def _reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
-    """Gradients over the replicas of the first stage, whose backward is last: an all-reduce, or under ZeRO-1 and 2 a
-    reduce-scatter and a gather of the new weights; and a tied embedding over its two copies.
+    """After the last backward, which is the first stage's: an all-reduce of its gradients over the replicas, under ZeRO-1
+    a reduce-scatter and a gather of the new weights, under ZeRO-2 the gather alone; and a tied embedding's two copies.
     """
     implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
     scattered = gather_seconds(setting, parameters * implementation.reduced_bytes, d, t)
     weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
-    comm = np.where(plans.zero_stage == 0, scattered + scattered, scattered + weights)
-    comm = np.where(plans.zero_stage >= 3, 0.0, comm)
+    by_stage = [scattered + scattered, scattered + weights, weights, np.zeros_like(weights)]
+    comm = np.choose(plans.zero_stage, by_stage)
     shown = comm - implementation.data_overlap * np.minimum(comm, hiding)
     if not setting.model.tied_embeddings:
         return shown
