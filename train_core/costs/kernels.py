@@ -19,6 +19,8 @@ arithmetic to loads, capped. The library is taken to choose the best.
 ALIGNMENTS = ((64, 1.0), (32, 0.97), (16, 0.9), (8, 0.5), (4, 0.4), (2, 0.35), (1, 0.25))
 """A row length that only this power of two divides, and the rate that tensor cores keep. Source: shape of figure
 "Tensor Core alignment" in NVIDIA's matrix multiplication guide and of arXiv 2401.14489; values are rounded."""
+ALIGNMENT_RATES = np.zeros(ALIGNMENTS[0][0] + 1)
+ALIGNMENT_RATES[[divisor for divisor, _ in ALIGNMENTS]] = [rate for _, rate in ALIGNMENTS]
 PROLOGUE = 128
 """Inner elements by which a tile's pipeline fills and drains: a product of depth k runs at k / (k + PROLOGUE)."""
 
@@ -35,20 +37,18 @@ def matmul_seconds(setting: Setting, rows: Number, columns: Number, depth: Numbe
 
 def _padded_flops(num_multiprocessors: int, m: Floats, n: Floats, k: Floats, count: Floats) -> Floats:
     """What the device works through: whole waves of whole tiles, at the best tile's rate."""
-    best = np.asarray(np.inf)
-    for tile_rows, tile_columns, rate in TILES:
-        tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * count
-        waves = np.ceil(tiles / num_multiprocessors)
-        best = np.minimum(best, waves * (num_multiprocessors * tile_rows * tile_columns / rate))
+    # All tiles in one more axis, the first: plans come a few at a time, so that calls cost more than elements.
+    dims = max(m.ndim, n.ndim, count.ndim)
+    tile_rows, tile_columns, rate = (column.reshape(-1, *[1] * dims) for column in np.array(TILES).T)
+    tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * count
+    waves = np.ceil(tiles / num_multiprocessors)
+    best: Floats = (waves * (num_multiprocessors * tile_rows * tile_columns / rate)).min(axis=0)
     return 2.0 * best * (k + PROLOGUE) / np.minimum(alignment_rate(n), alignment_rate(k))
 
 
 def alignment_rate(length: Floats) -> Floats:
     """Share of the rate that is left when rows of this length do not start at whole cache lines."""
-    rate = np.full(np.shape(length), ALIGNMENTS[-1][1])
-    for divisor, kept in reversed(ALIGNMENTS):
-        rate = np.where(np.mod(length, divisor) == 0, kept, rate)
-    return rate
+    return ALIGNMENT_RATES[np.gcd(np.asarray(length, dtype=np.int64), ALIGNMENTS[0][0])]
 
 
 def _memory_seconds(setting: Setting, num_bytes: Floats) -> Floats:
