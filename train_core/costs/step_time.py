@@ -150,8 +150,8 @@ def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -
 
 
 def _reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
-    """After the last backward, which is the first stage's: an all-reduce of its gradients over the replicas, under ZeRO-1
-    a reduce-scatter and a gather of the new weights, under ZeRO-2 the gather alone; and a tied embedding's two copies.
+    """After the last backward, which is the first stage's: ZeRO-0 all-reduces gradients, ZeRO-1 scatters them and
+    gathers the new weights, ZeRO-2 only gathers; and a tied embedding adds up its two copies.
     """
     implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
