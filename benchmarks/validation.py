@@ -15,7 +15,7 @@ PERCENT = " %"
 SCALING_PERCENT = {"175B weak": 100.0, "1T weak": 100.0, "175B strong": 89.9, "1T strong": 87.1}
 FITTED_ON = {  # a cluster whose constants' source holds one of these words was fitted on rows of that set
     "sc21-table-1": ("2104.04473", "SC21"),
-    "sc21-table-2": ("SC21 Table 2", "2104.04473, table 2"),
+    "sc21-table-2": ("tables 1 and 2 of arXiv 2104.04473",),
     "sc21-figures": ("SC21 figures",),
     "bloom": ("BLOOM", "chronicles"),
     "frontier-memory": ("405287",),
@@ -76,7 +76,8 @@ def _megatron_table_2_and_bloom(megatron: RowSet, bloom: RowSet) -> Section:
     }
     return Section(
         "Megatron-LM SC21, table 2, and BLOOM's sweeps",
-        f"SC21: {_standing('sc21-table-2', megatron)} BLOOM: {_standing('bloom', bloom)}",
+        f"SC21: {_standing('sc21-table-2', megatron)} The ZeRO-3 rows: fitted on, two constants of the trainer"
+        f" megatron-deepspeed (train_core/costs/implementation.py). BLOOM: {_standing('bloom', bloom)}",
         (
             _step_target("SC21 table 2 and BLOOM", both, 6),
             _step_target("  SC21 table 2 alone", megatron.comparisons, None),

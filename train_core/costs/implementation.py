@@ -103,7 +103,8 @@ MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
         "sharded_link": 0.9,
     }
 )
-"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023)."""
+"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023). `sharded_overlap`
+and `sharded_link` are fitted on the six ZeRO-3 rows of arXiv 2104.04473, table 2, which are no test of them."""
 
 FSDP = TRISWEEP.model_copy(
     update={
