@@ -15,9 +15,11 @@ import numpy as np
 
 from sweeps.planner.shard_work import ShardWork, price_shards
 from sweeps.planner.space import Block, Space, blocks, divisors, tensor_parallel_sizes
-from train_core.costs.price import peak_memory, price
+from train_core.costs.price import peak_bytes, price_step
 from train_core.costs.setting import Booleans, Floats, Plans
 
+ALL = slice(None)
+NEVER_FITS = np.iinfo(np.int64).max
 MOST_PLANS_AT_ONCE = 40_000  # columns of one part stay in the processor's cache, and memory stays small
 
 
@@ -50,14 +52,12 @@ def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> F
     table, tally = _table(space), _Tally(top, longest_step_seconds)
     capacity = space.setting.cluster.device.memory_bytes
     for block in _parts(space):
-        work = table.of(block.plans)
-        peak = np.where(block.legal, peak_memory(space.setting, block.plans, work)[0], np.iinfo(np.int64).max)
-        fits = peak <= capacity
-        tally.count(block, int(peak.min()), int(np.count_nonzero(fits)))
-        if fits.any():
-            kept, fits = _trimmed(block, fits)
-            prices = price(space.setting, kept.plans, work=table.of(kept.plans))
-            tally.rank(kept, np.where(fits, prices.step_seconds, inf))
+        peak = peak_bytes(space.setting, block.plans, table.of(block.plans))
+        peak = np.where(block.legal, peak, NEVER_FITS)
+        tally.count(block, int(peak.min()), int(np.count_nonzero(peak <= capacity)))
+        for kept, fits in _fitting(block, peak <= capacity):
+            prices = price_step(space.setting, kept.plans, table.of(kept.plans))
+            tally.rank(kept, np.where(fits, prices.total_seconds, inf))
     return tally.found()
 
 
@@ -68,16 +68,25 @@ def _table(space: Space) -> ShardWork:
 def _parts(space: Space) -> Iterator[Block]:
     """The blocks, large ones cut along their shards."""
     for block in blocks(space):
-        num_shards, num_layouts, num_stages = block.shape
+        num_stages, num_shards, num_layouts = block.shape
         step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_stages))
         for start in range(0, num_shards, step):
-            yield block.part(slice(start, start + step), slice(None)) if num_shards > step else block
+            yield block.part(ALL, slice(start, start + step), ALL) if num_shards > step else block
 
 
-def _trimmed(block: Block, fits: Booleans) -> tuple[Block, Booleans]:
-    """The shards and layouts of which some plan fits."""
-    shards, layouts = np.flatnonzero(fits.any(axis=(1, 2))), np.flatnonzero(fits.any(axis=(0, 2)))
-    return block.part(shards, layouts), fits[shards][:, layouts]
+def _fitting(block: Block, fits: Booleans) -> Iterator[tuple[Block, Booleans]]:
+    """The shards and layouts of which some plan fits, and which of them do.
+
+    ZeRO 0 and 1 do nothing for single micro-batches, 2 and 3 each something of its own; priced apart, the pipeline is
+    computed once for each kind.
+    """
+    stages = block.plans.zero_stage.ravel()
+    for kind in (stages <= 1, stages == 2, stages == 3):
+        chosen = np.flatnonzero(kind)
+        of_kind = fits[chosen]
+        if of_kind.any():
+            shards, layouts = np.flatnonzero(of_kind.any(axis=(0, 2))), np.flatnonzero(of_kind.any(axis=(0, 1)))
+            yield block.part(chosen, shards, layouts), of_kind[:, shards][:, :, layouts]
 
 
 class _Tally:

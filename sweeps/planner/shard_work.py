@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from train_core.costs.layer import Shard
 from train_core.costs.setting import RECOMPUTES, Integers, Plans, Setting
 from train_core.costs.work import Work, shard_work
+
+PARAMETERS = ("layer_parameters", "embedding_parameters", "token_embedding_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,12 @@ class ShardWork:
     micro_batch_sizes: Integers
 
     def of(self, plans: Plans) -> Work:
-        """The work of each plan, in the shape that its shard has in `plans`."""
-        t = np.searchsorted(self.tensor_parallel_sizes, plans.tensor_parallel_size)
-        b = np.searchsorted(self.micro_batch_sizes, plans.micro_batch_size)
-        shard = t * len(self.micro_batch_sizes) + b
-        return self.work.rows((shard * 2 + plans.sequence_parallel) * len(RECOMPUTES) + plans.recompute)
+        """The work of each plan, in the shape that its shard has in `plans`; parameters in that of its tensor size."""
+        t = np.searchsorted(self.tensor_parallel_sizes, plans.tensor_parallel_size) * len(self.micro_batch_sizes)
+        shard = t + np.searchsorted(self.micro_batch_sizes, plans.micro_batch_size)
+        rows = self.work.rows((shard * 2 + plans.sequence_parallel) * len(RECOMPUTES) + plans.recompute)
+        of_tensor_size = t * (2 * len(RECOMPUTES))
+        return replace(rows, **{name: getattr(self.work, name)[of_tensor_size] for name in PARAMETERS})
 
 
 def price_shards(setting: Setting, tensor_parallel_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> ShardWork:

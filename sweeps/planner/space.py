@@ -1,8 +1,8 @@
 """Every legal plan of one model on one number of devices, in blocks of columns that numpy broadcasts.
 
 A block holds the plans of one tensor- and one pipeline-parallel size: all shards (micro-batch, sequence parallelism,
-recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages. What depends on the shard alone has
-the shape (s, 1, 1), on the layout alone (1, l, 1), on the ZeRO stage alone (1, 1, z), so that it is computed once.
+recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages. What depends on the ZeRO stage alone
+has the shape (z, 1, 1), on the shard alone (1, s, 1), on the layout alone (1, 1, l), so that it is computed once.
 Legal is what `conf.experiment` accepts; a test feeds plans from here to there and back.
 """
 
@@ -40,6 +40,7 @@ KNOBS = (
 Knob: TypeAlias = int | str | bool | tuple[int, ...] | None
 Value = TypeVar("Value", bound=Knob)
 Layout: TypeAlias = tuple[int, int, int, int]
+Selection: TypeAlias = Integers | slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ class Block:
     """Plans of one tensor- and pipeline-parallel size.
 
     Attributes:
-        plans: columns of the shapes (s, 1, 1), (1, l, 1) and (1, 1, z).
-        legal: which of them exist; (s, l, 1).
+        plans: columns of the shapes (z, 1, 1), (1, s, 1) and (1, 1, l).
+        legal: which of them exist; (1, s, l).
     """
 
     plans: Plans
@@ -75,16 +76,16 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.legal.shape[:2], self.plans.zero_stage.size)
+        return (self.plans.zero_stage.size, *self.legal.shape[1:])
 
     @property
     def num_strategies(self) -> int:
-        return int(np.count_nonzero(self.legal)) * self.shape[2]
+        return int(np.count_nonzero(self.legal)) * self.shape[0]
 
-    def part(self, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice) -> Block:
-        """The block of these shards and layouts."""
-        columns = (_part(getattr(self.plans, one.name), shards, layouts) for one in fields(Plans))
-        return Block(Plans(*columns), self.legal[shards][:, layouts])
+    def part(self, stages: Selection, shards: Selection, layouts: Selection) -> Block:
+        """The block of these ZeRO stages, shards and layouts."""
+        columns = (_part(getattr(self.plans, one.name), stages, shards, layouts) for one in fields(Plans))
+        return Block(Plans(*columns), self.legal[:, shards][:, :, layouts])
 
     def rows(self, index: Integers) -> Plans:
         """Plans by their number in the block, as columns, (n,)."""
@@ -92,9 +93,12 @@ class Block:
         return Plans(*(np.broadcast_to(getattr(self.plans, one.name), self.shape)[where] for one in fields(Plans)))
 
 
-def _part(column: Any, shards: Integers | Booleans | slice, layouts: Integers | Booleans | slice) -> Any:
-    column = column[shards] if column.shape[0] > 1 else column
-    return column[:, layouts] if column.shape[1] > 1 else column
+def _part(column: Any, *selections: Selection) -> Any:
+    """The selected entries of a column, which has one entry along the axes on which it does not depend."""
+    for axis, selection in enumerate(selections):
+        if column.shape[axis] > 1:
+            column = column[(*(slice(None),) * axis, selection)]
+    return column
 
 
 def divisors(number: int) -> list[int]:
@@ -194,8 +198,8 @@ def _block(space: Space, t: int, p: int) -> Block | None:
     shards, arranged, stages = _shards(space, t, d), layouts(space, p), zero_stages(space, p, d)
     if not (shards and arranged and stages):
         return None
-    b, sequence_parallel, recompute = (_column(values, (-1, 1, 1)) for values in zip(*shards, strict=True))
-    schedule, v, first, last = (_column(values, (1, -1, 1)) for values in zip(*arranged, strict=True))
+    b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*shards, strict=True))
+    schedule, v, first, last = (_column(values, (1, 1, -1)) for values in zip(*arranged, strict=True))
     m = space.global_batch_size // (d * b)
     legal = (schedule != INTERLEAVED) | (m % p == 0)
     plans = Plans(
@@ -206,7 +210,7 @@ def _block(space: Space, t: int, p: int) -> Block | None:
         micro_batch_size=b,
         num_micro_batches=m,
         sequence_parallel=sequence_parallel.astype(bool),
-        zero_stage=_column(stages, (1, 1, -1)),
+        zero_stage=_column(stages, (-1, 1, 1)),
         recompute=recompute,
         schedule=schedule,
         first_stage_layers=first,

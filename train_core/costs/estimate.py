@@ -14,7 +14,7 @@ from train_core.costs.implementation import TRISWEEP, Implementation
 from train_core.costs.memory import group_memory
 from train_core.costs.parameters import num_parameters
 from train_core.costs.setting import RECOMPUTES, SCHEDULES, Plans, Setting
-from train_core.costs.stages import StageGroup, listed_stages
+from train_core.costs.stages import StageGroup, each_stage, listed_stages
 from train_core.costs.step_time import StepColumns, step_columns
 from train_core.costs.work import Work, work_of
 
@@ -146,10 +146,12 @@ def plan_of(experiment: Experiment) -> Plans:
 
 def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
     """Every stage, first to last."""
-    found = [group_memory(setting, plans, work, stage) for group in groups for stage in group.stages()]
-    return tuple(
-        StageMemory(**{name: int(getattr(memory, name)[0]) for name in StageMemory.model_fields}) for memory in found
-    )
+    stages = each_stage(groups)
+    found = group_memory(setting, plans, work, stages)
+    columns = {
+        name: np.broadcast_to(getattr(found, name), stages.layers.shape).tolist() for name in StageMemory.model_fields
+    }
+    return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
 def _estimate(

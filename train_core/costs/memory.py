@@ -38,16 +38,10 @@ class GroupMemory:
 
     @property
     def total_bytes(self) -> Integers:
-        return (
-            self.weights_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.activations_bytes
-            + self.working_bytes
-            + self.logits_bytes
-            + self.communication_bytes
-            + self.reserved_bytes
-        )
+        # what depends on the same choices is added first, which keeps the arrays of a search small
+        state = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        kept = self.activations_bytes + self.reserved_bytes + self.working_bytes + self.logits_bytes
+        return state + (kept + self.communication_bytes)
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:

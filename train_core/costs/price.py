@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_core.costs.memory import GroupMemory, group_memory
+from train_core.costs.memory import group_memory
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup, spread_stages
 from train_core.costs.step_time import StepColumns, step_columns
@@ -44,16 +44,18 @@ def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None
     return Prices(step, step.total_seconds, peak, worst)
 
 
-def peak_memory(setting: Setting, plans: Plans, work: Work | None = None) -> tuple[Integers, Integers]:
-    """Bytes of the worst stage and its index, without the time: what a search filters by first."""
-    work = work_of(setting, plans) if work is None else work
-    return _peak_memory(setting, plans, work, spread_stages(plans, setting.model.num_layers))
+def peak_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+    """Bytes of the worst stage, without the time: what a search filters by first."""
+    peak: Integers = np.asarray(0)
+    for group in spread_stages(plans, setting.model.num_layers):
+        total = group_memory(setting, plans, work, group).total_bytes
+        peak = np.maximum(peak, total if np.all(group.count > 0) else np.where(group.count > 0, total, 0))
+    return peak
 
 
-def memories(setting: Setting, plans: Plans, groups: list[StageGroup]) -> list[GroupMemory]:
-    """Memory of the first stage of every group."""
-    work = work_of(setting, plans)
-    return [group_memory(setting, plans, work, group) for group in groups]
+def price_step(setting: Setting, plans: Plans, work: Work) -> StepColumns:
+    """Seconds of one step, without the memory: for plans that are known to fit."""
+    return step_columns(setting, plans, work, spread_stages(plans, setting.model.num_layers))
 
 
 def _peak_memory(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[Integers, Integers]:

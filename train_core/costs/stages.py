@@ -32,28 +32,23 @@ class StageGroup:
         """The entries at `selection`, in that order."""
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
 
-    def stages(self) -> list[StageGroup]:
-        """The group's stages one by one; n must be 1."""
-        alone = np.ones_like(self.count)
-        return [
-            StageGroup(alone, self.start + offset, self.layers, self.is_first, self.is_last)
-            for offset in range(int(self.count[0]))
-        ]
-
 
 def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
-    """First stage, inner stages with one layer more, inner stages, last stage: four groups for any number of plans."""
+    """First stage, inner stages with one layer more, inner stages, last stage: at most four groups for any number of
+    plans; those that no plan has are left out.
+    """
     p, first, last = plans.pipeline_parallel_size, plans.first_stage_layers, plans.last_stage_layers
     inner = np.maximum(p - 2, 0)
     rest = np.where(p > 2, num_layers - first - last, 0)
     base, more = rest // np.maximum(inner, 1), rest % np.maximum(inner, 1)
     one, none, several = np.ones_like(p), np.zeros(p.shape, dtype=bool), p > 1
-    return [
+    groups = [
         StageGroup(one, np.zeros_like(p), first, ~none, ~several),
         StageGroup(more, one, base + 1, none, none),
         StageGroup(inner - more, 1 + more, base, none, none),
         StageGroup(several.astype(np.int64), p - 1, last, none, several),
     ]
+    return [group for group in groups if np.any(group.count > 0)]
 
 
 def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
@@ -67,3 +62,12 @@ def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
         groups.append(StageGroup(np.array([count]), np.array([start]), np.array([layers]), is_first, is_last))
         start += count
     return groups
+
+
+def each_stage(groups: list[StageGroup]) -> StageGroup:
+    """The stages of one plan one by one, first to last, in columns of p entries."""
+    counts = [int(group.count[0]) for group in groups]
+    layers, is_first, is_last = (
+        np.repeat([getattr(group, name)[0] for group in groups], counts) for name in ("layers", "is_first", "is_last")
+    )
+    return StageGroup(np.ones_like(layers), np.arange(len(layers)), layers, is_first, is_last)
