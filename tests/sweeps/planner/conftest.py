@@ -1,0 +1,85 @@
+"""What tests of the search share: settings that cover families, precisions, clusters and trainers; random plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conf.load import load
+from conf.settings import Settings
+from sweeps.planner.space import Block, Space, blocks
+from sweeps.planner.strategy import Strategy, strategies_of
+from train_core.costs import IMPLEMENTATIONS
+from train_core.costs.setting import Setting
+
+CASES = {
+    "GPT-3 on Selene": (["model=gpt-175b", "cluster=selene", "precision=bf16"], 1024, 1536, "trisweep"),
+    "GPT 22B on Frontier, Megatron-DeepSpeed": (
+        ["model=gpt-22b", "cluster=frontier", "precision=fp16"],
+        96,
+        480,
+        "megatron-deepspeed",
+    ),
+    "Llama 3.1 8B on H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 16, 64, "trisweep"),
+    "Llama 2 70B under FSDP": (["model=llama-2-70b", "cluster=jean-zay", "precision=bf16"], 64, 120, "fsdp"),
+    "BLOOM on Jean Zay, Megatron-LM": (
+        ["model=bloom-176b", "cluster=jean-zay", "precision=bf16"],
+        384,
+        2048,
+        "megatron-lm",
+    ),
+    "the 175B's proxy on a CPU": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 8, 24, "trisweep"),
+    "across nodes": (
+        ["model=gpt-22b", "cluster=jean-zay", "precision=bf16", "parallel.tensor_parallel_across_nodes=true"],
+        48,
+        96,
+        "megatron-lm",
+    ),
+}
+
+
+class Case:
+    """A space with the settings that it came from."""
+
+    def __init__(self, overrides: list[str], world_size: int, global_batch_size: int, trainer: str) -> None:
+        self.settings: Settings = load(overrides)
+        self.space = Space(
+            Setting(
+                self.settings.model,
+                self.settings.cluster,
+                self.settings.precision.dtype,
+                IMPLEMENTATIONS[trainer],
+            ),
+            world_size,
+            global_batch_size,
+            self.settings.parallel.tensor_parallel_across_nodes,
+        )
+
+    def strategies(self, block: Block, index: np.ndarray) -> list[Strategy]:
+        return strategies_of(
+            block.rows(index),
+            self.settings.model.num_layers,
+            tensor_parallel_across_nodes=self.space.tensor_parallel_across_nodes,
+        )
+
+    def pinned(self, **knobs: object) -> Space:
+        return replace(self.space, pinned=knobs)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=CASES, scope="module")
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(*CASES[request.param])
+
+
+def drawn(space: Space, rng: np.random.Generator, number: int) -> list[tuple[Block, np.ndarray]]:
+    """`number` random legal plans of a space, by their block and their numbers in it."""
+    found = list(blocks(space))
+    weights = np.array([block.num_strategies for block in found], dtype=float)
+    counts = rng.multinomial(number, weights / weights.sum())
+    return [
+        (block, rng.choice(np.flatnonzero(np.broadcast_to(block.legal, block.shape)), size=count))
+        for block, count in zip(found, counts.tolist(), strict=True)
+        if count
+    ]

@@ -1,0 +1,45 @@
+"""Plans priced together equal plans priced one by one, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sweeps.planner.search import price_shards
+from sweeps.planner.space import divisors, tensor_parallel_sizes
+from tests.sweeps.planner.conftest import Case, drawn
+from train_core.costs import estimate
+from train_core.costs.price import peak_bytes, price, price_step
+from train_core.costs.setting import Plans
+from train_core.costs.step_time import StepColumns
+
+NUM_COMPARED = 200  # of each case with `estimate`; benchmarks/search.py compares 10,000
+NUM_PRICED = 2000
+
+
+def test_every_term_and_every_byte_equals_the_estimate(case: Case) -> None:
+    rng = np.random.default_rng(3)
+    for block, index in drawn(case.space, rng, NUM_COMPARED):
+        prices = price(case.space.setting, block.rows(index))
+        for row, strategy in enumerate(case.strategies(block, index)):
+            predicted = estimate(strategy.experiment(case.settings), case.space.setting.implementation)
+            for name in StepColumns.__slots__:
+                assert getattr(prices.step, name)[row] == getattr(predicted.step_terms, name), (name, strategy)
+            assert prices.step_seconds[row] == predicted.step_seconds
+            assert prices.peak_memory_bytes[row] == predicted.peak_memory_bytes
+            assert prices.worst_stage[row] == predicted.worst_stage
+
+
+def test_a_block_equals_its_plans_one_after_the_other(case: Case) -> None:
+    """The shapes that a search broadcasts change nothing."""
+    rng, setting = np.random.default_rng(4), case.space.setting
+    table = price_shards(setting, tensor_parallel_sizes(case.space), divisors(case.space.global_batch_size))
+    for block, index in drawn(case.space, rng, NUM_PRICED):
+        rows: Plans = block.rows(index)
+        alone = price(setting, rows)
+        together = price_step(setting, block.plans, table.of(block.plans))
+        bytes_together = peak_bytes(setting, block.plans, table.of(block.plans))
+        for name in StepColumns.__slots__:
+            column = np.broadcast_to(getattr(together, name), block.shape).ravel()[index]
+            assert np.array_equal(column, np.broadcast_to(getattr(alone.step, name), len(index))), name
+        assert np.array_equal(np.broadcast_to(together.total_seconds, block.shape).ravel()[index], alone.step_seconds)
+        assert np.array_equal(np.broadcast_to(bytes_together, block.shape).ravel()[index], alone.peak_memory_bytes)

@@ -1,0 +1,139 @@
+"""The search finds what trying everything finds, and counts what it went through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.load import load
+from conf.settings import Settings
+from sweeps.planner.search import search_space
+from sweeps.planner.space import Space
+from sweeps.planner.strategy import Strategy, strategies_of
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
+from train_core.costs.setting import RECOMPUTES, SCHEDULES, Setting
+
+SMALL = {
+    "GPT proxy on 4 cores": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 4, 8, "trisweep"),
+    "Llama 3.1 8B on 4 H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 4, 6, "trisweep"),
+    "GPT 22B on 12 GCDs of small nodes": (
+        ["model=gpt-22b", "cluster=frontier", "precision=bf16", "cluster.devices_per_node=4"],
+        12,
+        12,
+        "megatron-deepspeed",
+    ),
+}
+
+
+def small(name: str) -> tuple[Settings, Space]:
+    overrides, world_size, batch, trainer = SMALL[name]
+    settings = load(overrides)
+    setting = Setting(settings.model, settings.cluster, settings.precision.dtype, IMPLEMENTATIONS[trainer])
+    return settings, Space(setting, world_size, batch, pinned={"layers_per_stage": None})
+
+
+def everything(
+    settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
+) -> Iterator[tuple[Strategy, Estimate]]:
+    """All combinations of all values, as far as an Experiment takes them; nothing here is from the search."""
+    sizes = range(1, space.world_size + 1)
+    chunks = [v for v in range(1, settings.model.num_layers + 1) if settings.model.num_layers % v == 0]
+    values = product(sizes, sizes, chunks, SCHEDULES, layers, [False, True], range(4), RECOMPUTES, range(1, 13))
+    for t, p, v, schedule, spread, sequence_parallel, zero_stage, recompute, b in values:
+        d = space.world_size // (t * p)
+        if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved") or (zero_stage and d == 1):
+            continue
+        if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
+            continue
+        strategy = Strategy(
+            space.world_size, t, p, d, v, schedule, spread, sequence_parallel, zero_stage, recompute, b,
+            space.global_batch_size, False,
+        )  # fmt: skip
+        try:
+            experiment = strategy.experiment(settings)
+        except InfeasiblePlan:
+            continue
+        yield strategy, estimate(experiment, space.setting.implementation)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
+    settings, space = small(name)
+    tried = list(everything(settings, space, [None]))
+    fitting = [(predicted.step_seconds, predicted) for _, predicted in tried if predicted.fits]
+    found = search_space(space, top=20)
+    assert found.num_strategies == len(tried)
+    assert found.num_fitting == len(fitting)
+    assert found.smallest_bytes == min(predicted.peak_memory_bytes for _, predicted in tried)
+    assert found.step_seconds.tolist() == sorted(seconds for seconds, _ in fitting)[: len(found.step_seconds)]
+    assert len(found.step_seconds) == min(20, len(fitting))
+
+
+def test_uneven_layers_are_among_what_is_tried() -> None:
+    settings, space = small("Llama 3.1 8B on 4 H100")
+    layers = settings.model.num_layers
+    space = replace(space, pinned={"pipeline_parallel_size": 2, "schedule": "1f1b"})
+    spreads: list[tuple[int, ...] | None] = [(layers // 2 + more, layers // 2 - more) for more in range(-4, 5) if more]
+    tried = [
+        (strategy, predicted)
+        for strategy, predicted in everything(settings, space, [None, *spreads])
+        if strategy.pipeline_parallel_size == 2 and strategy.schedule == "1f1b"
+    ]
+    found = search_space(space, top=1)
+    assert found.num_strategies == len(tried)
+    assert found.step_seconds[0] == min(predicted.step_seconds for _, predicted in tried if predicted.fits)
+
+
+def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
+    """The head of the Llama 3.1 8B weighs more than two layers."""
+    settings, _ = small("Llama 3.1 8B on 4 H100")
+    setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
+    pinned = {"pipeline_parallel_size": 4, "tensor_parallel_size": 1, "schedule": "1f1b", "micro_batch_size": 1}
+    best = search_space(Space(setting, 4, 32, pinned=pinned), top=1).best  # type: ignore[arg-type]
+    assert best is not None
+    (strategy,) = strategies_of(best, settings.model.num_layers, tensor_parallel_across_nodes=False)
+    assert strategy.layers_per_stage is not None
+    assert strategy.layers_per_stage[-1] < min(strategy.layers_per_stage[:-1])
+
+
+def test_a_limit_leaves_what_is_fast_enough() -> None:
+    _, space = small("Llama 3.1 8B on 4 H100")
+    free = search_space(space, top=50)
+    limit = float(free.step_seconds[10])
+    limited = search_space(space, top=50, longest_step_seconds=limit)
+    assert limited.num_feasible == int(np.sum(free.step_seconds <= limit)) < free.num_feasible
+    assert limited.num_fitting == free.num_fitting
+    assert limited.fastest_seconds == free.fastest_seconds
+    none = search_space(space, top=50, longest_step_seconds=limit / 1e6)
+    assert none.best is None
+    assert none.fastest_seconds == free.fastest_seconds
+
+
+def test_what_fits_nowhere_says_how_much_the_smallest_needs() -> None:
+    settings = load(["model=gpt-175b", "cluster=selene", "precision=bf16"])
+    space = Space(Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"]), 8, 8)
+    found = search_space(space, top=5)
+    assert found.num_strategies > 0
+    assert found.num_fitting == 0
+    assert found.best is None
+    assert found.fastest_seconds == inf
+    assert found.smallest_bytes > settings.cluster.device.memory_bytes
+
+
+def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, space = small("Llama 3.1 8B on 4 H100")
+    whole = search_space(space, top=10)
+    monkeypatch.setattr("sweeps.planner.search.MOST_PLANS_AT_ONCE", 7)
+    cut = search_space(space, top=10)
+    assert (cut.num_strategies, cut.num_fitting, cut.smallest_bytes) == (
+        whole.num_strategies,
+        whole.num_fitting,
+        whole.smallest_bytes,
+    )
+    assert cut.step_seconds.tolist() == whole.step_seconds.tolist()

@@ -1,0 +1,165 @@
+"""The space holds exactly what an Experiment accepts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.settings import Settings
+from sweeps.planner.space import (
+    MOST_LAYERS_LIGHTER,
+    Block,
+    Space,
+    blocks,
+    divisors,
+    layer_ends,
+    micro_batch_sizes,
+    pipeline_parallel_sizes,
+    tensor_parallel_sizes,
+)
+from sweeps.planner.strategy import Strategy, even_ends, spread_layers
+from tests.sweeps.planner.conftest import Case, drawn
+from train_core.costs.setting import RECOMPUTES, SCHEDULES
+
+NUM_PLANS = 1000
+
+
+def exists(strategy: Strategy, settings: Settings) -> bool:
+    try:
+        strategy.experiment(settings)
+    except InfeasiblePlan:
+        return False
+    return True
+
+
+def holds(found: dict[tuple[int, int], Block], strategy: Strategy, num_layers: int) -> bool:
+    """Whether the strategy is one of the plans of the blocks, by tensor- and pipeline-parallel size."""
+    block = found.get((strategy.tensor_parallel_size, strategy.pipeline_parallel_size))
+    if block is None:
+        return False
+    plans, p = block.plans, strategy.pipeline_parallel_size
+    layers = strategy.layers_per_stage
+    first, last = even_ends(num_layers, p) if layers is None else (layers[0], layers[-1])
+    shard = (
+        (plans.micro_batch_size == strategy.micro_batch_size)
+        & (plans.sequence_parallel == strategy.sequence_parallel)
+        & (plans.recompute == RECOMPUTES.index(strategy.recompute))
+    )
+    layout = (
+        (plans.schedule == SCHEDULES.index(strategy.schedule))
+        & (plans.virtual_pipeline_size == strategy.virtual_pipeline_size)
+        & (plans.first_stage_layers == first)
+        & (plans.last_stage_layers == last)
+    )
+    return bool((block.legal & shard & layout & (plans.zero_stage == strategy.zero_stage)).sum() == 1)
+
+
+def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
+    rng = np.random.default_rng(1)
+    strategies = [one for block, index in drawn(case.space, rng, NUM_PLANS) for one in case.strategies(block, index)]
+    assert len(strategies) == NUM_PLANS
+    for strategy in strategies:
+        experiment = strategy.experiment(case.settings)
+        assert experiment.data_parallel_size == strategy.data_parallel_size
+        assert experiment.batch.global_batch_size == case.space.global_batch_size
+        if strategy.layers_per_stage is None:
+            assert len(set(experiment.layers_per_stage)) <= 2
+
+
+def test_a_random_plan_is_in_the_space_exactly_where_it_is_an_experiment(case: Case) -> None:
+    rng = np.random.default_rng(2)
+    found = {
+        (int(block.plans.tensor_parallel_size.item()), int(block.plans.pipeline_parallel_size.item())): block
+        for block in blocks(case.space)
+    }
+    verdicts = []
+    for _ in range(3 * NUM_PLANS):
+        strategy = random_strategy(case.space, rng)
+        verdict = exists(strategy, case.settings)
+        assert holds(found, strategy, case.settings.model.num_layers) == verdict, strategy
+        verdicts.append(verdict)
+    assert NUM_PLANS / 20 < sum(verdicts) < 2.9 * NUM_PLANS
+
+
+def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
+    """Any values, legal or not, of which a good part goes together."""
+    model = space.setting.model
+    t = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16]))
+    p = int(rng.choice(divisors(space.world_size) + [3, 5, model.num_layers, model.num_layers + 1]))
+    d = space.world_size // (t * p)
+    schedule = str(rng.choice(SCHEDULES))
+    ends = layer_ends(model.num_layers, p) if p <= model.num_layers else [(1, 1)]
+    first, last = ends[int(rng.integers(len(ends)))]
+    spread = spread_layers(model.num_layers, p, first, last) if p <= model.num_layers else None
+    even = (first, last) == even_ends(model.num_layers, p)
+    v = int(rng.choice([2, 3, 4, 6])) if schedule == "interleaved" else 1
+    return Strategy(
+        world_size=space.world_size,
+        tensor_parallel_size=t,
+        pipeline_parallel_size=p,
+        data_parallel_size=d,
+        virtual_pipeline_size=v,
+        schedule=schedule,  # type: ignore[arg-type]
+        layers_per_stage=None if even or rng.random() < 0.5 else spread,
+        sequence_parallel=bool(rng.random() < 0.5),
+        zero_stage=int(rng.integers(4)) if d > 1 else 0,
+        recompute=str(rng.choice(RECOMPUTES)),  # type: ignore[arg-type]
+        micro_batch_size=int(rng.choice([1, 2, 3, 4, 5, 8])),
+        global_batch_size=space.global_batch_size,
+        tensor_parallel_across_nodes=space.tensor_parallel_across_nodes,
+    )
+
+
+def test_sizes_need_not_be_powers_of_two(case: Case) -> None:
+    """Divisors of the devices, of what is split and of the batch, all of them."""
+    space = case.space
+    for t in tensor_parallel_sizes(space):
+        for p in pipeline_parallel_sizes(space, t):
+            assert space.world_size % (t * p) == 0
+    assert micro_batch_sizes(space, 1) == [b for b in range(1, 2049) if space.global_batch_size % b == 0]
+
+
+def test_tensor_parallel_groups_leave_their_node_only_where_the_plan_says_so() -> None:
+    inside = Case(["model=gpt-22b", "cluster=jean-zay", "precision=bf16"], 48, 96, "trisweep").space
+    across = Case(
+        ["model=gpt-22b", "cluster=jean-zay", "precision=bf16", "parallel.tensor_parallel_across_nodes=true"],
+        48,
+        96,
+        "trisweep",
+    ).space
+    assert max(tensor_parallel_sizes(inside)) == inside.setting.cluster.devices_per_node
+    assert max(tensor_parallel_sizes(across)) > inside.setting.cluster.devices_per_node
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 5, 8, 16])
+def test_layers_are_spread_evenly_or_the_ends_hold_less(num_stages: int) -> None:
+    num_layers = 48
+    ends = layer_ends(num_layers, num_stages)
+    assert ends[0] == even_ends(num_layers, num_stages)
+    assert len(set(ends)) == len(ends)
+    for first, last in ends:
+        layers = spread_layers(num_layers, num_stages, first, last)
+        assert sum(layers) == num_layers
+        assert len(layers) == num_stages
+        assert min(layers) >= 1
+    if num_stages > 2:
+        assert len(ends) == (min(MOST_LAYERS_LIGHTER, ends[0][0] - 1) + 1) * (
+            min(MOST_LAYERS_LIGHTER, ends[0][1] - 1) + 1
+        )
+
+
+def test_pinned_knobs_leave_only_their_value(case: Case) -> None:
+    space = case.pinned(recompute="full", sequence_parallel=False, layers_per_stage=None, zero_stage=1)
+    found = list(blocks(space))
+    assert found
+    for block in found:
+        assert set(block.plans.recompute.ravel().tolist()) == {RECOMPUTES.index("full")}
+        assert not block.plans.sequence_parallel.any()
+        assert set(block.plans.zero_stage.ravel().tolist()) == {1}
+        rows = block.rows(np.flatnonzero(np.broadcast_to(block.legal, block.shape)))
+        p = int(block.plans.pipeline_parallel_size.item())
+        assert {
+            (first, last)
+            for first, last in zip(rows.first_stage_layers.tolist(), rows.last_stage_layers.tolist(), strict=True)
+        } == {even_ends(case.settings.model.num_layers, p)}
