@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from results.score import Comparison, comparison
-from sweeps.configuration_table import read_table
-from sweeps.priced_rows import PricedRow, price
+from sweeps.table.file import read_table
+from sweeps.table.prices import PricedRow, price
 
 Item = TypeVar("Item")
 PUBLISHED = Path(__file__).with_name("published.csv")

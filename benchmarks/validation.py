@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.published_rows import FRONTIER_SCALING, RowSet, row_sets
 from benchmarks.target import Target, at_least, at_most, figure, within
 from results.score import Comparison, score
-from sweeps.priced_rows import Prediction, PricedRow
+from sweeps.table.prices import Prediction, PricedRow
 
 TERA = 1e12
 PERCENT = " %"

@@ -11,7 +11,7 @@ from benchmarks.validation import Section
 from conf.units import GIBIBYTE
 from results.score import Comparison, comparison
 from results.units import ABSENT, significant
-from sweeps.priced_rows import Prediction, PricedRow
+from sweeps.table.prices import Prediction, PricedRow
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 HEADING = """\

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from conf.errors import ConfigError
-from sweeps.configuration_table import read_table, write_table
-from sweeps.priced_rows import PricedRow, price
+from sweeps.table.file import read_table, write_table
+from sweeps.table.prices import PricedRow, price
 from train_core.costs import IMPLEMENTATIONS
 
 if TYPE_CHECKING:

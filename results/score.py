@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.units import GIBIBYTE
-from sweeps.priced_rows import Prediction, PricedRow
-from sweeps.row_cells import Row, number_of, text_of
+from sweeps.table.cells import Row, number_of, text_of
+from sweeps.table.prices import Prediction, PricedRow
 
 TERA = 1e12
 FEWEST_FOR_RANKS = 3

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from results.score import Comparison, Score, score
 from results.units import ABSENT
-from sweeps.row_cells import text_of
+from sweeps.table.cells import text_of
 
 COLUMNS = ("n", "step %", "constant %", "rank corr.", "worst row", "memory %", "fits right")
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")

@@ -17,8 +17,8 @@ from results.score import (
     score,
 )
 from results.score_table import score_table
-from sweeps.configuration_table import Record
-from sweeps.priced_rows import Prediction, PricedRow, price
+from sweeps.table.file import Record
+from sweeps.table.prices import Prediction, PricedRow, price
 
 CELLS = {
     "source": "A paper",

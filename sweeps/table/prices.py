@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError
 from conf.units import GIBIBYTE
-from sweeps.configuration_table import PREDICTED_COLUMNS, Record
-from sweeps.configurations import Configuration, configuration_of
+from sweeps.table.configuration import Configuration, configuration_of
+from sweeps.table.file import PREDICTED_COLUMNS, Record
 from train_core.costs import Estimate, StageMemory, estimate
 
 TERA = 1e12

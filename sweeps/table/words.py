@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from sweeps.row_cells import Row, text_of
+from sweeps.table.cells import Row, text_of
 
 COLUMN_OF_KEY = {
     "model.num_layers": "layers",

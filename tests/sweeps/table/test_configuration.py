@@ -6,8 +6,8 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.load import load_cluster, options
-from sweeps.configurations import Configuration, configuration_of
-from sweeps.known_clusters import clusters_by_gpu, known_gpus
+from sweeps.table.clusters import clusters_by_gpu, known_gpus
+from sweeps.table.configuration import Configuration, configuration_of
 from train_core.costs import IMPLEMENTATIONS
 
 ROW = {

@@ -23,9 +23,9 @@ from conf.schema import (
     Recompute,
     TrainingPlan,
 )
-from sweeps.column_words import about_columns
-from sweeps.known_clusters import cluster_of
-from sweeps.row_cells import Row, choice_of, count_of, flag_of, index_of, text_of
+from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
+from sweeps.table.clusters import cluster_of
+from sweeps.table.words import about_columns
 from train_core.costs import IMPLEMENTATIONS, Implementation, num_parameters
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")

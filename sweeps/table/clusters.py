@@ -9,7 +9,7 @@ import yaml
 from conf.errors import ConfigError
 from conf.load import CONF_DIR, load_cluster, options
 from conf.schema import ClusterSpec
-from sweeps.row_cells import Row, text_of
+from sweeps.table.cells import Row, text_of
 
 
 def cluster_of(row: Row) -> ClusterSpec:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from sweeps.configurations import DEVICE_COLUMNS, REQUIRED_COLUMNS
-from sweeps.row_cells import Row
+from sweeps.table.cells import Row
+from sweeps.table.configuration import DEVICE_COLUMNS, REQUIRED_COLUMNS
 from train_core.trial_folder import write_atomically
 
 PREDICTED_COLUMNS = (
