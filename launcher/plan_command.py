@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 import yaml
@@ -14,14 +14,17 @@ from conf.errors import ConfigError, UsageError
 from conf.load import compose_tree, load
 from launcher.arguments import Overrides, ShowConfig, complete_override, complete_sweep
 from sweeps.plan import plan_sweep
-from sweeps.planner import OBJECTIVES, Objective
+from sweeps.planner import OBJECTIVES
+from sweeps.planner.scaling import KINDS
 from sweeps.trial import SweepRecord
 
 MOST_REASONS = 5
 DEFAULT_TOP = 10
 FORMATS = ("table", "json", "csv")
+Word = TypeVar("Word", bound=str)
 
 console = Console(highlight=False, soft_wrap=False)
+EXPLAIN = "Take a plan apart: best, or overrides such as 'parallel.tensor_parallel_size=8'; may be repeated."
 FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
 
 Name = Annotated[
@@ -45,7 +48,14 @@ def plan(
     steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1)] = None,
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
     clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
+    mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,
     implementation: Annotated[str | None, typer.Option(help="The trainer to predict for.")] = None,
+    pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False,
+    explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None,
+    scaling: Annotated[str | None, typer.Option(help="Predict weak or strong scaling over the devices.")] = None,
+    exhaustive_knobs: Annotated[
+        bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
+    ] = False,
     top: Annotated[int | None, typer.Option(help=f"Show so many plans; {DEFAULT_TOP} unless given.", min=1)] = None,
     output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
 ) -> None:
@@ -55,28 +65,31 @@ def plan(
     if cfg:
         print_config(complete)
         return
-    flags = (objective, budget, deadline, tokens, steps, devices, clusters, implementation, top, output_format)
-    if sweep and not search and all(flag is None for flag in flags):
+    numbers = (budget, deadline, tokens, steps, top)
+    words = (objective, devices, clusters, mixed, implementation, explain, scaling, output_format)
+    flags = (search, pareto, exhaustive_knobs)
+    if sweep and not any(flags) and all(given is None for given in (*numbers, *words)):
         print_plan(plan_sweep(complete, proxy=False, git_sha=""))
         return
     from launcher.search_command import SearchOptions, run_search
 
-    run_search(
-        complete,
-        SearchOptions(
-            objective=_objective(objective or "time"),
-            budget_dollars=budget,
-            deadline_hours=deadline,
-            num_tokens=tokens,
-            num_steps=steps,
-            devices=devices,
-            clusters=tuple(clusters.split(",")) if clusters else (),
-            implementation=implementation or "trisweep",
-            top=top or DEFAULT_TOP,
-            output_format=_known("format", output_format or "table", FORMATS),
-        ),
-        console,
+    options = SearchOptions(
+        objective=_one_of("objective", objective or "time", OBJECTIVES),
+        training_limits=(budget, deadline),
+        num_tokens=tokens,
+        num_steps=steps,
+        devices=devices,
+        clusters=tuple(clusters.split(",")) if clusters else (),
+        mixed=mixed,
+        implementation=implementation or "trisweep",
+        pareto=pareto,
+        explain=tuple(explain or ()),
+        scaling=None if scaling is None else _one_of("scaling", scaling, KINDS),
+        exhaustive_knobs=exhaustive_knobs,
+        top=top or DEFAULT_TOP,
+        output_format=_one_of("format", output_format or "table", FORMATS),
     )
+    run_search(complete, options, console)
 
 
 def _sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -92,14 +105,11 @@ def _sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[st
     return (None, [name, *overrides]) if "=" in name else (name, list(overrides))
 
 
-def _objective(name: str) -> Objective:
-    return OBJECTIVES[OBJECTIVES.index(_known("objective", name, OBJECTIVES))]
-
-
-def _known(option: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
-    return value
+def _one_of(option: str, value: str, known: Sequence[Word]) -> Word:
+    for one in known:
+        if one == value:
+            return one
+    raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
 
 
 def print_config(overrides: Sequence[str]) -> None:

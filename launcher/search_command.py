@@ -1,32 +1,46 @@
-"""Carry out a search for the command line: options in, one table, JSON or CSV out."""
+"""Carry out a search for the command line: options in, one answer out."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import typer
 from rich.console import Console
 
-from conf.errors import UsageError
-from sweeps.planner import Choice, Objective, Training, choose
+from conf.errors import ConfigError, UsageError
+from conf.load import load
+from launcher.search_output import Answer, print_answer
+from sweeps.planner import Choice, Objective, Training, choose, pareto_front
+from sweeps.planner.explain import Explanation, explain
 from sweeps.planner.objectives import steps_for, tokens_per_step
-from sweeps.planner.request import Request, request
+from sweeps.planner.request import Request, configured_strategy, request
+from sweeps.planner.scaling import Kind, ScalingPoint, doublings, scaling_curve
+from sweeps.planner.space import enumerated
+
+BEST = "best"
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What the command line said."""
+    """What the command line said.
+
+    Attributes:
+        training_limits: budget in dollars and deadline in hours.
+        explain: `best`, or overrides of the configured plan with blanks between them.
+    """
 
     objective: Objective
-    budget_dollars: float | None
-    deadline_hours: float | None
+    training_limits: tuple[float | None, float | None]
     num_tokens: int | None
     num_steps: int | None
     devices: str | None
     clusters: tuple[str, ...]
+    mixed: str | None
     implementation: str
+    pareto: bool
+    explain: tuple[str, ...]
+    scaling: Kind | None
+    exhaustive_knobs: bool
     top: int
     output_format: str
 
@@ -42,7 +56,17 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
     )
     training = _training(asked, options)
     choice = choose(asked.spaces, options.objective, training, options.top)
-    _print(choice, asked, options, training, console)
+    answer = Answer(
+        request=asked,
+        training=training,
+        objective=options.objective,
+        choice=choice,
+        front=pareto_front(choice.best_of_each) if options.pareto else None,
+        explanations=tuple(_explained(one, overrides, asked, choice) for one in options.explain),
+        scaling=None if options.scaling is None else (options.scaling, _curve(overrides, options, asked)),
+        knobs=enumerated(asked.spaces[-1]) if options.exhaustive_knobs else None,
+    )
+    print_answer(answer, options.output_format, console)
 
 
 def _training(asked: Request, options: SearchOptions) -> Training:
@@ -51,43 +75,34 @@ def _training(asked: Request, options: SearchOptions) -> Training:
     num_steps = options.num_steps
     if options.num_tokens is not None:
         num_steps = steps_for(options.num_tokens, tokens_per_step(asked.spaces[0]))
-    return Training(num_steps, options.budget_dollars, options.deadline_hours)
+    budget, deadline = options.training_limits
+    for name, limit in (("budget", budget), ("deadline", deadline)):
+        if limit is not None and not limit > 0:
+            raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")
+    return Training(num_steps, budget, deadline)
 
 
-def _print(choice: Choice, asked: Request, options: SearchOptions, training: Training, console: Console) -> None:
-    from results.search_rows import as_csv, search_document, search_row
-
-    if options.output_format == "json":
-        typer.echo(json.dumps(search_document(choice, training, asked.settings), indent=1))
-    elif options.output_format == "csv":
-        typer.echo(as_csv([search_row(one, training) for one in choice.best]), nl=False)
-    else:
-        _print_table(choice, asked, options, training, console)
-
-
-def _print_table(choice: Choice, asked: Request, options: SearchOptions, training: Training, console: Console) -> None:
-    from results.search_table import search_table
-
-    console.print(_question(asked))
-    console.print(search_table(choice.best, asked.settings, options.objective, training))
-    console.print(
-        f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
-        + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
-        + f"; searched in {choice.search_seconds:.2f} s."
-    )
+def _curve(overrides: Sequence[str], options: SearchOptions, asked: Request) -> list[ScalingPoint]:
+    """Over the numbers of devices that were asked for, else over those that double up to the largest."""
+    assert options.scaling is not None
+    spaces = asked.spaces
+    if len({space.setting.cluster.name for space in spaces}) > 1:
+        raise UsageError("A scaling curve is of one cluster, and several were offered", "Leave out --clusters.")
+    if len(spaces) == 1:
+        sizes = doublings(spaces[0].world_size, spaces[0].setting.cluster.devices_per_node)
+        listed = ",".join(str(size) for size in sizes)
+        spaces = request(overrides, devices=listed, implementation=options.implementation).spaces
+    return scaling_curve(spaces, options.scaling)
 
 
-def _question(asked: Request) -> str:
-    settings = asked.settings
-    places: dict[str, list[int]] = {}
-    for space in asked.spaces:
-        places.setdefault(space.setting.cluster.name, []).append(space.world_size)
-    shown = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
-    return (
-        f"{settings.model.name} in {settings.precision.dtype} on {shown}; a step is"
-        f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
-    )
-
-
-def _counts(counts: Sequence[int]) -> str:
-    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers)"
+def _explained(named: str, overrides: Sequence[str], asked: Request, choice: Choice) -> Explanation:
+    """The winner, or the configured plan with the overrides that name it."""
+    best = choice.best[0]
+    setting = best.space.setting
+    if named == BEST:
+        parts = asked.settings.model_copy(update={"cluster": setting.cluster})
+        return explain(best.strategy, parts, setting.implementation)
+    settings = load([*overrides, *named.split()])
+    given = any(override.startswith("parallel.world_size=") for override in (*overrides, *named.split()))
+    world_size = settings.parallel.world_size if given else best.space.world_size
+    return explain(configured_strategy(settings, world_size), settings, setting.implementation)

@@ -21,10 +21,16 @@ TITLES: dict[Objective, str] = {
 }
 
 
-def search_table(best: Sequence[Candidate], settings: Settings, objective: Objective, training: Training) -> Table:
-    """The best plans, best first. TFLOPS are model FLOPs per device."""
+def search_table(
+    best: Sequence[Candidate], settings: Settings, objective: Objective, training: Training, title: str = ""
+) -> Table:
+    """The best plans, best first. TFLOPS are model FLOPs per device.
+
+    Args:
+        title: instead of what they are ranked by.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.title = f"Predicted, not measured, ranked by {TITLES[objective]}"
+    table.title = f"Predicted, not measured: {title or f'ranked by {TITLES[objective]}'}"
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("layout", overflow="fold")
     columns = _columns(best, training)
@@ -44,16 +50,16 @@ def layout(candidate: Candidate, settings: Settings) -> str:
 
 
 def _columns(best: Sequence[Candidate], training: Training) -> list[str]:
-    """What tells these plans apart: device counts only where there are several, money only where it is known."""
+    """What tells these plans apart: device counts only where there are several, money only where it is known; of the
+    whole training where its length is known, else of a token.
+    """
     places = {(one.space.setting.cluster.name, one.space.world_size) for one in best}
     money = all(dollars_per_second(one.space) is not None for one in best)
     names = ["devices"] if len(places) > 1 else []
     names += ["step s", "TFLOPS", "MFU %", "GiB"]
-    names += ["$/Mtoken"] if money else []
-    names += ["J/token"]
-    names += ["hours"] if training.num_steps else []
-    names += ["$"] if training.num_steps and money else []
-    return names
+    if training.num_steps:
+        return names + ["hours"] + (["$"] if money else [])
+    return names + (["$/Mtoken"] if money else []) + ["J/token"]
 
 
 def _cells(candidate: Candidate, training: Training) -> dict[str, str]:

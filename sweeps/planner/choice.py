@@ -57,7 +57,7 @@ class Choice:
 
     Attributes:
         best: best first by the objective.
-        fronts: the best of each space by time, best first by the objective.
+        best_of_each: the best of each space, best first by the objective.
         search_seconds: the whole search took so long.
     """
 
@@ -65,7 +65,7 @@ class Choice:
     num_fitting: int
     num_feasible: int
     best: tuple[Candidate, ...]
-    fronts: tuple[Candidate, ...]
+    best_of_each: tuple[Candidate, ...]
     search_seconds: float
 
 
@@ -86,15 +86,21 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
     if not ranked:
         raise _nothing(spaces, founds, training)
     best = _candidates(spaces, founds, [(number, row) for _, number, row in ranked[:top]])
-    fronts = _candidates(spaces, founds, [(number, row) for _, number, row in ranked if row == 0])
+    best_of_each = _candidates(spaces, founds, [(number, row) for _, number, row in ranked if row == 0])
     return Choice(
         num_strategies=sum(found.num_strategies for found in founds),
         num_fitting=sum(found.num_fitting for found in founds),
         num_feasible=sum(found.num_feasible for found in founds),
         best=best,
-        fronts=fronts,
+        best_of_each=best_of_each,
         search_seconds=time.perf_counter() - start,
     )
+
+
+def best_of(space: Space) -> Candidate | None:
+    """The fastest plan of one space; None where none exists or fits."""
+    found = search_space(space, 1)
+    return _priced(space, found, [0])[0] if found.num_feasible else None
 
 
 def _candidates(

@@ -11,7 +11,7 @@ from conf.load import Tree, compose_tree, load_cluster, settings_of, with_values
 from conf.schema import ClusterSpec, SweepSpec, Value
 from conf.settings import Settings
 from sweeps.planner.space import KNOBS, Knob, Space
-from sweeps.planner.strategy import even_ends, spread_layers
+from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
 
@@ -81,6 +81,15 @@ def request(
     ]
     _require_expressible(settings, knobs)
     return Request(settings, tuple(spaces))
+
+
+def configured_strategy(settings: Settings, world_size: int) -> Strategy:
+    """The plan that a configuration states, on a number of devices."""
+    parallel = {name: getattr(settings.parallel, name) for name in type(settings.parallel).model_fields}
+    model_parallel_size = settings.parallel.tensor_parallel_size * settings.parallel.pipeline_parallel_size
+    sizes = {"world_size": world_size, "data_parallel_size": world_size // model_parallel_size}
+    batch = {name: getattr(settings.batch, name) for name in type(settings.batch).model_fields}
+    return Strategy(**{**parallel, **batch, **sizes})
 
 
 def _pinned(tree: Tree, overrides: Sequence[str]) -> dict[str, Any]:

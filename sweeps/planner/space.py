@@ -1,8 +1,8 @@
 """Every legal plan of one model on one number of devices, in blocks of columns that numpy broadcasts.
 
 A block holds the plans of one tensor- and one pipeline-parallel size: all shards (micro-batch, sequence parallelism,
-recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages. What depends on the ZeRO stage alone
-has the shape (z, 1, 1), on the shard alone (1, s, 1), on the layout alone (1, 1, l), so that it is computed once.
+recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages. What depends on the ZeRO stage only
+has the shape (z, 1, 1), on the shard only (1, s, 1), on the layout only (1, 1, l), so that it is computed once.
 Legal is what `conf.experiment` accepts; a test feeds plans from here to there and back.
 """
 
@@ -37,6 +37,7 @@ KNOBS = (
     "recompute",
     "micro_batch_size",
 )
+ENDS = ("first_stage_layers", "last_stage_layers")
 Knob: TypeAlias = int | str | bool | tuple[int, ...] | None
 Value = TypeVar("Value", bound=Knob)
 Layout: TypeAlias = tuple[int, int, int, int]
@@ -180,6 +181,22 @@ def _layouts_left(space: Space, found: list[Layout]) -> list[Layout]:
     chunks = set(space.left("virtual_pipeline_size", sorted({layout[1] for layout in found})))
     schedules = {SCHEDULES.index(name) for name in space.left("schedule", SCHEDULES)}
     return [layout for layout in found if layout[0] in schedules and layout[1] in chunks]
+
+
+def enumerated(space: Space) -> dict[str, list[int | str | bool]]:
+    """Every value that each knob takes in some legal plan, ascending; the spread of layers by its two ends."""
+    seen: dict[str, set[Any]] = {name: set() for name in (*KNOBS, *ENDS) if name != "layers_per_stage"}
+    for block in blocks(space):
+        for name, values in seen.items():
+            column = getattr(block.plans, name)
+            others = tuple(axis for axis in range(3) if column.shape[axis] == 1)
+            used = np.broadcast_to(block.legal.any(axis=others, keepdims=True), column.shape)
+            values.update(column[used].tolist())
+    names = {"schedule": SCHEDULES, "recompute": RECOMPUTES}
+    return {
+        name: [names[name][value] if name in names else value for value in sorted(values)]
+        for name, values in seen.items()
+    }
 
 
 def blocks(space: Space) -> Iterator[Block]:

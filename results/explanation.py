@@ -1,0 +1,110 @@
+"""A plan taken apart, for a terminal and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from conf.units import GIBIBYTE
+from results.units import gib, seconds
+from sweeps.planner.explain import Alternative, Explanation
+
+SMALLEST_SHARE = 0.001  # of the step or the memory: what is less is not worth a word
+
+
+def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
+    """What to print, one after the other."""
+    predicted = explanation.estimate
+    if predicted is None:
+        yield f"[bold]{explanation.label}[/] cannot exist: {escape(explanation.reason or '')}"
+        return
+    step, capacity = predicted.step_seconds, predicted.memory_capacity_bytes
+    yield f"[bold]{explanation.label}[/]: predicted {seconds(step)} s a step"
+    yield "  time    " + _shares(explanation.terms, step, seconds, " s")
+    yield (
+        f"  memory  stage {predicted.worst_stage} of {len(predicted.stages)} needs most,"
+        f" {gib(predicted.peak_memory_bytes)} of {gib(capacity)} GiB: "
+        + _shares(explanation.memory, predicted.peak_memory_bytes, gib, " GiB")
+    )
+    yield "  " + _binding(explanation)
+    yield _alternatives(explanation)
+
+
+def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
+    said = [
+        f"{name.removesuffix('_seconds').removesuffix('_bytes')} {shown(value)}{unit} ({100 * value / whole:.0f} %)"
+        for name, value in parts.items()
+        if value > SMALLEST_SHARE * whole
+    ]
+    return ", ".join(said)
+
+
+def _binding(explanation: Explanation) -> str:
+    """What to look at first."""
+    if explanation.reason:
+        return f"What binds: memory; it {explanation.reason}."
+    largest = next(iter(explanation.terms)).removesuffix("_seconds")
+    blocked = [one for one in explanation.alternatives if one.estimate is not None and one.reason is not None]
+    free = f"{gib(explanation.headroom_bytes)} GiB are free"
+    if not blocked:
+        return f"What binds: {largest}; {free}, and no neighbour lacks memory."
+    return f"What binds: {largest}; {free}, and {len(blocked)} of its neighbours lack memory."
+
+
+def _alternatives(explanation: Explanation) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.title = "One knob changed, predicted"
+    table.add_column("knob", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("step s", justify="right", no_wrap=True)
+    table.add_column("slower", justify="right", no_wrap=True)
+    table.add_column("GiB", justify="right", no_wrap=True)
+    table.add_column("why not", overflow="fold")
+    for one in explanation.alternatives:
+        predicted = one.estimate
+        table.add_row(
+            one.knob,
+            one.value,
+            seconds(predicted.step_seconds if predicted else None),
+            "" if one.slower is None else f"{100 * one.slower:+.1f} %",
+            gib(predicted.peak_memory_bytes if predicted else None),
+            escape(one.reason or ""),
+        )
+    return table
+
+
+def explanation_document(explanation: Explanation) -> dict[str, object]:
+    """The same for JSON; every number is predicted."""
+    predicted = explanation.estimate
+    document: dict[str, object] = {"layout": explanation.label, "infeasible_reason": explanation.reason}
+    if predicted is None:
+        return document
+    return {
+        **document,
+        "predicted_step_seconds": predicted.step_seconds,
+        **{f"predicted_{name}": value for name, value in explanation.terms.items()},
+        "predicted_worst_stage": predicted.worst_stage,
+        "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE,
+        "memory_capacity_gib": predicted.memory_capacity_bytes / GIBIBYTE,
+        "predicted_memory_gib": {
+            name.removesuffix("_bytes"): value / GIBIBYTE for name, value in explanation.memory.items()
+        },
+        "alternatives": [_alternative_document(one) for one in explanation.alternatives],
+    }
+
+
+def _alternative_document(one: Alternative) -> dict[str, object]:
+    predicted = one.estimate
+    return {
+        "knob": one.knob,
+        "value": one.value,
+        "predicted_step_seconds": predicted.step_seconds if predicted else None,
+        "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE if predicted else None,
+        "predicted_slower_percent": None if one.slower is None else 100 * one.slower,
+        "infeasible_reason": one.reason,
+    }

@@ -1,0 +1,203 @@
+"""Why a plan is as fast as it is: where its step goes, what binds, and what changing one knob would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conf.errors import InfeasiblePlan
+from conf.experiment import Parts
+from conf.units import GIBIBYTE
+from sweeps.planner.space import divisors, layer_ends
+from sweeps.planner.strategy import Strategy, even_ends, layers_in_short, spread_layers
+from train_core.costs import Estimate, Implementation, StageMemory, StepTime, estimate
+from train_core.costs.setting import RECOMPUTES, SCHEDULES
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A plan that differs in one knob, and in what that implies.
+
+    Attributes:
+        value: the knob's other value, for people.
+        estimate: None where the plan cannot exist.
+        reason: why it cannot exist, or by how much it does not fit; None where it can run.
+        slower: share of the explained plan's step that it takes longer (negative: shorter); None where it cannot run.
+    """
+
+    knob: str
+    value: str
+    estimate: Estimate | None
+    reason: str | None
+    slower: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A plan taken apart.
+
+    Attributes:
+        label: its layout in short.
+        reason: why it cannot exist, or by how much it does not fit; None where it can run.
+        estimate: None where it cannot exist.
+        terms: seconds of a step by term, the largest first.
+        memory: bytes of the fullest stage by what they hold, the largest first.
+        alternatives: one knob changed at a time: those that can run first, the fastest first.
+    """
+
+    label: str
+    reason: str | None
+    estimate: Estimate | None
+    terms: dict[str, float]
+    memory: dict[str, int]
+    alternatives: tuple[Alternative, ...]
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What the fullest stage leaves free; negative where it does not fit."""
+        assert self.estimate is not None
+        return self.estimate.memory_capacity_bytes - self.estimate.peak_memory_bytes
+
+
+def explain(strategy: Strategy, parts: Parts, implementation: Implementation) -> Explanation:
+    """The plan on the model, cluster and precision of `parts`."""
+    try:
+        experiment = strategy.experiment(parts)
+    except InfeasiblePlan as error:
+        return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
+    predicted = estimate(experiment, implementation)
+    alternatives = sorted(
+        (
+            _alternative(knob, changed, parts, implementation, predicted)
+            for knob, changed in neighbours(strategy, parts)
+        ),
+        key=_order,
+    )
+    return Explanation(
+        label=experiment.label,
+        reason=shortfall(predicted),
+        estimate=predicted,
+        terms=_descending({name: getattr(predicted.step_terms, name) for name in StepTime.model_fields}),
+        memory=_descending(memory_of(predicted.stages[predicted.worst_stage])),
+        alternatives=tuple(alternatives),
+    )
+
+
+def plain_label(strategy: Strategy) -> str:
+    """For a plan that cannot exist, and so has no Experiment to name it."""
+    t, p, b = strategy.tensor_parallel_size, strategy.pipeline_parallel_size, strategy.micro_batch_size
+    return f"tp{t}-pp{p}-mb{b} on {strategy.world_size} devices"
+
+
+def shortfall(predicted: Estimate) -> str | None:
+    """By how much a plan does not fit, and what its fullest stage holds most of; None where it fits."""
+    if predicted.fits:
+        return None
+    largest, size = next(iter(_descending(memory_of(predicted.stages[predicted.worst_stage])).items()))
+    return (
+        f"does not fit: stage {predicted.worst_stage} is {predicted.shortfall_bytes / GIBIBYTE:.1f} GiB short"
+        f" ({largest.removesuffix('_bytes')} alone take {size / GIBIBYTE:.1f} GiB)"
+    )
+
+
+def memory_of(stage: StageMemory) -> dict[str, int]:
+    """Bytes by what they hold."""
+    return {name: getattr(stage, name) for name in StageMemory.model_fields if name != "parameters"}
+
+
+def _descending(values: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(values.items(), key=lambda item: -item[1]))
+
+
+def _order(one: Alternative) -> tuple[int, float]:
+    """Those that run by speed, those that do not fit by what they lack, then those that cannot exist."""
+    if one.slower is not None:
+        return (0, one.slower)
+    return (1, float(one.estimate.shortfall_bytes)) if one.estimate else (2, 0.0)
+
+
+def _alternative(
+    knob: str, changed: Strategy, parts: Parts, implementation: Implementation, plan: Estimate
+) -> Alternative:
+    value = _shown(knob, changed)
+    try:
+        predicted = estimate(changed.experiment(parts), implementation)
+    except InfeasiblePlan as error:
+        return Alternative(knob, value, None, f"{error.key} = {error.value}: {error.problem}", None)
+    slower = predicted.step_seconds / plan.step_seconds - 1 if predicted.fits else None
+    return Alternative(knob, value, predicted, shortfall(predicted), slower)
+
+
+def _shown(knob: str, strategy: Strategy) -> str:
+    if knob == "layers_per_stage":
+        return layers_in_short(strategy.layers_per_stage) or "even"
+    return str(getattr(strategy, knob)).lower()
+
+
+def neighbours(strategy: Strategy, parts: Parts) -> Iterator[tuple[str, Strategy]]:
+    """Plans with one knob at its next smaller or larger value, or at each of its other values.
+
+    The data-parallel size follows from the others. Legal or not: why a neighbour cannot exist is part of the answer.
+    """
+    t, p, d = strategy.tensor_parallel_size, strategy.pipeline_parallel_size, strategy.data_parallel_size
+    for size in _next_to(t, divisors(strategy.world_size // p)):
+        yield "tensor_parallel_size", replace(strategy, tensor_parallel_size=size, data_parallel_size=t * d // size)
+    for size in _next_to(p, divisors(strategy.world_size // t)):
+        yield "pipeline_parallel_size", _with_stages(strategy, size, parts.model.num_layers)
+    for size in _next_to(strategy.micro_batch_size, divisors(max(1, strategy.global_batch_size // d))):
+        yield "micro_batch_size", replace(strategy, micro_batch_size=size)
+    yield "sequence_parallel", replace(strategy, sequence_parallel=not strategy.sequence_parallel)
+    for recompute in RECOMPUTES:
+        if recompute != strategy.recompute:
+            yield "recompute", replace(strategy, recompute=recompute)
+    for stage in range(4):
+        if stage != strategy.zero_stage and (d > 1 or stage == 0):
+            yield "zero_stage", replace(strategy, zero_stage=stage)
+    yield from _other_pipelines(strategy, parts.model.num_layers)
+
+
+def _next_to(size: int, sizes: list[int]) -> list[int]:
+    """The next smaller and the next larger."""
+    smaller, larger = [one for one in sizes if one < size], [one for one in sizes if one > size]
+    return smaller[-1:] + larger[:1]
+
+
+def _with_stages(strategy: Strategy, num_stages: int, num_layers: int) -> Strategy:
+    """Another number of stages, spread evenly, with no more chunks than before; 1F1B where that leaves one."""
+    d = strategy.data_parallel_size * strategy.pipeline_parallel_size // num_stages
+    changed = replace(strategy, pipeline_parallel_size=num_stages, data_parallel_size=d, layers_per_stage=None)
+    whole = divisors(num_layers // num_stages) if num_layers % num_stages == 0 else [1]
+    chunks = max((size for size in whole if size <= strategy.virtual_pipeline_size), default=1)
+    is_plain = num_stages == 1 or (strategy.schedule == "interleaved" and chunks == 1)
+    schedule = "1f1b" if is_plain else strategy.schedule
+    return replace(changed, schedule=schedule, virtual_pipeline_size=1 if is_plain else chunks)
+
+
+def _other_pipelines(strategy: Strategy, num_layers: int) -> Iterator[tuple[str, Strategy]]:
+    """Other schedules, numbers of chunks and spreads of the layers."""
+    p, v = strategy.pipeline_parallel_size, strategy.virtual_pipeline_size
+    if p == 1:
+        return
+    chunks = divisors(num_layers // p)[1:] if num_layers % p == 0 else []
+    for schedule in SCHEDULES:
+        if schedule != strategy.schedule and (chunks or schedule != "interleaved"):
+            size = chunks[0] if schedule == "interleaved" else 1
+            spread = None if schedule == "interleaved" else strategy.layers_per_stage
+            yield "schedule", replace(strategy, schedule=schedule, virtual_pipeline_size=size, layers_per_stage=spread)
+    if strategy.schedule == "interleaved":
+        for size in _next_to(v, chunks):
+            yield "virtual_pipeline_size", replace(strategy, virtual_pipeline_size=size)
+        return
+    for layers in _other_spreads(strategy, num_layers):
+        yield "layers_per_stage", replace(strategy, layers_per_stage=layers)
+
+
+def _other_spreads(strategy: Strategy, num_layers: int) -> list[tuple[int, ...] | None]:
+    """The even spread, and those whose first or last stage holds one layer more or less."""
+    p, even = strategy.pipeline_parallel_size, even_ends(num_layers, strategy.pipeline_parallel_size)
+    layers = strategy.layers_per_stage
+    first, last = even if layers is None else (layers[0], layers[-1])
+    moved = [even, (first - 1, last), (first, last - 1), (first + 1, last), (first, last + 1)]
+    known = [ends for ends in dict.fromkeys(moved) if ends != (first, last) and ends in layer_ends(num_layers, p)]
+    return [None if ends == even else spread_layers(num_layers, p, *ends) for ends in known]
