@@ -2,7 +2,8 @@
 
 A group is `num_ranks` ranks, `stride` apart in the order of devices. Its ring passes through a tier once for every
 block of the tier below, and the members inside that lower block bring their ports along, so that a ring over nodes
-runs at (members in a node) x (bandwidth of a device's port). Source: the multi-ring construction of NCCL and RCCL.
+runs at (members in a node) x (bandwidth of a device's port). A node that the group does not fill has fewer, and every
+ring passes through it. Source: the multi-ring construction of NCCL and RCCL.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Float
     for link in setting.cluster.links:
         members = num_ranks if link is widest else _members(link.num_devices, num_ranks, stride)
         crosses = members > inside
-        ports = inside if setting.implementation.rings_use_all_ports else np.ones_like(inside)
+        ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else np.ones_like(inside)
         bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports
         slowest = np.where(crosses, np.minimum(slowest, bandwidth), slowest)
-        latency = latency + np.where(crosses, link.latency_seconds, 0.0) * (members // inside - 1)
+        latency = latency + np.where(crosses, link.latency_seconds, 0.0) * (-(-members // inside) - 1)
         inside = members
     return slowest, latency
+
+
+def _fewest(members: Integers, inside: Integers) -> Integers:
+    """Members in the emptiest block, where `members` fill blocks of `inside` one after the other."""
+    left = np.where(members > inside, members % inside, 0)
+    return np.where(left > 0, left, inside)
 
 
 def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
@@ -46,6 +53,15 @@ def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, str
 def all_reduce_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
     """A reduce-scatter and an all-gather."""
     return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride)
+
+
+def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> Floats:
+    """An all-reduce between the two ends of `num_devices` consecutive devices: half of the bytes either way, twice."""
+    links = setting.cluster.links
+    tier = np.minimum(np.searchsorted([link.num_devices for link in links], num_devices), len(links) - 1)
+    bandwidth = np.array([link.bandwidth_bytes_per_second for link in links])[tier] * setting.cluster.efficiency.link
+    latency = np.array([link.latency_seconds for link in links])[tier]
+    return 2.0 * (latency + num_bytes / 2 / bandwidth)
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:
