@@ -23,7 +23,8 @@ class Implementation(Frozen):
         scattered_transfers: each tensor-parallel rank sends a part of the activation to the next stage, which gathers
             it again (arXiv 2104.04473, section 4.1).
         overlaps_weight_gradient: tensor-parallel collectives of backward run beside the gradients' products: the
-            reduction of the input gradient, and the gather that sequence parallelism repeats.
+            reduction of the input gradient beside the weight gradient of the same product, and the gather that sequence
+            parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
         transfers_overlap: share of a transfer between stages that computation hides.
         data_overlap: share of the gradient reduction and weight gathering that the last backward and the next forward
             can hide.
@@ -67,7 +68,7 @@ TRISWEEP = Implementation(
     log_sum_exp_bytes=4,
     whole_stage_outputs=True,
     scattered_transfers=False,
-    overlaps_weight_gradient=False,
+    overlaps_weight_gradient=True,
     transfers_overlap=0.0,
     data_overlap=0.0,
     sharded_overlap=0.0,
@@ -75,7 +76,8 @@ TRISWEEP = Implementation(
     rings_use_all_ports=True,
     optimizer_bytes_per_parameter=34.0,  # gradient read for the norm and the update 8, state 24, weight 2
 )
-"""This trainer. Nothing overlaps yet: its reductions wait for the last backward, its transfers for the receiver."""
+"""This trainer. Gradients are reduced after the last backward, and transfers wait for the receiver; the only overlap is
+that inside the backward passes of train_core/tensor_parallel.py."""
 
 MEGATRON_LM = TRISWEEP.model_copy(
     update={
@@ -109,6 +111,7 @@ and `sharded_link` are fitted on the six ZeRO-3 rows of arXiv 2104.04473, table 
 FSDP = TRISWEEP.model_copy(
     update={
         "name": "fsdp",
+        "overlaps_weight_gradient": False,
         "attention_rate": 0.6,
         "memory_traffic": 2.0,
         "sharded_overlap": 1.0,

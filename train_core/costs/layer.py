@@ -60,14 +60,14 @@ class LayerCosts:
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     forward, core = _projections_forward(setting, shard), _core_forward(setting, shard)
     repeated = np.where(shard.recompute == FULL, forward + core, np.where(shard.recompute == SELECTIVE, core, 0.0))
-    weight_gradient = _weight_gradient(setting, shard)
-    tensor_forward, tensor_backward = _tensor_seconds(setting, shard, weight_gradient)
+    weight_gradients = _weight_gradients(setting, shard)
+    tensor_forward, tensor_backward = _tensor_seconds(setting, shard, weight_gradients[::2])
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
     return LayerCosts(
         forward_seconds=forward + core,
         input_gradient_seconds=_projections_input_gradient(setting, shard) + _core_backward(setting, shard) + repeated,
-        weight_gradient_seconds=weight_gradient,
+        weight_gradient_seconds=np.asarray(sum(weight_gradients)),
         tensor_forward_seconds=tensor_forward,
         tensor_backward_seconds=tensor_backward,
         kept_bytes=kept,
@@ -105,9 +105,10 @@ def _projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
     return products + _between_products(setting, shard, held=14, gelu=3, gated=5, kernels=BACKWARD_KERNELS)
 
 
-def _weight_gradient(setting: Setting, shard: Shard) -> Floats:
+def _weight_gradients(setting: Setting, shard: Shard) -> list[Floats]:
+    """Of each matrix in the order of `_products`; those split by columns and by rows take turns."""
     tokens = _tokens(setting, shard)
-    return np.asarray(sum(matmul_seconds(setting, n, k, tokens) for n, k in _products(setting, shard)))
+    return [matmul_seconds(setting, n, k, tokens) for n, k in _products(setting, shard)]
 
 
 def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, gated: int, kernels: int) -> Floats:
@@ -164,8 +165,11 @@ def _heads(setting: Setting, shard: Shard) -> tuple[int, Integers, int]:
     return model.seq_length, shard.micro_batch_size * heads, model.query_size // model.num_attention_heads
 
 
-def _tensor_seconds(setting: Setting, shard: Shard, weight_gradient: Floats) -> tuple[Floats, Floats]:
+def _tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tuple[Floats, Floats]:
     """Two all-reduces each way, or as many gathers and scatters; a repeated forward repeats them.
+
+    Args:
+        hiding: the weight gradients beside which the input gradients of the same two products can be reduced.
 
     Source: arXiv 2104.04473, section 3.2; arXiv 2205.05198, section 4.2.2 (sequence parallelism gathers its inputs
     again for the weight gradient).
@@ -175,9 +179,10 @@ def _tensor_seconds(setting: Setting, shard: Shard, weight_gradient: Floats) -> 
     stride = np.ones_like(t)
     forward = 2.0 * all_reduce_seconds(setting, num_bytes, t, stride)
     gathers = 2.0 * gather_seconds(setting, num_bytes, t, stride)
-    if setting.implementation.overlaps_weight_gradient:
-        reductions = np.where(shard.sequence_parallel, gathers, forward)
-        shown = np.where(shard.sequence_parallel, gathers, 0.0) + np.maximum(reductions - weight_gradient, 0.0)
+    if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
+        reduction = np.where(shard.sequence_parallel, gathers, forward) / 2.0
+        shown = np.where(shard.sequence_parallel, gathers, 0.0)
+        shown = shown + sum(np.maximum(reduction - gradient, 0.0) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
     return forward, shown + np.where(shard.recompute == FULL, forward, 0.0)
@@ -218,7 +223,7 @@ def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
 
 def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Integers]:
     """The output projection and its loss: forward, input gradient and weight gradient seconds, the vocabulary-parallel
-    reductions, and bytes of logits in compute precision with their fp32 copy and gradient.
+    reductions, and bytes of logits in compute precision, with their fp32 copy where that is another, and gradient.
 
     Source: arXiv 1909.08053, section 3 (only scalars per token are reduced for the loss).
     """
@@ -237,5 +242,5 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
         matmul_seconds(setting, tokens, h, vocab) + gradient,
         matmul_seconds(setting, vocab, h, tokens),
         reduced,
-        elements * (setting.dtype_bytes + 2 * FLOAT32_BYTES),
+        elements * (setting.dtype_bytes + (FLOAT32_BYTES if setting.dtype != "fp32" else 0) + FLOAT32_BYTES),
     )

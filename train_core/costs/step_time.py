@@ -8,7 +8,7 @@ from math import log2
 import numpy as np
 
 from conf.schema import ClusterSpec
-from train_core.costs.collectives import all_reduce_seconds, gather_seconds, transfer_seconds
+from train_core.costs.collectives import gather_seconds, pair_seconds, transfer_seconds
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
@@ -150,21 +150,22 @@ def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -
 
 
 def _reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
-    """After the last backward, which is the first stage's: ZeRO-0 all-reduces gradients, ZeRO-1 scatters them and
-    gathers the new weights, ZeRO-2 only gathers; and a tied embedding adds up its two copies.
+    """After the last backward, which is the first stage's: ZeRO-0 all-reduces gradients, ZeRO-1 scatters them (on CPU
+    ranks it all-reduces them too) and gathers the new weights, ZeRO-2 only gathers; and a tied embedding adds up its
+    two copies.
     """
     implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
     scattered = gather_seconds(setting, parameters * implementation.reduced_bytes, d, t)
     weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
-    by_stage = [scattered + scattered, scattered + weights, weights, np.zeros_like(weights)]
+    sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.Replicas
+    by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
     shown = comm - implementation.data_overlap * np.minimum(comm, hiding)
     if not setting.model.tied_embeddings:
         return shown
-    pair = np.full_like(d, 2)
     copies = work.token_embedding_parameters * float(implementation.reduced_bytes)
-    tied = all_reduce_seconds(setting, copies, pair, (plans.pipeline_parallel_size - 1) * t * d + 1)
+    tied = pair_seconds(setting, copies, plans.world_size)
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 
 
