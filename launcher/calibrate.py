@@ -80,7 +80,7 @@ class Draft:
 def choose_calibration(
     overrides: Sequence[str], output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
 ) -> Calibration:
-    """Through Slurm where it answers (or only shown, with `dry_run`) unless `here`, else on this machine.
+    """Through Slurm where it answers, unless `here`, else on this machine; `dry_run` shows several nodes without Slurm.
 
     Raises:
         UsageError: no cluster was named, the result could not be written, or its devices are not here.
@@ -89,7 +89,7 @@ def choose_calibration(
     name = named_cluster(overrides)
     settings = load(with_slurm_of_cluster(tuple(overrides)))
     output = checked_output(name, output)
-    on_slurm = not here and slurm_answers()
+    on_slurm = not here and ((dry_run and settings.cluster.num_nodes > 1) or slurm_answers())
     place = _slurm_shape(settings.cluster, num_nodes) if on_slurm else _shape_here(settings.cluster, num_nodes)
     kind: Literal["gpu", "cpu"] = "gpu" if place.uses_gpus else "cpu"
     plan = rates_plan(settings.cluster, kind, place.num_nodes * place.tasks_per_node)

@@ -40,7 +40,7 @@ def refine_and_write(name: str, overrides: Sequence[str], output: str | None, *,
     print_changes(new, "fitted")
     _print_errors(found)
     if not changes or found.error_after >= found.error_before:
-        console.print("No constant makes these predictions better. Nothing was written; the file stays as it is.")
+        console.print("The fit does not lower the mean error. Nothing was written; the file stays as it is.")
     elif dry_run:
         console.print("Nothing was written.")
     else:

@@ -133,7 +133,9 @@ def _memory_bandwidth(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> l
 
 
 def _kernel(cluster: ClusterSpec, rates: DeviceRates) -> Change:
-    origin = f"measured: {rates.plan.num_small_kernels} small products, forward and backward"
+    queued = f"{rates.plan.num_small_kernels} small kernels queued behind a large product"
+    called = f"small layers, forward and backward, {rates.plan.kernels_per_layer} kernels each as the cost model counts"
+    origin = f"measured: {queued if rates.plan.kind == 'gpu' else called}"
     return _change(
         cluster, ("efficiency", "kernel_seconds"), rates.kernel_seconds.median, origin, [rates.kernel_seconds]
     )

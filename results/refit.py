@@ -25,7 +25,7 @@ SPRING = 0.1
 """A factor of two away from the present value costs as much as an error of 5 % in one trial."""
 
 NOTICEABLE = 0.02
-"""A constant is fitted if a factor of two moves the predictions by 2 %, and differently from all other constants."""
+"""A constant is fitted if a step of it moves the predictions by 2 % (root mean square), unlike all others do."""
 
 STEP = 0.05
 MOST_STEPS = 20
@@ -81,7 +81,7 @@ def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
     while rest:
         rest.sort(key=lambda one: -_size(columns[one.name]))
         best, *rest = rest
-        why = _why_not(best, whole[best.name], _size(columns[best.name]), len(fitted), len(columns[best.name]))
+        why = _why_not(whole[best.name], _size(columns[best.name]), len(fitted), len(columns[best.name]))
         if why:
             left[best.name] = why
             continue
@@ -91,10 +91,10 @@ def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
     return Chosen(tuple(fitted), left)
 
 
-def _why_not(constant: Constant, whole: float, own: float, num_fitted: int, num_trials: int) -> str:
-    """Why a constant is not fitted; empty if it is."""
+def _why_not(whole: float, own: float, num_fitted: int, num_trials: int) -> str:
+    """Why a constant is not fitted; empty if it is. `own` is the effect that constants fitted already do not have."""
     if whole < NOTICEABLE:
-        return "no effect on these trials"
+        return f"hardly any effect on these trials ({100 * whole:.1f} % a step)"
     if own < NOTICEABLE:
         return "these trials cannot tell it from the constants that are fitted"
     return "as many constants are fitted as these trials allow" if num_fitted >= num_trials - 1 else ""

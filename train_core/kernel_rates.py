@@ -7,13 +7,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from conf.schema import Dtype
-from train_core.rates import AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
+from train_core.model import Layer
+from train_core.rates import SMALL_LAYER, AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
 from train_core.stopwatch import Run, Stopwatch
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FLOAT32_BYTES = 4
 SMALL = 16
 """Elements of a tensor whose arithmetic costs nothing."""
+
+NUM_SMALL_LAYERS = 4
+SHORTEST_SECONDS = 1e-9
 
 
 def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
@@ -68,19 +72,35 @@ def memory_rates(stopwatch: Stopwatch, plan: RatesPlan) -> tuple[Spread, Spread]
 
 
 def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
-    """Seconds of one kernel that computes next to nothing, recorded forward and run backward as in training."""
-    start = torch.ones(SMALL, device=stopwatch.world.device, requires_grad=True)
-    factor = torch.ones(SMALL, device=stopwatch.world.device)
+    """Seconds of one kernel that computes next to nothing.
 
-    def run() -> None:
-        out = start
+    A CPU pays every call of a layer in full; a GPU works through calls that were queued while it was busy.
+    """
+    return _queued_seconds(stopwatch, plan) if plan.kind == "gpu" else _called_seconds(stopwatch, plan)
+
+
+def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
+    """Small layers of the trainer, forward and backward, over the kernels that the cost model counts in them."""
+    layers = torch.nn.Sequential(*(Layer(SMALL_LAYER) for _ in range(NUM_SMALL_LAYERS)))
+    size = (SMALL_LAYER.seq_length, 1, SMALL_LAYER.hidden_size)
+    inputs = torch.rand(size, requires_grad=True)
+    (whole,) = stopwatch.slowest_seconds([lambda: layers(inputs).sum().backward()])
+    return whole.scaled(1 / (NUM_SMALL_LAYERS * plan.kernels_per_layer))
+
+
+def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
+    """What small kernels add to a product that is long enough to queue all of them meanwhile."""
+    product = _product(plan.large_products[0], plan.dtypes[-1], stopwatch)
+    tensor = torch.ones(SMALL, device=stopwatch.world.device)
+
+    def with_small_kernels() -> None:
+        product()
         for _ in range(plan.num_small_kernels):
-            out = out * factor
-        torch.autograd.grad(out.sum(), start)
+            tensor.mul_(1.0)
 
-    (both,) = stopwatch.slowest_seconds([run])
-    share = 1 / (2 * plan.num_small_kernels)
-    return Spread(median=both.median * share, lowest=both.lowest * share, highest=both.highest * share)
+    alone, both = stopwatch.slowest_seconds([product, with_small_kernels])
+    added = [max(seconds - alone.median, SHORTEST_SECONDS) for seconds in (both.median, both.lowest, both.highest)]
+    return Spread(median=added[0], lowest=added[1], highest=added[2]).scaled(1 / plan.num_small_kernels)
 
 
 def _random(size: tuple[int, ...], dtype: Dtype, stopwatch: Stopwatch) -> Tensor:

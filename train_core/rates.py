@@ -8,12 +8,29 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from conf.schema import Count, Dtype, Frozen, Name, Positive
+from conf.schema import Count, Dtype, Frozen, ModelSpec, Name, Positive
 from train_core.costs.layer import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]
 PATTERNS: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter", "transfer")
+
+
+SMALL_LAYER = ModelSpec(
+    name="small-layer",
+    family="gpt",
+    num_layers=1,
+    hidden_size=16,
+    ffn_hidden_size=64,
+    num_attention_heads=2,
+    num_query_groups=2,
+    head_size=None,
+    gated_mlp=False,
+    tied_embeddings=True,
+    vocab_size=16,
+    seq_length=4,
+)
+"""Its arithmetic costs nothing beside the calls."""
 
 
 class Spread(Frozen):
@@ -26,6 +43,9 @@ class Spread(Frozen):
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
         return cls(median=statistics.median(samples), lowest=min(samples), highest=max(samples))
+
+    def scaled(self, factor: float) -> Spread:
+        return Spread(median=self.median * factor, lowest=self.lowest * factor, highest=self.highest * factor)
 
 
 class Product(Frozen):
@@ -78,7 +98,8 @@ class RatesPlan(Frozen):
         large_products: those that a data-sheet peak is held against.
         thin_products: those of a tensor-parallel layer.
         memory_bytes: of each buffer that is copied.
-        num_small_kernels: recorded in one forward pass to find what a kernel costs at least.
+        num_small_kernels: queued behind a large product, where kernels are queued (on a GPU).
+        kernels_per_layer: of one layer forward and backward, as the cost model counts them.
         message_bytes: whole tensors of collectives and transfers, ascending.
         num_samples: each quantity is measured that often, for `sample_seconds` each.
     """
@@ -91,6 +112,7 @@ class RatesPlan(Frozen):
     attention_shapes: Annotated[tuple[AttentionShape, ...], Field(strict=False)]
     memory_bytes: Count
     num_small_kernels: Count
+    kernels_per_layer: Count
     links: Annotated[tuple[LinkPlan, ...], Field(strict=False)]
     message_bytes: Annotated[tuple[Count, ...], Field(strict=False)]
     num_samples: Count
@@ -133,7 +155,7 @@ class DeviceRates(Frozen):
 
     Attributes:
         copy_bytes_per_second: read and written, of one rank; `triad...` is a + s b, two reads and a write.
-        kernel_seconds: of one small kernel under autograd.
+        kernel_seconds: of one kernel that computes next to nothing.
         hostnames: of all ranks, sorted.
         cores_per_host: that the ranks of a host may use together; of the host with the fewest.
         finished: seconds since the epoch.

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from conf.schema import ClusterSpec, Dtype
-from train_core.rates import AttentionShape, LinkPlan, Product, RatesPlan
+from train_core.costs.implementation import TRISWEEP
+from train_core.costs.layer import Shard, layer_costs
+from train_core.costs.setting import Setting
+from train_core.rates import SMALL_LAYER, AttentionShape, LinkPlan, Product, RatesPlan
 
 KIBIBYTE, MEBIBYTE = 2**10, 2**20
 MOST_GROUP_SIZES = 4
@@ -58,11 +63,28 @@ def rates_plan(cluster: ClusterSpec, kind: Literal["gpu", "cpu"], world_size: in
         ),
         memory_bytes=buffer_bytes,
         num_small_kernels=200,
+        kernels_per_layer=kernels_per_layer(cluster),
         links=link_plans(cluster, world_size),
         message_bytes=MESSAGE_BYTES[kind],
         num_samples=5,
         sample_seconds=0.1,
     )
+
+
+def kernels_per_layer(cluster: ClusterSpec) -> int:
+    """Kernels that the cost model counts in a layer, forward and backward: what it costs more if each costs more."""
+    one = np.array([1])
+    shard = Shard(one, one, np.array([False]), 0 * one)
+
+    def seconds(kernel_seconds: float) -> float:
+        efficiency = cluster.efficiency.model_copy(update={"kernel_seconds": kernel_seconds})
+        costing = cluster.model_copy(update={"efficiency": efficiency})
+        costs = layer_costs(
+            Setting(SMALL_LAYER, costing, sorted(cluster.device.peak_flops_per_second)[0], TRISWEEP), shard
+        )
+        return float((costs.forward_seconds + costs.input_gradient_seconds + costs.weight_gradient_seconds)[0])
+
+    return round(seconds(1.0) - seconds(0.0))
 
 
 def reference_dtype(kind: Literal["gpu", "cpu"], dtypes: tuple[Dtype, ...]) -> Dtype:

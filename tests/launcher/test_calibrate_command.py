@@ -89,6 +89,19 @@ def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(code, tmp_path
     assert local_file.read_text() == before
 
 
+def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(code, tmp_path):
+    status, said, complained = run(code, tmp_path, "cluster=frontier", "--dry-run")
+    assert status == 0, complained
+    assert "2 x 8 tasks on gpus would measure, for conf/cluster/frontier.yaml" in said
+    assert "link card: groups of 2 link node: groups of 2, 4 link slingshot: groups of 2" in said
+    assert "#SBATCH --nodes=2" in said
+    assert "#SBATCH --ntasks-per-node=8" in said
+    assert "--gpu-bind=closest" in said  # conf/slurm/frontier.yaml, by its name
+    status, said, _ = run(code, tmp_path, "cluster=frontier", "--dry-run", "--nodes", "1")
+    assert "slingshot" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code, tmp_path, local_file):
     before = local_file.read_text()
     process = start(code, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
@@ -157,7 +170,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(code, 
     after = load_cluster("local", code / "conf")
     assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
     assert after.efficiency.jitter == before.efficiency.jitter
-    assert "jitter: left as it was, no effect on these trials." in said
+    assert "jitter: left as it was, hardly any effect on these trials (0.0 % a step)." in said
     assert after.links == before.links
     assert after.device == before.device
     text = local_file.read_text()

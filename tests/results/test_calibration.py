@@ -90,8 +90,8 @@ def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster, measured):
 def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster, measured):
     alone = [trial for trial in measured() if trial.experiment.parallel.world_size == 1]
     found = refit_cluster(cluster, alone)
-    assert found.left_alone["link"] == "no effect on these trials"
-    assert found.left_alone["jitter"] == "no effect on these trials"
+    assert found.left_alone["link"] == "hardly any effect on these trials (0.0 % a step)"
+    assert found.left_alone["jitter"] == "hardly any effect on these trials (0.0 % a step)"
     assert found.after["link"] == cluster.efficiency.link
     assert "link" not in found.fitted
     twins = [measured()[0]] * 4
