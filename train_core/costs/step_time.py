@@ -42,7 +42,7 @@ class StepColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passes:
+class Passes:
     """Seconds of one micro-batch on a stage, apart: computation, tensor collectives, ZeRO-2's and 3's collectives."""
 
     forward: Floats
@@ -53,48 +53,82 @@ class _Passes:
     gathers_forward: Floats
     gathers_backward: Floats
 
+    def with_hop(self, hop: Floats) -> StageSeconds:
+        """All of it, with a transfer each way."""
+        return StageSeconds(
+            self.forward + self.tensor_forward + self.gathers_forward + hop,
+            self.input_gradient + self.tensor_backward + self.gathers_backward + hop,
+            self.weight_gradient,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Seconds of all micro-batches, in columns, (n,), by what the slowest stage does with them."""
+
+    compute: Floats
+    tensor: Floats
+    transfers: Floats
+    bubble: Floats
+    gathers: Floats
+
 
 def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> StepColumns:
+    hop = hop_seconds(setting, plans, work)
+    passes = [stage_passes(setting, plans, work, group) for group in groups]
+    ranks_per_core = _ranks_per_core(plans, setting.cluster)
+    pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
+    reduced = reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
+    update = update_seconds(setting, plans, work, groups[0])
+    return sum_up(pipeline, reduced, update, _jitter(plans, setting.cluster))
+
+
+def run_pipeline(
+    plans: Plans, groups: list[StageGroup], passes: list[Passes], hops: list[Floats], ranks_per_core: Floats
+) -> Pipeline:
+    """All micro-batches through all stages.
+
+    Args:
+        hops: of each group, the transfer each way between one of its stages and its neighbour.
+    """
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
-    hop = _transfer_seconds(setting, plans, work)
-    passes = [_passes(setting, plans, work, group) for group in groups]
-    seconds = [
-        StageSeconds(
-            one.forward + one.tensor_forward + one.gathers_forward + hop,
-            one.input_gradient + one.tensor_backward + one.gathers_backward + hop,
-            one.weight_gradient,
-        )
-        for one in passes
-    ]
+    seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
     whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
-    compute = m * _at(pace, [one.forward + one.input_gradient + one.weight_gradient for one in passes])
+    compute = m * _at(pace, [_backward_and_forward(one) for one in passes])
     tensor = m * _at(pace, [one.tensor_forward + one.tensor_backward for one in passes])
     gathers = m * _at(pace, [one.gathers_forward + one.gathers_backward for one in passes])
-    transfers = m * (2.0 * hop)
-    shared = compute * (_ranks_per_core(plans, setting.cluster) - 1.0)
+    transfers = m * (2.0 * _at(pace, hops))
+    shared = compute * (ranks_per_core - 1.0)
     bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers - shared, 0.0), 0.0)
-    compute = compute + shared
-    reduced = _reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
-    update = _optimizer_seconds(setting, plans, work, groups[0])
-    step = compute + tensor + transfers + bubble + gathers + reduced + update
-    jitter = step * (setting.cluster.efficiency.jitter * _doublings(plans, setting.cluster.devices_per_node))
-    return StepColumns(compute, tensor, transfers, bubble, gathers + reduced, update, jitter)
+    return Pipeline(compute + shared, tensor, transfers, bubble, gathers)
+
+
+def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) -> StepColumns:
+    """The step's terms.
+
+    Args:
+        jitter: share of the step that waiting for the slowest rank adds.
+    """
+    compute, tensor, transfers, bubble = pipeline.compute, pipeline.tensor, pipeline.transfers, pipeline.bubble
+    step = compute + tensor + transfers + bubble + pipeline.gathers + reduced + update
+    return StepColumns(compute, tensor, transfers, bubble, pipeline.gathers + reduced, update, step * jitter)
 
 
 def _at(index: Integers, columns: list[Floats]) -> Floats:
     """For each plan the entry of the column with its index."""
     chosen = columns[0]
     for number, column in enumerate(columns[1:], start=1):
-        chosen = np.where(index == number, column, chosen)
+        if column is not columns[0]:
+            chosen = np.where(index == number, column, chosen)
     return chosen
 
 
-def _backward_and_forward(passes: _Passes) -> Floats:
+def _backward_and_forward(passes: Passes) -> Floats:
     """What can run beside the reduction of gradients and the gathering of weights."""
     return passes.forward + passes.input_gradient + passes.weight_gradient
 
 
-def _passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> _Passes:
+def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layer, layers = work.layer, group.layers
     has_head = group.is_last * 1.0
     embedding = group.is_first * work.embedding_seconds
@@ -102,7 +136,7 @@ def _passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> _P
     backward = layers * layer.input_gradient_seconds + has_head * work.head_input_gradient_seconds + embedding
     weights = layers * layer.weight_gradient_seconds + has_head * work.head_weight_gradient_seconds
     gathered, reduced = _sharded_seconds(setting, plans, work, group, forward, backward + weights)
-    return _Passes(
+    return Passes(
         forward=forward,
         input_gradient=backward,
         weight_gradient=weights,
@@ -113,7 +147,7 @@ def _passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> _P
     )
 
 
-def _transfer_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
+def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
     """Each way between neighbouring stages, for all chunks of a micro-batch, as far as computation does not hide it."""
     implementation, t = setting.implementation, plans.tensor_parallel_size
     stride = t * plans.data_parallel_size  # ranks of one stage are consecutive
@@ -149,7 +183,7 @@ def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -
     return group_parameters(setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last)
 
 
-def _reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
+def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
     """After the last backward, which is the first stage's: ZeRO-0 all-reduces gradients, ZeRO-1 scatters them (on CPU
     ranks it all-reduces them too) and gathers the new weights, ZeRO-2 only gathers; and a tied embedding adds up its
     two copies.
@@ -169,7 +203,7 @@ def _reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageG
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 
 
-def _optimizer_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
+def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
     """The update of what a rank of the first stage owns, bound by memory bandwidth."""
     shards = np.where(plans.zero_stage >= 1, plans.data_parallel_size, 1)
     owned = _parameters(setting, plans, work, group) / shards
@@ -182,8 +216,8 @@ def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
     return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
 
-def _doublings(plans: Plans, devices_per_node: int) -> Floats:
-    """How often the nodes of the smallest job were doubled; one logarithm for each different size."""
+def _jitter(plans: Plans, cluster: ClusterSpec) -> Floats:
+    """Share of the step lost to the slowest rank: with every doubling of the nodes of the smallest job some more."""
     sizes, index = np.unique(plans.world_size, return_inverse=True)
-    doublings = np.array([log2(max(1.0, size / devices_per_node)) for size in sizes.tolist()])
-    return doublings[index].reshape(plans.world_size.shape)
+    doublings = np.array([log2(max(1.0, size / cluster.devices_per_node)) for size in sizes.tolist()])
+    return cluster.efficiency.jitter * doublings[index].reshape(plans.world_size.shape)
