@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from train_core.costs.layer import Shard
-from train_core.costs.setting import RECOMPUTES, Integers, Plans, Setting
+from train_core.costs.setting import RECOMPUTES, Booleans, Integers, Plans, Setting
 from train_core.costs.work import Work, shard_work
 
 PARAMETERS = ("layer_parameters", "embedding_parameters", "token_embedding_parameters")
@@ -30,11 +30,24 @@ class ShardWork:
 
     def of(self, plans: Plans) -> Work:
         """The work of each plan, in the shape that its shard has in `plans`; parameters in that of its tensor size."""
+        rows = self.of_shards(
+            plans.tensor_parallel_size, plans.micro_batch_size, plans.sequence_parallel, plans.recompute
+        )
         t = np.searchsorted(self.tensor_parallel_sizes, plans.tensor_parallel_size) * len(self.micro_batch_sizes)
-        shard = t + np.searchsorted(self.micro_batch_sizes, plans.micro_batch_size)
-        rows = self.work.rows((shard * 2 + plans.sequence_parallel) * len(RECOMPUTES) + plans.recompute)
         of_tensor_size = t * (2 * len(RECOMPUTES))
         return replace(rows, **{name: getattr(self.work, name)[of_tensor_size] for name in PARAMETERS})
+
+    def of_shards(
+        self,
+        tensor_parallel_size: Integers | int,
+        micro_batch_size: Integers,
+        sequence_parallel: Integers | Booleans,
+        recompute: Integers,
+    ) -> Work:
+        """The work of each shard, in the shape that its sizes broadcast to."""
+        t = np.searchsorted(self.tensor_parallel_sizes, tensor_parallel_size) * len(self.micro_batch_sizes)
+        shard = t + np.searchsorted(self.micro_batch_sizes, micro_batch_size)
+        return self.work.rows((shard * 2 + sequence_parallel) * len(RECOMPUTES) + recompute)
 
 
 def price_shards(setting: Setting, tensor_parallel_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> ShardWork:

@@ -1,0 +1,356 @@
+"""One job over devices of several types: consecutive pipeline stages on each type, layers in proportion to its speed.
+
+Every type takes one block of stages, all of its devices, and a number of layers that its stages share evenly; tensor-
+and data-parallel sizes are the same everywhere, so that a replica's pipeline crosses all types. Pipelines run 1F1B.
+Searched whole: sizes, micro-batch, sequence parallelism, recomputation, ZeRO stage, order of types, layers of each.
+
+A lower bound, all micro-batches on the slowest stage with nothing around it, tells which assignments cannot be among
+the best; only the others are priced. That leaves the result as exact as trying all of them, which tests do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import permutations, product
+from math import gcd, inf
+
+import numpy as np
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.units import GIBIBYTE
+from sweeps.planner.mixed_price import (
+    MixedRows,
+    block_shortfall,
+    block_stages,
+    mixed_jitter,
+    mixed_memory,
+    mixed_plans,
+    price_mixed,
+    stage_counts,
+)
+from sweeps.planner.shard_work import ShardWork, price_shards
+from sweeps.planner.space import Space, divisors, micro_batch_sizes, tensor_parallel_sizes
+from train_core.costs import StepTime
+from train_core.costs.setting import RECOMPUTES, Floats, Integers
+from train_core.costs.step_time import StepColumns
+
+MOST_ROWS_AT_ONCE = 20_000
+MOST_MIXED_ZERO_STAGE = 2  # 3 needs a job without a pipeline
+SLACK = 1 - 1e-9  # of a bound, for rounding
+
+
+@dataclass(frozen=True, slots=True)
+class MixedBlock:
+    """Consecutive stages on one type of devices.
+
+    Attributes:
+        layers_per_stage: of its stages, first to last.
+    """
+
+    cluster: str
+    device: str
+    num_devices: int
+    layers_per_stage: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedStrategy:
+    """How one job is laid over several types of devices, with its prediction.
+
+    Attributes:
+        blocks: in the order of the pipeline.
+        worst_stage: the stage that leaves the least of its device's memory.
+    """
+
+    tensor_parallel_size: int
+    data_parallel_size: int
+    micro_batch_size: int
+    global_batch_size: int
+    sequence_parallel: bool
+    recompute: str
+    zero_stage: int
+    blocks: tuple[MixedBlock, ...]
+    step_terms: StepTime
+    step_seconds: float
+    worst_stage: int
+    worst_stage_bytes: int
+
+    @property
+    def pipeline_parallel_size(self) -> int:
+        return sum(len(block.layers_per_stage) for block in self.blocks)
+
+    @property
+    def num_devices(self) -> int:
+        return sum(block.num_devices for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedChoice:
+    """What the search came to.
+
+    Attributes:
+        num_strategies: assignments that are legal.
+        num_priced: those that the bound did not rule out.
+    """
+
+    num_strategies: int
+    num_priced: int
+    best: tuple[MixedStrategy, ...]
+    search_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """One tensor- and data-parallel size, with bounds of all that can be done with it.
+
+    Attributes:
+        shards: micro-batch, sequence parallelism, recomputation, (s, 3).
+        layers: layers of each type, in the order of `spaces`, (n, k).
+        bounds: no assignment of the shard and the layers takes less, (s, n).
+    """
+
+    tensor_parallel_size: int
+    data_parallel_size: int
+    shards: Integers
+    layers: Integers
+    bounds: Floats
+    zero_stages: tuple[int, ...]
+
+
+def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
+    """The `top` fastest assignments of one job to all devices of the spaces, which share model, precision and batch.
+
+    Raises:
+        InfeasiblePlan: no assignment is legal, or none fits.
+    """
+    start = time.perf_counter()
+    tables = [_table(spaces, space) for space in spaces]
+    layouts = sorted(_layouts(spaces, tables), key=lambda one: float(one.bounds.min()))
+    num_strategies = sum(one.bounds.size * len(one.zero_stages) for one in layouts) * len(_orders(spaces))
+    ranking = _Ranking(top)
+    for one in layouts:
+        for order in _orders(spaces):
+            _rank(spaces, tables, one, order, ranking)
+    if not ranking.best:
+        raise _nothing(spaces, num_strategies, ranking)
+    return MixedChoice(num_strategies, ranking.num_priced, tuple(ranking.best), time.perf_counter() - start)
+
+
+def _orders(spaces: Sequence[Space]) -> list[tuple[int, ...]]:
+    """Every order of the types along the pipeline."""
+    return list(permutations(range(len(spaces))))
+
+
+def _table(spaces: Sequence[Space], space: Space) -> ShardWork:
+    return price_shards(space.setting, _tensor_sizes(spaces), divisors(space.global_batch_size))
+
+
+def _tensor_sizes(spaces: Sequence[Space]) -> list[int]:
+    """What every type can do."""
+    return sorted(set.intersection(*(set(tensor_parallel_sizes(space)) for space in spaces)))
+
+
+def _layouts(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator[_Layout]:
+    shared = reduce(gcd, (space.world_size for space in spaces))
+    num_layers = spaces[0].setting.model.num_layers
+    for t in _tensor_sizes(spaces):
+        for d in divisors(shared // t) if shared % t == 0 else []:
+            shards, layers = _shards(spaces[0], t, d), _shares(stage_counts(spaces, t, d), num_layers)
+            if len(shards) and len(layers):
+                stages = tuple(range(MOST_MIXED_ZERO_STAGE + 1)) if d > 1 else (0,)
+                stages = tuple(spaces[0].left("zero_stage", stages))
+                yield _Layout(t, d, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
+
+
+def _shards(space: Space, t: int, d: int) -> Integers:
+    splits_sequences = t > 1 and space.setting.model.seq_length % t == 0
+    sequence_parallel = space.left("sequence_parallel", [False, True] if splits_sequences else [False])
+    recompute = [RECOMPUTES.index(name) for name in space.left("recompute", RECOMPUTES)]
+    found = list(product(micro_batch_sizes(space, d), sequence_parallel, recompute))
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+
+def _shares(counts: Sequence[int], num_layers: int) -> Integers:
+    """Every way to share the layers out to blocks of so many stages, at least one layer a stage, (n, k)."""
+    spare = num_layers - sum(counts)
+    if spare < 0:
+        return np.zeros((0, len(counts)), dtype=np.int64)
+    grid = np.meshgrid(*(np.arange(spare + 1) for _ in counts[1:]), indexing="ij")
+    more = np.stack([axis.ravel() for axis in grid], axis=1)
+    more = more[more.sum(axis=1) <= spare]
+    shares: Integers = np.concatenate([spare - more.sum(axis=1, keepdims=True), more], axis=1) + np.array(counts)
+    return shares
+
+
+def _bounds(
+    spaces: Sequence[Space], tables: Sequence[ShardWork], t: int, d: int, shards: Integers, layers: Integers
+) -> Floats:
+    """No assignment of the shard and the layers takes less, (s, n).
+
+    The chain through the slowest stage: all its micro-batches, and one through every other stage, but for the forwards
+    that a stage may run ahead. Only layers count.
+    """
+    counts = stage_counts(spaces, t, d)
+    m = spaces[0].global_batch_size // (d * shards[:, :1])
+    slowest: Floats = np.zeros((len(shards), len(layers)))
+    forward, whole = np.zeros_like(slowest), np.zeros_like(slowest)
+    for index, (table, count) in enumerate(zip(tables, counts, strict=True)):
+        layer = table.of_shards(np.asarray(t), shards[:, 0], shards[:, 1], shards[:, 2]).layer
+        ahead = (layer.forward_seconds + layer.tensor_forward_seconds)[:, None]
+        backward = layer.input_gradient_seconds + layer.weight_gradient_seconds + layer.tensor_backward_seconds
+        fullest = -(-layers[:, index] // count)
+        stage = (ahead + backward[:, None]) * fullest
+        whole += (ahead + backward[:, None]) * layers[:, index]
+        forward = np.where(stage > slowest, ahead * fullest, forward)
+        slowest = np.maximum(slowest, stage)
+    chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
+    return np.maximum(m * slowest, chain) * ((1 + mixed_jitter(spaces)) * SLACK)
+
+
+class _Ranking:
+    """The best so far."""
+
+    def __init__(self, top: int) -> None:
+        self.top, self.num_priced = top, 0
+        self.best: list[MixedStrategy] = []
+        self.smallest_shortfall = inf
+
+    @property
+    def limit(self) -> float:
+        """What a plan must beat."""
+        return self.best[-1].step_seconds if len(self.best) == self.top else inf
+
+    def add(self, num_priced: int, found: list[MixedStrategy]) -> None:
+        self.num_priced += num_priced
+        self.best = sorted([*self.best, *found], key=lambda one: one.step_seconds)[: self.top]
+
+
+def _rank(
+    spaces: Sequence[Space], tables: Sequence[ShardWork], one: _Layout, order: tuple[int, ...], ranking: _Ranking
+) -> None:
+    """Price the assignments of a layout that fit in the order of their bounds, until no other can be among the best."""
+    promising = np.nonzero(one.bounds < ranking.limit)
+    if len(promising[0]) == 0:
+        return
+    lacks = _shortfalls(spaces, tables, one, order, promising)
+    ranking.smallest_shortfall = min(ranking.smallest_shortfall, float(lacks.min()))
+    stage, number = np.nonzero(lacks <= 0)
+    shard, share = promising[0][number], promising[1][number]
+    bounds = one.bounds[shard, share]
+    ascending = np.argsort(bounds, kind="stable")
+    for start in range(0, len(ascending), MOST_ROWS_AT_ONCE):
+        part = ascending[start : start + MOST_ROWS_AT_ONCE]
+        part = part[bounds[part] < ranking.limit]
+        if len(part) == 0:
+            return
+        rows = _rows(one, order, np.array(one.zero_stages)[stage[part]], shard[part], share[part])
+        ranking.add(*_best(spaces, tables, rows, ranking))
+
+
+def _shortfalls(
+    spaces: Sequence[Space],
+    tables: Sequence[ShardWork],
+    one: _Layout,
+    order: tuple[int, ...],
+    promising: tuple[Integers, ...],
+) -> Integers:
+    """What the promising pairs of shard and layers lack under each ZeRO stage, (z, n).
+
+    The memory of a block depends on its own layers only, so that it is looked up in a table for each type.
+    """
+    counts = stage_counts(spaces, one.tensor_parallel_size, one.data_parallel_size)
+    shard, share = promising
+    worst: Integers = np.asarray(np.iinfo(np.int64).min)
+    start = 0
+    for index in order:
+        layers = np.arange(counts[index], int(one.layers[:, index].max()) + 1)
+        zero_stage, shards = np.array(one.zero_stages).reshape(-1, 1, 1), np.arange(len(one.shards)).reshape(1, -1, 1)
+        plans = mixed_plans(spaces[0], _rows(one, order, zero_stage, shards, np.arange(1)), sum(counts))
+        stages = block_stages(index, start, counts[index], sum(counts), layers.reshape(1, 1, -1))
+        table = block_shortfall(spaces[index].setting, plans, tables[index].of(plans), stages)[0]
+        shape = (len(one.zero_stages), len(one.shards), len(layers))
+        worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, one.layers[share, index] - counts[index]])
+        start += counts[index]
+    return worst
+
+
+def _rows(one: _Layout, order: tuple[int, ...], zero_stage: Integers, shard: Integers, share: Integers) -> MixedRows:
+    """Rows of a layout by the numbers of their shards and shares."""
+    return MixedRows(
+        tensor_parallel_size=one.tensor_parallel_size,
+        data_parallel_size=one.data_parallel_size,
+        order=order,
+        micro_batch_size=one.shards[shard, 0],
+        sequence_parallel=one.shards[shard, 1].astype(bool),
+        recompute=one.shards[shard, 2],
+        zero_stage=zero_stage,
+        layers=one.layers[share],
+    )
+
+
+def _best(
+    spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows, ranking: _Ranking
+) -> tuple[int, list[MixedStrategy]]:
+    """How many rows were priced, and those of them that are among the best so far."""
+    seconds = price_mixed(spaces, tables, rows).total_seconds
+    chosen = np.argsort(seconds, kind="stable")[: ranking.top]
+    chosen = chosen[seconds[chosen] < ranking.limit]
+    best = rows.rows(chosen)
+    if len(chosen) == 0:
+        return len(seconds), []
+    step, memory = price_mixed(spaces, tables, best), mixed_memory(spaces, tables, best)
+    return len(seconds), [_strategy(spaces, best, step, memory, row) for row in range(len(chosen))]
+
+
+def _strategy(
+    spaces: Sequence[Space],
+    rows: MixedRows,
+    step: StepColumns,
+    memory: tuple[Integers, Integers, Integers],
+    row: int,
+) -> MixedStrategy:
+    t, d = rows.tensor_parallel_size, rows.data_parallel_size
+    counts = stage_counts(spaces, t, d)
+    blocks = []
+    for index in rows.order:
+        base, more = divmod(int(rows.layers[row, index]), counts[index])
+        layers = (base + 1,) * more + (base,) * (counts[index] - more)
+        cluster = spaces[index].setting.cluster
+        blocks.append(MixedBlock(cluster.name, cluster.device.name, spaces[index].world_size, layers))
+    return MixedStrategy(
+        tensor_parallel_size=t,
+        data_parallel_size=d,
+        micro_batch_size=int(rows.micro_batch_size[row]),
+        global_batch_size=spaces[0].global_batch_size,
+        sequence_parallel=bool(rows.sequence_parallel[row]),
+        recompute=RECOMPUTES[rows.recompute[row]],
+        zero_stage=int(rows.zero_stage[row]),
+        blocks=tuple(blocks),
+        step_terms=StepTime(**{name: float(getattr(step, name)[row]) for name in StepTime.model_fields}),
+        step_seconds=float(step.total_seconds[row]),
+        worst_stage=int(memory[1][row]),
+        worst_stage_bytes=int(memory[2][row]),
+    )
+
+
+def _nothing(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) -> InfeasiblePlan:
+    shown = "+".join(f"{space.world_size} x {space.setting.cluster.device.name}" for space in spaces)
+    if num_strategies == 0:
+        problem = f"cannot hold one pipeline of {spaces[0].setting.model.name}: no sizes divide all of them"
+        return InfeasiblePlan("mixed", shown, problem, "Choose numbers with more common divisors.")
+    problem = (
+        f"lacks memory: of {num_strategies} assignments the best is {ranking.smallest_shortfall / GIBIBYTE:.1f} GiB"
+    )
+    return InfeasiblePlan("mixed", shown, f"{problem} short per device", "Use more devices.")
+
+
+def require_one_job(spaces: Sequence[Space]) -> None:
+    """Raises:
+    ConfigError: a mixed job needs two types or more.
+    """
+    if len(spaces) < 2:
+        shown = ",".join(space.setting.cluster.name for space in spaces)
+        raise ConfigError("mixed", shown, "names fewer than two clusters", "Write --mixed selene:512,dgx-h100:512.")

@@ -1,0 +1,193 @@
+"""One job over several types of devices: as good as trying every assignment, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations, product
+from math import inf, log2
+
+import numpy as np
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.load import load, load_cluster
+from sweeps.planner.mixed import choose_mixed
+from sweeps.planner.search import search_space
+from sweeps.planner.space import Space
+from sweeps.planner.strategy import spread_layers
+from train_core.costs import IMPLEMENTATIONS
+from train_core.costs.memory import group_memory
+from train_core.costs.price import price
+from train_core.costs.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.setting import RECOMPUTES, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
+from train_core.costs.work import Work, work_of
+
+SMALL = {
+    "two types": (["model=llama-2-7b", "model.num_layers=7"], [("dgx1-v100", 4), ("selene", 8)], 4),
+    "three types": (
+        ["model=gpt-22b", "model.num_layers=6"],
+        [("dgx1-v100", 2), ("selene", 2), ("mosaicml-a100-40gb", 4)],
+        2,
+    ),
+    "on both sides of a node": (["model=gpt-1.4b", "model.num_layers=6"], [("jean-zay", 16), ("dgx-h100", 8)], 6),
+}
+
+
+def spaces_of(
+    overrides: list[str], offers: list[tuple[str, int]], batch: int, trainer: str = "trisweep"
+) -> list[Space]:
+    model = load(overrides).model
+    return [
+        Space(Setting(model, load_cluster(name), "fp16", IMPLEMENTATIONS[trainer]), number, batch)
+        for name, number in offers
+    ]
+
+
+def everything(spaces: list[Space]) -> Iterator[float]:
+    """Step times of all assignments, stage by stage; infinite where one does not fit. Nothing here is of the search."""
+    num_layers = spaces[0].setting.model.num_layers
+    for t, d in product(range(1, 9), range(1, 9)):
+        if any(space.world_size % (t * d) or space.setting.cluster.devices_per_node % t for space in spaces):
+            continue
+        counts = [space.world_size // (t * d) for space in spaces]
+        for b, sp, recompute, zero, order in product(
+            range(1, 9), [False, True], range(3), range(3), permutations(range(len(spaces)))
+        ):
+            if spaces[0].global_batch_size % (d * b) or (sp and t == 1) or (d == 1 and zero):
+                continue
+            for shares in product(range(1, num_layers), repeat=len(spaces)):
+                if sum(shares) == num_layers and all(map(int.__ge__, shares, counts)):
+                    yield seconds_of(spaces, t, d, b, sp, recompute, zero, order, counts, shares)
+
+
+def plan_of(t: int, p: int, d: int, b: int, m: int, sp: bool, zero: int, recompute: int) -> Plans:
+    values = (t, p, 1, d, b, m, sp, zero, recompute, 0, 1, 1)
+    return Plans(*(np.array([value]) for value in values))
+
+
+def seconds_of(
+    spaces: list[Space],
+    t: int,
+    d: int,
+    b: int,
+    sp: bool,
+    recompute: int,
+    zero: int,
+    order: tuple[int, ...],
+    counts: list[int],
+    shares: tuple[int, ...],
+) -> float:
+    p, m = sum(counts), spaces[0].global_batch_size // (d * b)
+    plans = plan_of(t, p, d, b, m, sp, zero, recompute)
+    kinds = [index for index in order for _ in range(counts[index])]
+    layers = [n for index in order for n in evenly(shares[index], counts[index])]
+    works = [work_of(space.setting, plans) for space in spaces]
+    groups, seconds, waits = [], [], []
+    for stage, (kind, held) in enumerate(zip(kinds, layers, strict=True)):
+        setting, work = spaces[kind].setting, works[kind]
+        group = StageGroup(*(np.array([one]) for one in (1, stage, held, stage == 0, stage == p - 1)))
+        if group_memory(setting, plans, work, group).total_bytes[0] > setting.cluster.device.memory_bytes:
+            return inf
+        passes = stage_passes(setting, plans, work, group)
+        hop = hop_to_previous(spaces, works, plans, kind, kinds[stage - 1] if stage else kind)
+        forward = passes.forward + passes.tensor_forward + passes.gathers_forward + hop
+        backward = passes.input_gradient + passes.tensor_backward + passes.gathers_backward + hop
+        groups.append(group)
+        seconds.append(StageSeconds(forward, backward, passes.weight_gradient))
+        hidden = passes.forward + passes.input_gradient + passes.weight_gradient
+        reduced, update = (
+            reduction_seconds(setting, plans, work, group, hidden),
+            update_seconds(setting, plans, work, group),
+        )
+        heads = stage == 0 or kinds[stage] != kinds[stage - 1]
+        waits.append((heads, reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
+    one = np.array([1])
+    (whole,), _ = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
+    nodes = sum(space.world_size / space.setting.cluster.devices_per_node for space in spaces)
+    jitter = max(space.setting.cluster.efficiency.jitter for space in spaces) * log2(max(1, nodes))
+    return float((whole + after(waits)) * (1 + jitter))
+
+
+def evenly(layers: int, count: int) -> list[int]:
+    base, more = divmod(layers, count)
+    return [base + 1] * more + [base] * (count - more)
+
+
+def hop_to_previous(spaces: list[Space], works: list[Work], plans: Plans, kind: int, previous: int) -> np.ndarray:
+    if kind == previous:
+        return hop_seconds(spaces[kind].setting, plans, works[kind])
+    outside = []
+    for index in (kind, previous):
+        setting = spaces[index].setting
+        cluster = setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]})
+        changed = Setting(setting.model, cluster, setting.dtype, setting.implementation)
+        outside.append(hop_seconds(changed, plans, works[index]))
+    return np.maximum(*outside)
+
+
+def after(waits: list[tuple[bool, float, float, float]]) -> float:
+    """Reduction and update of the block that ends last, beyond the first stage's last backward."""
+    before, latest, chosen = 0.0, -inf, 0.0
+    for heads, reduced, update, backward in waits:
+        if heads and reduced + update - before > latest:
+            latest, chosen = reduced + update - before, max(0.0, reduced - before) + update
+        before += backward
+    return chosen
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_best_assignments_are_those_of_trying_every_one(name: str) -> None:
+    spaces = spaces_of(*SMALL[name])
+    tried = list(everything(spaces))
+    choice = choose_mixed(spaces, top=5)
+    assert choice.num_strategies == len(tried)
+    assert [one.step_seconds for one in choice.best] == pytest.approx(sorted(tried)[:5], rel=1e-12)
+    assert choice.num_priced < len(tried)
+    assert (inf in tried) == (name != "on both sides of a node")  # memory binds in the others
+
+
+@pytest.mark.parametrize("trainer", ["trisweep", "megatron-lm"])
+def test_two_halves_of_one_type_cost_what_the_whole_costs(trainer: str) -> None:
+    spaces = spaces_of(["model=gpt-22b"], [("selene", 16), ("selene", 16)], 32, trainer)
+    best = choose_mixed(spaces, top=1).best[0]
+    num_layers = spaces[0].setting.model.num_layers
+    p, t, d = best.pipeline_parallel_size, best.tensor_parallel_size, best.data_parallel_size
+    layers = [held for block in best.blocks for held in block.layers_per_stage]
+    assert layers == list(spread_layers(num_layers, p, layers[0], layers[-1]))
+    plans = plan_of(
+        t,
+        p,
+        d,
+        best.micro_batch_size,
+        32 // d // best.micro_batch_size,
+        best.sequence_parallel,
+        best.zero_stage,
+        RECOMPUTES.index(best.recompute),  # type: ignore[arg-type]
+    )
+    ends = {"first_stage_layers": np.array([layers[0]]), "last_stage_layers": np.array([layers[-1]])}
+    same = Plans(**{name: getattr(plans, name) for name in Plans.__slots__ if name not in ends}, **ends)
+    whole = price(spaces[0].setting, same)
+    assert best.step_seconds == pytest.approx(whole.step_seconds[0], rel=1e-12)
+    assert best.worst_stage_bytes == whole.peak_memory_bytes[0]
+
+
+def test_the_faster_type_takes_more_layers_and_both_together_beat_either() -> None:
+    spaces = spaces_of(["model=gpt-175b"], [("selene", 128), ("dgx-h100", 128)], 256)
+    best = choose_mixed(spaces, top=1).best[0]
+    layers = {block.cluster: sum(block.layers_per_stage) for block in best.blocks}
+    assert layers["dgx-h100"] > 1.5 * layers["selene"]
+    assert best.step_seconds < min(search_space(space, top=1).step_seconds[0] for space in spaces)
+
+
+def test_numbers_without_a_common_divisor_say_so() -> None:
+    spaces = spaces_of(["model=gpt-22b"], [("selene", 7), ("dgx-h100", 64)], 64)
+    with pytest.raises(InfeasiblePlan, match="no sizes divide all of them"):
+        choose_mixed(spaces, top=1)
+
+
+def test_too_little_memory_says_how_much_is_short() -> None:
+    spaces = spaces_of(["model=gpt-175b"], [("selene", 8), ("dgx1-v100", 8)], 8)
+    with pytest.raises(InfeasiblePlan, match=r"GiB short per device"):
+        choose_mixed(spaces, top=1)
