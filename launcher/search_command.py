@@ -9,11 +9,12 @@ from rich.console import Console
 
 from conf.errors import ConfigError, UsageError
 from conf.load import load
-from launcher.search_output import Answer, print_answer
+from launcher.search_output import Answer, print_answer, print_mixed
 from sweeps.planner import Choice, Objective, Training, choose, pareto_front
 from sweeps.planner.explain import Explanation, explain
+from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.objectives import steps_for, tokens_per_step
-from sweeps.planner.request import Request, configured_strategy, request
+from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 from sweeps.planner.scaling import Kind, ScalingPoint, doublings, scaling_curve
 from sweeps.planner.space import enumerated
 
@@ -51,6 +52,9 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
     Raises:
         ConfigError: something is unknown, contradicts itself, or cannot be.
     """
+    if options.mixed is not None:
+        _run_mixed(overrides, options, console)
+        return
     asked = request(
         overrides, devices=options.devices, clusters=options.clusters, implementation=options.implementation
     )
@@ -67,6 +71,21 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
         knobs=enumerated(asked.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.output_format, console)
+
+
+def _run_mixed(overrides: Sequence[str], options: SearchOptions, console: Console) -> None:
+    """One job over several types of devices."""
+    assert options.mixed is not None
+    budget, deadline = options.training_limits
+    taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, budget, deadline)
+    if any(taken) or options.objective != "time":
+        remedy = (
+            "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline and --objective."
+        )
+        raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
+    asked = mixed_request(overrides, options.mixed, options.implementation)
+    training = _training(asked, options)
+    print_mixed(choose_mixed(asked.spaces, options.top), asked, training, options.output_format, console)
 
 
 def _training(asked: Request, options: SearchOptions) -> Training:

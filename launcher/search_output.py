@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.explain import Explanation
+from sweeps.planner.mixed import MixedChoice
 from sweeps.planner.request import Request
 from sweeps.planner.scaling import Kind, ScalingPoint
 
@@ -46,6 +47,21 @@ def print_answer(answer: Answer, output_format: str, console: Console) -> None:
         typer.echo(as_csv([search_row(one, answer.training) for one in rows]), nl=False)
     else:
         _print_tables(answer, console)
+
+
+def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str, console: Console) -> None:
+    """The same for one job over several types of devices."""
+    from results.mixed_rows import mixed_document, mixed_row, mixed_table
+    from results.search_rows import as_csv
+
+    if output_format == "json":
+        typer.echo(json.dumps(mixed_document(choice, asked.spaces, training), indent=1))
+    elif output_format == "csv":
+        typer.echo(as_csv([mixed_row(one, asked.spaces, training) for one in choice.best]), nl=False)
+    else:
+        console.print(_question(asked))
+        console.print(mixed_table(choice.best, asked.spaces, training))
+        console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
 
 
 def _document(answer: Answer) -> dict[str, object]:

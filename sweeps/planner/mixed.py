@@ -19,7 +19,7 @@ from math import gcd, inf
 
 import numpy as np
 
-from conf.errors import ConfigError, InfeasiblePlan
+from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
 from sweeps.planner.mixed_price import (
     MixedRows,
@@ -345,12 +345,3 @@ def _nothing(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) ->
         f"lacks memory: of {num_strategies} assignments the best is {ranking.smallest_shortfall / GIBIBYTE:.1f} GiB"
     )
     return InfeasiblePlan("mixed", shown, f"{problem} short per device", "Use more devices.")
-
-
-def require_one_job(spaces: Sequence[Space]) -> None:
-    """Raises:
-    ConfigError: a mixed job needs two types or more.
-    """
-    if len(spaces) < 2:
-        shown = ",".join(space.setting.cluster.name for space in spaces)
-        raise ConfigError("mixed", shown, "names fewer than two clusters", "Write --mixed selene:512,dgx-h100:512.")

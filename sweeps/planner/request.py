@@ -92,6 +92,37 @@ def configured_strategy(settings: Settings, world_size: int) -> Strategy:
     return Strategy(**{**parallel, **batch, **sizes})
 
 
+def offers(text: str) -> list[tuple[str, int]]:
+    """`selene:512,dgx-h100:512` as clusters and numbers of their devices.
+
+    Raises:
+        ConfigError: the text is something else.
+    """
+    found = []
+    for part in text.split(","):
+        name, _, number = part.partition(":")
+        if not name or not number.isdecimal():
+            raise ConfigError("mixed", text, "is no list of clusters and devices", "Write selene:512,dgx-h100:512.")
+        found.append((name, int(number)))
+    if len({name for name, _ in found}) < 2:
+        raise ConfigError("mixed", text, "names fewer than two clusters", "Write selene:512,dgx-h100:512.")
+    return found
+
+
+def mixed_request(overrides: Sequence[str], text: str, implementation: str) -> Request:
+    """One space for each offer of a mixed job; only what such a job can choose may be pinned."""
+    parts = [
+        request(overrides, devices=str(number), clusters=[name], implementation=implementation)
+        for name, number in offers(text)
+    ]
+    for knob in ("pipeline_parallel_size", "virtual_pipeline_size", "schedule", "layers_per_stage"):
+        if knob in parts[0].spaces[0].pinned:
+            value = parts[0].spaces[0].pinned[knob]
+            remedy = "Leave it out: stages follow from the devices, pipelines run 1F1B."
+            raise ConfigError(f"parallel.{knob}", value, "is not chosen in a job over several types", remedy)
+    return Request(parts[0].settings, tuple(part.spaces[0] for part in parts))
+
+
 def _pinned(tree: Tree, overrides: Sequence[str]) -> dict[str, Any]:
     """Values of the knobs that the overrides name one by one; a group such as `parallel=single` pins nothing."""
     named = {override.lstrip("+~").split("=", 1)[0] for override in overrides}
