@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from conf.experiment import Experiment
 from conf.schema import ModelSpec
 from train_core.costs.setting import Integers
 
@@ -50,16 +49,3 @@ def token_embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> 
 
 def final_norm_parameters(model: ModelSpec) -> int:
     return (2 if model.family == "gpt" else 1) * model.hidden_size
-
-
-def stage_parameters(experiment: Experiment, stage: int) -> int:
-    """Parameters that one rank of a pipeline stage holds; the last stage holds a copy of a tied token embedding."""
-    model, parallel = experiment.model, experiment.parallel
-    t, p = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-    held = experiment.layers_per_stage[stage] * layer_parameters(model, t)
-    if stage == 0:
-        held += embedding_parameters(model, t)
-    if stage == p - 1:
-        held += final_norm_parameters(model)
-        held += token_embedding_parameters(model, t) if p > 1 or not model.tied_embeddings else 0
-    return held

@@ -6,24 +6,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
 from conf.load import load, options
 from conf.schema import ModelSpec, Recompute
 from tests.train_core.costs.llama import Llama
-from train_core.costs import hardware_flops, model_flops, num_parameters
+from tests.train_core.costs.priced import with_links, with_trainer
+from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
+from train_core.costs.collectives import ring
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.parameters import stage_parameters
+from train_core.costs.memory import group_memory
+from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
 from train_core.mesh import Layout, build_mesh
 from train_core.model import GPT
-from train_core.parallelize import Stage, apply_recompute, parallelize
+from train_core.parallelize import Stage, parallelize
 
 NUM_SEQUENCES = 2
 
@@ -56,17 +61,6 @@ def test_parameters_and_model_flops_follow_every_part_of_a_llamas_shape(override
     assert_exact(load(["model=llama-3.1-8b", "model.num_layers=2", override]).model)
 
 
-def test_full_recomputation_repeats_all_of_a_layers_forward_but_its_last_product() -> None:
-    """Torch stops repeating once it has what backward needs; the published convention counts the last product too."""
-    spec = load(["model=gpt-175b", "model.num_layers=4"]).model
-    with torch.device("meta"):
-        model = GPT(spec)
-    apply_recompute(model, "full")
-    last_product = 2 * NUM_SEQUENCES * spec.seq_length * spec.ffn_hidden_size * spec.hidden_size
-    executed = hardware_flops(spec, NUM_SEQUENCES, "full") - spec.num_layers * last_product
-    assert counted_flops(model, (spec.seq_length, NUM_SEQUENCES)) == executed
-
-
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -79,16 +73,21 @@ def _square_products(count: int) -> Callable[..., int]:
     return flops
 
 
-def test_selective_recomputation_repeats_the_attention_core() -> None:
-    """With the flash kernel, whose products torch's counter does not know on a CPU: two forward, four backward."""
-    experiment = experiment_of("gpt-175b", 1, 1, "model.num_layers=4", "parallel.recompute=selective")
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute) -> None:
+    """With the flash kernel, whose products torch's counter does not know on a CPU: two forward, four backward.
+
+    Under full recomputation torch would stop before a plain layer's last product, whose result backward does not need;
+    the trainer's own functions are repeated whole.
+    """
+    experiment = experiment_of("gpt-175b", 1, 1, "model.num_layers=4", f"parallel.recompute={recompute}")
     spec = experiment.model
     known = {FLASH: _square_products(2), FLASH_BACKWARD: _square_products(4)}
     with fake_stage(experiment, rank=0) as built, FlopCounterMode(display=False, custom_mapping=known) as counter:
         tokens = torch.zeros(spec.seq_length, NUM_SEQUENCES, dtype=torch.long)
         built.model(tokens, tokens).backward()
     # the trainer's own functions run their weight gradients inside backward, where the counter sees them too
-    assert counter.get_total_flops() == hardware_flops(spec, NUM_SEQUENCES, "selective")
+    assert counter.get_total_flops() == hardware_flops(spec, NUM_SEQUENCES, recompute)
 
 
 @contextmanager
@@ -113,30 +112,48 @@ def experiment_of(model: str, tensor: int, pipeline: int, *overrides: str) -> Ex
 )
 def test_parameters_of_first_middle_and_last_stage_equal_the_trainers(model: str, tensor: int, pipeline: int) -> None:
     experiment = experiment_of(model, tensor, pipeline)
+    stages = estimate(experiment).stages
     for stage in sorted({0, pipeline // 2, pipeline - 1}):
         with fake_stage(experiment, rank=stage * tensor) as built:
-            assert sum(p.numel() for p in built.model.parameters()) == stage_parameters(experiment, stage)
+            assert sum(p.numel() for p in built.model.parameters()) == stages[stage].parameters
+
+
+def layer_shape(experiment: Experiment) -> tuple[int, int, int]:
+    """What a layer takes and returns on one rank: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+    model, parallel = experiment.model, experiment.parallel
+    rows = model.seq_length // (parallel.tensor_parallel_size if parallel.sequence_parallel else 1)
+    return rows, experiment.batch.micro_batch_size, model.hidden_size
+
+
+@contextmanager
+def keeping(built: Stage) -> Iterator[list[torch.Tensor]]:
+    """What forward passes keep for backward, parameters aside."""
+    parameters = {parameter.untyped_storage()._cdata for parameter in built.model.parameters()}
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage()._cdata not in parameters:
+            kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield kept
+
+
+def num_bytes_of(tensors: list[torch.Tensor]) -> int:
+    """Of their storage, which several may share."""
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def kept_bytes(experiment: Experiment) -> int:
-    """Storage that one layer's forward pass keeps for backward, parameters aside."""
-    model, parallel = experiment.model, experiment.parallel
-    rows = model.seq_length // (parallel.tensor_parallel_size if parallel.sequence_parallel else 1)
+    """Of one layer's forward pass."""
     with fake_stage(experiment, rank=0) as built:
-        parameters = {parameter.untyped_storage()._cdata for parameter in built.model.parameters()}
-        kept: dict[int, torch.Tensor] = {}
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.untyped_storage()._cdata not in parameters:
-                kept[tensor.untyped_storage()._cdata] = tensor
-            return tensor
-
-        shape = (rows, experiment.batch.micro_batch_size, model.hidden_size)
-        x = torch.empty(shape, dtype=torch.bfloat16, requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
+        with keeping(built) as kept:
             out = built.model.layers["0"](x)
         del out
-        return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        return num_bytes_of(kept)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
@@ -155,3 +172,55 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
         f"batch.micro_batch_size={micro_batch}",
     )
     assert kept_bytes(experiment) == work_of(setting_of(experiment), plan_of(experiment)).layer.kept_bytes[0]
+
+
+def test_a_middle_stage_keeps_its_layers_activations_and_its_output() -> None:
+    experiment = experiment_of(
+        "gpt-175b", 4, 16, "parallel.sequence_parallel=false", "parallel.recompute=full", "batch.global_batch_size=1"
+    )
+    plans, setting = plan_of(experiment), setting_of(experiment)
+    stage = group_memory(setting, plans, work_of(setting, plans), StageGroup(*map(np.array, ([1], [7], [6], [0], [0]))))
+    with fake_stage(experiment, rank=7 * 4) as built:
+        x = torch.empty(2048, 1, 12288, dtype=torch.bfloat16, requires_grad=True)
+        with keeping(built) as kept:
+            out = built.model(x)
+    assert stage.activations_bytes[0] == num_bytes_of([*kept, out])
+
+
+class Sent(TorchDispatchMode):
+    """Bytes that collectives pass through a rank: of a gather or a scatter all but its own, of a sum twice that."""
+
+    def __init__(self, num_ranks: int) -> None:
+        super().__init__()
+        self.num_bytes, self.share = 0.0, (num_ranks - 1) / num_ranks
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "c10d":
+            tensors = args[0] if "allreduce" in str(function) else args[:2]
+            passes = 2 if "allreduce" in str(function) else 1
+            self.num_bytes += passes * self.share * max(tensor.nbytes for tensor in tensors)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recompute: Recompute) -> None:
+    experiment = experiment_of(
+        "gpt-175b",
+        8,
+        1,
+        "model.num_layers=1",
+        f"parallel.sequence_parallel={str(sequence).lower()}",
+        f"parallel.recompute={recompute}",
+        "batch.micro_batch_size=2",
+    )
+    setting = with_trainer(with_links(setting_of(experiment), latency_seconds=0.0), overlaps_weight_gradient=False)
+    rate = ring(setting, np.array([8]), np.array([1]))[0][0]
+    layer = work_of(setting, plan_of(experiment)).layer
+    with fake_stage(experiment, rank=0) as built, Sent(8) as sent:
+        x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
+        out = built.model.layers["0"](x)
+        forward = sent.num_bytes
+        out.backward(torch.empty_like(out))
+    assert layer.tensor_forward_seconds[0] * rate == pytest.approx(forward)
+    assert layer.tensor_backward_seconds[0] * rate == pytest.approx(sent.num_bytes - forward)

@@ -1,0 +1,131 @@
+"""Rings over the tiers of a cluster, against arithmetic by hand.
+
+Selene: 8 GPUs a node at 300 GB/s, between nodes 25 GB/s for each GPU. Frontier: 2 GCDs a card at 200 GB/s, 4 cards a
+node at 50 GB/s for each GCD, between nodes 12.5 GB/s for each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.train_core.costs.priced import setting_of, with_efficiency, with_links, with_trainer
+from train_core.costs.collectives import all_reduce_seconds, gather_seconds, pair_seconds, ring, transfer_seconds
+from train_core.costs.setting import Setting
+
+GIGA = 1e9
+
+
+def full_rate(cluster: str) -> Setting:
+    """The cluster with links that reach what their makers state."""
+    return with_efficiency(setting_of("gpt-175b", cluster), link=1.0)
+
+
+def ring_rate(setting: Setting, num_ranks: int, stride: int = 1) -> float:
+    """GB per second."""
+    return float(ring(setting, np.array([num_ranks]), np.array([stride]))[0][0] / GIGA)
+
+
+def of_one(seconds: np.ndarray) -> float:
+    return float(seconds[0])
+
+
+ONE, BYTES = np.array([1]), np.array([1e9])
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "rate"),
+    [
+        (2, 1, 300),  # inside a node
+        (8, 1, 300),
+        (16, 1, 200),  # two nodes, through the ports of the eight members of each
+        (64, 1, 200),
+        (4, 8, 25),  # one member a node, and its own port
+        (4, 4, 50),  # two members a node
+        (2, 4, 300),
+    ],
+)
+def test_a_ring_over_nodes_uses_the_ports_of_all_its_members(num_ranks: int, stride: int, rate: float) -> None:
+    assert ring_rate(full_rate("selene"), num_ranks, stride) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "rate"),
+    [
+        (2, 1, 200),  # inside a card
+        (4, 1, 100),  # two cards, two GCDs each
+        (8, 1, 100),
+        (4, 2, 50),  # one GCD of every card
+        (16, 1, 100),  # eight ports of 12.5 GB/s a node, no less than the tier between cards
+        (2, 8, 12.5),
+    ],
+)
+def test_a_ring_on_frontier_is_bound_by_the_slowest_tier_that_it_crosses(
+    num_ranks: int, stride: int, rate: float
+) -> None:
+    assert ring_rate(full_rate("frontier"), num_ranks, stride) == pytest.approx(rate)
+
+
+def test_a_node_that_the_group_does_not_fill_sets_the_rate() -> None:
+    """Twelve ranks: eight on one node, four on the next, which have four ports."""
+    assert ring_rate(full_rate("selene"), 12) == pytest.approx(100)
+    assert ring_rate(full_rate("selene"), 3, stride=4) == pytest.approx(25)
+
+
+def test_a_trainer_whose_rings_use_one_port_is_bound_by_it() -> None:
+    assert ring_rate(with_trainer(full_rate("selene"), rings_use_all_ports=False), 64) == pytest.approx(25)
+
+
+def test_a_group_wider_than_the_cluster_stays_on_the_widest_tier() -> None:
+    assert ring_rate(full_rate("selene"), 2**16) == pytest.approx(200)
+
+
+def test_links_reach_their_share() -> None:
+    assert ring_rate(with_efficiency(full_rate("selene"), link=0.5), 8) == pytest.approx(150)
+
+
+@pytest.mark.parametrize("stride", [1, 8])
+@pytest.mark.parametrize("cluster", ["selene", "frontier", "local"])
+def test_a_group_of_one_costs_nothing(cluster: str, stride: int) -> None:
+    setting, strides = full_rate(cluster), np.array([stride])
+    assert of_one(gather_seconds(setting, BYTES, ONE, strides)) == 0
+    assert of_one(all_reduce_seconds(setting, BYTES, ONE, strides)) == 0
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8, 12, 64])
+def test_without_latency_twice_the_bytes_take_twice_the_time(num_ranks: int) -> None:
+    setting, ranks = with_links(full_rate("frontier"), latency_seconds=0.0), np.array([num_ranks])
+    for collective in (gather_seconds, all_reduce_seconds):
+        once, twice = (of_one(collective(setting, factor * BYTES, ranks, ONE)) for factor in (1, 2))
+        assert twice == pytest.approx(2 * once)
+
+
+def test_a_gather_passes_all_bytes_but_its_own_through_every_rank() -> None:
+    setting = with_links(full_rate("selene"), latency_seconds=0.0)
+    assert of_one(gather_seconds(setting, BYTES, np.array([4]), ONE)) == pytest.approx(0.75 / 300)
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_a_gather() -> None:
+    setting, ranks = full_rate("selene"), np.array([16])
+    gather = of_one(gather_seconds(setting, BYTES, ranks, ONE))
+    assert of_one(all_reduce_seconds(setting, BYTES, ranks, ONE)) == pytest.approx(2 * gather)
+
+
+def test_latency_counts_the_hops_inside_a_node_and_the_hops_between_nodes() -> None:
+    """Sixteen ranks on two nodes: seven hops of NVLink and one of InfiniBand."""
+    nvlink, infiniband = (link.latency_seconds for link in full_rate("selene").cluster.links)
+    assert of_one(ring(full_rate("selene"), np.array([16]), ONE)[1]) == pytest.approx(7 * nvlink + infiniband)
+    assert of_one(ring(full_rate("selene"), np.array([12]), ONE)[1]) == pytest.approx(7 * nvlink + infiniband)
+
+
+def test_a_transfer_takes_the_tier_between_the_two_devices() -> None:
+    setting = with_links(full_rate("frontier"), latency_seconds=0.0)
+    rates = [1 / of_one(transfer_seconds(setting, BYTES, np.array([stride]))) for stride in (1, 2, 4, 8)]
+    assert rates == pytest.approx([200, 50, 50, 12.5])
+
+
+@pytest.mark.parametrize(("num_devices", "rate"), [(2, 200), (4, 50), (8, 50), (16, 12.5), (2**16, 12.5)])
+def test_two_ends_of_a_job_meet_on_the_tier_that_spans_it(num_devices: int, rate: float) -> None:
+    """Each sends half of the bytes and receives the other half, twice."""
+    setting = with_links(full_rate("frontier"), latency_seconds=0.0)
+    assert of_one(pair_seconds(setting, BYTES, np.array([num_devices]))) == pytest.approx(1 / rate)

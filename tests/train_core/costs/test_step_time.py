@@ -1,0 +1,244 @@
+"""The terms of a step: what each plan pays for, and in which direction every change goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from tests.train_core.costs.priced import (
+    priced,
+    seconds,
+    setting_of,
+    with_device,
+    with_efficiency,
+    with_links,
+    with_model,
+    with_trainer,
+)
+from train_core.costs import num_parameters
+from train_core.costs.collectives import pair_seconds
+from train_core.costs.price import Prices
+from train_core.costs.setting import Setting
+
+TERMS = ("compute", "tensor", "pipeline", "bubble", "data", "optimizer", "jitter")
+ROUNDING = 1e-12
+GPT, LLAMA = setting_of("gpt-22b", "frontier"), setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
+forty = settings(deadline=None, max_examples=40, derandomize=True)
+
+
+def term(prices: Prices, name: str) -> float:
+    return float(getattr(prices.step, f"{name}_seconds")[0])
+
+
+@some.composite
+def plans(draw: Any) -> tuple[Setting, dict[str, Any]]:
+    """A legal plan of 48 layers, which five stages share unevenly, or of 80."""
+    setting = draw(some.sampled_from([GPT, LLAMA, with_trainer(GPT, overlaps_weight_gradient=False)]))
+    p = draw(some.sampled_from([1, 2, 4, 5, 8]))
+    schedules = ["1f1b"] + (["zero-bubble"] if p > 1 else []) + (["interleaved"] if p in (2, 4, 8) else [])
+    schedule = draw(some.sampled_from(schedules))
+    zero_stages = [0, 1, 2] + ([3] if p == 1 else [])
+    t = draw(some.sampled_from([1, 2, 4, 8]))
+    return setting, {
+        "tensor_parallel_size": t,
+        "pipeline_parallel_size": p,
+        "virtual_pipeline_size": 2 if schedule == "interleaved" else 1,
+        "data_parallel_size": draw(some.sampled_from([1, 2, 3, 8, 24])),
+        "micro_batch_size": draw(some.sampled_from([1, 2, 3])),
+        "num_micro_batches": p * draw(some.integers(1, 8)),
+        "sequence_parallel": t > 1 and draw(some.booleans()),
+        "zero_stage": draw(some.sampled_from(zero_stages)),
+        "recompute": draw(some.sampled_from(["none", "selective", "full"])),
+        "schedule": schedule,
+    }
+
+
+@forty
+@given(plans())
+def test_terms_are_no_less_than_nothing_and_add_up_to_the_step(drawn: tuple[Setting, dict[str, Any]]) -> None:
+    prices = priced(drawn[0], **drawn[1])
+    terms = [term(prices, name) for name in TERMS]
+    assert min(terms) >= 0
+    assert prices.step_seconds[0] == pytest.approx(sum(terms))
+
+
+@forty
+@given(plans())
+def test_more_bandwidth_is_never_slower(drawn: tuple[Setting, dict[str, Any]]) -> None:
+    setting, plan = drawn
+    faster = with_links(setting, bandwidth_bytes_per_second=1.5)
+    assert seconds(faster, **plan) <= seconds(setting, **plan) * (1 + ROUNDING)
+
+
+@forty
+@given(plans())
+def test_a_faster_device_is_never_slower(drawn: tuple[Setting, dict[str, Any]]) -> None:
+    setting, plan = drawn
+    device = setting.cluster.device
+    peaks = {dtype: 1.5 * peak for dtype, peak in device.peak_flops_per_second.items()}
+    for faster in (
+        {"peak_flops_per_second": peaks},
+        {"memory_bandwidth_bytes_per_second": 1.5 * device.memory_bandwidth_bytes_per_second},
+    ):
+        assert seconds(with_device(setting, **faster), **plan) <= seconds(setting, **plan) * (1 + ROUNDING)
+
+
+@forty
+@given(plans(), some.sampled_from(["overlaps_weight_gradient", "transfers_overlap", "data_overlap", "sharded_overlap"]))
+def test_overlap_is_never_slower(drawn: tuple[Setting, dict[str, Any]], overlap: str) -> None:
+    setting, plan = drawn
+    without, whole = (with_trainer(setting, **{overlap: kind(share)}) for kind, share in _range_of(overlap))
+    assert seconds(whole, **plan) <= seconds(without, **plan) * (1 + ROUNDING)
+
+
+def _range_of(overlap: str) -> tuple[tuple[type, int], tuple[type, int]]:
+    kind = bool if overlap == "overlaps_weight_gradient" else float
+    return (kind, 0), (kind, 1)
+
+
+@forty
+@given(plans())
+def test_more_layers_take_longer(drawn: tuple[Setting, dict[str, Any]]) -> None:
+    setting, plan = drawn
+    deeper = with_model(setting, num_layers=2 * setting.model.num_layers)
+    assert seconds(deeper, **plan) > seconds(setting, **plan)
+
+
+@forty
+@given(plans())
+def test_one_more_round_of_micro_batches_takes_longer(drawn: tuple[Setting, dict[str, Any]]) -> None:
+    setting, plan = drawn
+    more = plan | {"num_micro_batches": plan["num_micro_batches"] + plan["pipeline_parallel_size"]}
+    assert seconds(setting, **more) > seconds(setting, **plan)
+
+
+@pytest.mark.parametrize("num_stages", [2, 4, 8])
+@pytest.mark.parametrize("num_rounds", [1, 2, 8])
+def test_zero_bubble_waits_less_than_1f1b(num_stages: int, num_rounds: int) -> None:
+    plan = {"pipeline_parallel_size": num_stages, "num_micro_batches": num_rounds * num_stages}
+    plain, zero_bubble = (term(priced(GPT, **plan, schedule=name), "bubble") for name in ("1f1b", "zero-bubble"))
+    assert 0 < zero_bubble < plain
+
+
+@pytest.mark.parametrize("num_stages", [2, 4, 8])
+def test_more_chunks_wait_less_and_send_more(num_stages: int) -> None:
+    """Between 1F1B, two and three chunks; every chunk of a micro-batch is sent."""
+    plan = {"pipeline_parallel_size": num_stages, "num_micro_batches": 4 * num_stages}
+    chunked = [
+        priced(GPT, **plan, virtual_pipeline_size=chunks, schedule="interleaved" if chunks > 1 else "1f1b")
+        for chunks in (1, 2, 3)
+    ]
+    bubbles = [term(prices, "bubble") for prices in chunked]
+    assert bubbles == sorted(bubbles, reverse=True)
+    assert [term(prices, "pipeline") / term(chunked[0], "pipeline") for prices in chunked] == pytest.approx([1, 2, 3])
+
+
+def test_the_bubble_of_equal_stages_is_the_textbooks() -> None:
+    """(p - 1) / m of the busy time. A vocabulary of nothing, almost, makes the ends as the other stages are."""
+    setting = with_trainer(with_model(GPT, vocab_size=8), scattered_transfers=False)
+    prices = priced(setting, pipeline_parallel_size=4, num_micro_batches=12)
+    busy = sum(term(prices, name) for name in ("compute", "tensor", "pipeline"))
+    assert term(prices, "bubble") / busy == pytest.approx(3 / 12, rel=0.02)
+
+
+def test_one_stage_neither_waits_nor_sends() -> None:
+    prices = priced(GPT, tensor_parallel_size=8, num_micro_batches=8)
+    assert term(prices, "bubble") == term(prices, "pipeline") == 0
+
+
+def test_sending_in_parts_sends_an_eighth_and_gathers_inside_the_node() -> None:
+    """Source: arXiv 2104.04473, section 4.1. Inter-node links are an order slower than those inside a node."""
+    setting = with_links(setting_of("gpt-175b", "selene"), latency_seconds=0.0)
+    plan = {"tensor_parallel_size": 8, "pipeline_parallel_size": 12, "num_micro_batches": 12}
+    parts, whole = (
+        term(priced(with_trainer(setting, scattered_transfers=scattered), **plan), "pipeline")
+        for scattered in (True, False)
+    )
+    assert parts / whole == pytest.approx(1 / 8 + (7 / 8) * 25 / 300)
+
+
+def test_a_tied_embedding_is_added_up_over_its_two_stages_and_only_in_a_pipeline() -> None:
+    setting = with_links(setting_of("gpt-175b", "selene"), latency_seconds=0.0)
+    alone, piped = (
+        term(priced(setting, tensor_parallel_size=8, pipeline_parallel_size=p, num_micro_batches=8), "data")
+        for p in (1, 8)
+    )
+    copies = setting.model.vocab_size // 8 * setting.model.hidden_size * setting.implementation.reduced_bytes
+    assert alone == 0
+    assert piped == pytest.approx(pair_seconds(setting, np.array([float(copies)]), np.array([64]))[0])
+    untied = with_model(setting, tied_embeddings=False)
+    assert term(priced(untied, tensor_parallel_size=8, pipeline_parallel_size=8, num_micro_batches=8), "data") == 0
+
+
+def test_two_stages_of_one_node_add_up_their_embedding_inside_it() -> None:
+    setting = setting_of("gpt-22b", "selene")
+    plan = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "num_micro_batches": 8}
+    inside = term(priced(setting, **plan), "data")
+    nvlink, infiniband = setting.cluster.links
+    slower = infiniband.model_copy(update={"bandwidth_bytes_per_second": infiniband.bandwidth_bytes_per_second / 10})
+    cluster = setting.cluster.model_copy(update={"links": (nvlink, slower)})
+    assert term(priced(replace(setting, cluster=cluster), **plan), "data") == inside
+
+
+def test_replicas_reduce_gradients_once_a_step_however_many_micro_batches() -> None:
+    few, many = (term(priced(GPT, data_parallel_size=8, num_micro_batches=count), "data") for count in (1, 16))
+    assert few == many > 0
+
+
+@pytest.mark.parametrize("reduced_bytes", [2, 4])
+@pytest.mark.parametrize(
+    ("zero_stage", "of_gradients", "of_weights"),
+    [
+        (0, 2, 0),  # an all-reduce
+        (1, 1, 1),
+        (2, 2, 1),  # a scatter for each micro-batch
+        (3, 2, 4),  # and two gathers of weights for each
+    ],
+)
+def test_zero_moves_gradients_and_weights_as_often_as_it_must(
+    zero_stage: int, of_gradients: int, of_weights: int, reduced_bytes: int
+) -> None:
+    """In collectives that each pass all of them once, for two micro-batches. Source: arXiv 1910.02054, section 7."""
+    setting = with_links(setting_of("gpt-22b", "selene"), latency_seconds=0.0)
+    setting = with_trainer(setting, reduced_bytes=reduced_bytes)
+    prices = priced(setting, data_parallel_size=8, num_micro_batches=2, zero_stage=zero_stage)
+    link = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
+    num_bytes = num_parameters(setting.model) * (of_gradients * reduced_bytes + of_weights * 2)
+    assert term(prices, "data") == pytest.approx(num_bytes * 7 / 8 / link)
+
+
+def test_on_a_cpu_zero_1_reduces_gradients_whole_as_the_trainer_does() -> None:
+    """In fp32, where weights and gradients are as wide: three gathers' worth instead of two."""
+    setting = with_links(setting_of("gpt-175b-proxy", "local", "fp32", "trisweep"), latency_seconds=0.0)
+    whole, sharded = (term(priced(setting, data_parallel_size=4, zero_stage=stage), "data") for stage in (0, 1))
+    assert sharded / whole == pytest.approx(3 / 2)
+
+
+def test_zero_1_updates_a_share_of_the_parameters() -> None:
+    setting = with_efficiency(GPT, kernel_seconds=0.0)
+    whole, sharded = (term(priced(setting, data_parallel_size=8, zero_stage=stage), "optimizer") for stage in (0, 1))
+    assert sharded == pytest.approx(whole / 8)
+
+
+def test_inside_a_node_nobody_is_waited_for_and_every_doubling_of_nodes_costs_the_same_share() -> None:
+    shares = [
+        term(prices, "jitter") / (prices.step_seconds[0] - term(prices, "jitter"))
+        for prices in (priced(GPT, tensor_parallel_size=8, data_parallel_size=nodes) for nodes in (1, 2, 4, 16))
+    ]
+    assert shares == pytest.approx([doublings * GPT.cluster.efficiency.jitter for doublings in (0, 1, 2, 4)])
+
+
+def test_ranks_that_share_a_core_take_turns() -> None:
+    """Eight ranks on two cores: four times the work for each, and nobody waits while another one works."""
+    setting = setting_of("gpt-175b-proxy", "local", "fp32", "trisweep")
+    shared = Setting(
+        setting.model, setting.cluster.model_copy(update={"cores_per_node": 2}), "fp32", setting.implementation
+    )
+    plan = {"data_parallel_size": 8, "num_micro_batches": 4}
+    alone, turns = (term(priced(one, **plan), "compute") for one in (setting, shared))
+    assert turns == pytest.approx(4 * alone)
