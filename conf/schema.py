@@ -360,6 +360,26 @@ class ProxySpec(PointSet):
     time_limit_minutes: Positive
 
 
+class SearchPlan(Frozen):
+    """How a sweep comes to its points.
+
+    Attributes:
+        kind: `grid` takes those that the sweep lists, `planner` those that the search of all plans chooses.
+        top_k: plans that the planner takes for their predicted speed.
+        num_probes: further ones, each of which tests an assumption of the prediction.
+    """
+
+    kind: Literal["grid", "planner"]
+    top_k: Annotated[int, Field(ge=0)]
+    num_probes: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _planner_takes_some(self) -> SearchPlan:
+        if self.kind == "planner" and not self.top_k:
+            raise ConfigError("search.top_k", self.top_k, "leaves the planner no plan to take", "Use 1 or more.")
+        return self
+
+
 class SweepSpec(PointSet):
     """A question, the points that answer it, and how many of them to measure.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.experiment import Experiment, Parts
-from conf.schema import SlurmSpec, SweepSpec, TrackingSpec
+from conf.schema import SearchPlan, SlurmSpec, SweepSpec, TrackingSpec
 
 
 class Settings(Parts):
@@ -13,6 +13,7 @@ class Settings(Parts):
     tracking: TrackingSpec
     output_dir: str
     sweep: SweepSpec | None
+    search: SearchPlan
 
     def experiment(self) -> Experiment:
         """The experiment that these settings describe.

@@ -8,7 +8,7 @@ import typer
 
 from conf.load import options
 
-GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking")
+GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking", "search")
 
 
 def complete_sweep(incomplete: str) -> list[str]:

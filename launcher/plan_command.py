@@ -67,8 +67,8 @@ def plan(
         return
     numbers = (budget, deadline, tokens, steps, top)
     words = (objective, devices, clusters, mixed, implementation, explain, scaling, output_format)
-    flags = (search, pareto, exhaustive_knobs)
-    if sweep and not any(flags) and all(given is None for given in (*numbers, *words)):
+    flags = (search, pareto, exhaustive_knobs, "search=planner" in given)
+    if sweep and not any(flags) and all(flag is None for flag in (*numbers, *words)):
         print_plan(plan_sweep(complete, proxy=False, git_sha=""))
         return
     from launcher.search_command import SearchOptions, run_search
@@ -128,6 +128,9 @@ def print_plan(record: SweepRecord) -> None:
     impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
     for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
         console.print(f"Cannot exist: {escape(reason)}")
+    for trial in record.plan:
+        if trial.chosen_because:
+            console.print(f"  {trial.trial_id}: {trial.chosen_because}", markup=False)
     console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
 
 

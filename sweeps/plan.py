@@ -12,6 +12,8 @@ from conf.load import Tree, compose_tree, settings_of, value_at, with_values
 from conf.schema import PointSet, ProxySpec, SweepSpec, Value
 from conf.settings import Settings
 from conf.units import GIBIBYTE
+from sweeps.planner.points import planned_points
+from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import Point, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
@@ -33,7 +35,10 @@ def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepR
     settings = settings_of(tree)
     spec = _sweep_of(settings)
     pinned = _pinned(overrides, tree)
-    plan = make_trials(tree, spec, pinned, spec.max_trials)
+    if settings.search.kind == "planner":
+        plan = _planned_trials(tree, spec, overrides, spec.max_trials)
+    else:
+        plan = make_trials(tree, spec, pinned, spec.max_trials)
     trials = _measurable(_proxy_trials(spec, overrides, pinned)) if proxy else _measurable(plan, spec.max_trials)
     return SweepRecord(
         name=spec.name,
@@ -62,6 +67,20 @@ def make_trials(
     return _selected(named, max_trials)
 
 
+def _planned_trials(
+    tree: Tree, points: PointSet, overrides: Sequence[str], max_trials: int | None = None
+) -> tuple[Trial, ...]:
+    """The baseline and what the planner chooses, on as many devices as any point of the sweep uses."""
+    asked = request(overrides)
+    chosen = planned_points(asked.spaces[0], asked.settings, asked.settings.search)
+    baseline = _draft(tree, dict(points.baseline)).model_copy(update={"is_baseline": True})
+    trials = {baseline.trial_id: baseline}
+    for one in chosen:
+        trial = _draft(tree, one.values())
+        trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": one.because})
+    return _selected(list(trials.values()), max_trials)
+
+
 def _measurable(trials: Sequence[Trial], max_trials: int | None = None) -> tuple[Trial, ...]:
     """The trials as they would run: what the trainer does not run is infeasible, and others take its place."""
     return _selected([_refused_by_trainer(trial) for trial in trials], max_trials)
@@ -84,7 +103,11 @@ def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> t
             f"Sweep {spec.name} has no proxy to measure on this machine",
             "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
         )
-    tree = compose_tree(_proxy_overrides(spec.proxy, overrides))
+    of_proxy = _proxy_overrides(spec.proxy, overrides)
+    tree = compose_tree(of_proxy)
+    if value_at(tree, "search.kind") == "planner":
+        knobs = [override for override in overrides if _key(override) in KNOB_KEYS]
+        return _planned_trials(tree, spec.proxy, [*of_proxy, *knobs])
     varied: dict[str, set[Value]] = {key: set(values) for key, values in spec.proxy.axes.items()}
     for point in (spec.proxy.baseline, *spec.proxy.points):
         for key, value in point.items():

@@ -25,6 +25,7 @@ class Trial(Frozen):
         infeasible_reason: why it cannot exist or does not fit; None when it can run.
         selected: it is among those to measure.
         is_baseline: scaling efficiency is stated against it.
+        chosen_because: why the planner took it; None where the sweep's file lists it.
     """
 
     trial_id: str
@@ -34,6 +35,7 @@ class Trial(Frozen):
     infeasible_reason: str | None
     selected: bool
     is_baseline: bool
+    chosen_because: str | None = None
 
 
 class SweepRecord(Frozen):

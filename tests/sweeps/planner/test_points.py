@@ -1,0 +1,103 @@
+"""What a sweep with search=planner measures: the best that the trainer runs, and probes of what was assumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.load import load
+from sweeps.plan import plan_sweep
+from sweeps.planner.points import PROBES, planned_points
+from sweeps.planner.request import request
+from sweeps.trial import SweepRecord, Trial
+from train_core.supported import require_supported
+
+ON_FRONTIER = ["sweep=175b", "search=planner"]
+
+
+@pytest.fixture(scope="module")
+def planned() -> SweepRecord:
+    return plan_sweep(ON_FRONTIER, proxy=True, git_sha="abc")
+
+
+def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
+    return [trial for trial in trials if trial.chosen_because]
+
+
+def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(planned: SweepRecord) -> None:
+    settings = load(ON_FRONTIER)
+    points = planned_points(request(ON_FRONTIER).spaces[0], settings, settings.search)
+    best = points[: settings.search.top_k]
+    by_id = {trial.estimate.step_seconds for trial in chosen(planned.plan) if trial.estimate}
+    assert len(by_id) >= len(best)
+    seconds = [
+        next(trial.estimate.step_seconds for trial in planned.plan if trial.estimate and trial.point == one.values())
+        for one in best
+    ]
+    assert seconds == sorted(seconds)
+    for point in points:
+        require_supported(point.strategy.experiment(settings))
+
+
+def test_no_grid_point_that_the_trainer_runs_is_predicted_faster_than_the_planners_best(planned: SweepRecord) -> None:
+    grid = plan_sweep(["sweep=175b"], proxy=False, git_sha="abc")
+    world_size = max(trial.experiment.parallel.world_size for trial in grid.plan if trial.experiment)
+    listed = [
+        trial.estimate.step_seconds
+        for trial in grid.trials
+        if trial.estimate and trial.infeasible_reason is None and trial.experiment
+        if trial.experiment.parallel.world_size == world_size
+    ]
+    best = min(trial.estimate.step_seconds for trial in chosen(planned.plan) if trial.estimate)
+    assert best < min(listed)
+
+
+def test_every_probe_differs_from_the_best_in_the_knob_that_it_names(planned: SweepRecord) -> None:
+    best, *others = chosen(planned.plan)
+    probes = [trial for trial in others if trial.chosen_because and "tests" in trial.chosen_because]
+    assert len(probes) >= 3
+    assert best.experiment is not None
+    for trial in probes:
+        assert trial.experiment is not None
+        assert trial.chosen_because is not None
+        knob = trial.chosen_because.split()[0]
+        assert knob in PROBES
+        part = "batch" if knob == "micro_batch_size" else "parallel"
+        assert getattr(getattr(trial.experiment, part), knob) != getattr(getattr(best.experiment, part), knob)
+
+
+def test_the_baseline_is_there_and_the_points_are_distinct(planned: SweepRecord) -> None:
+    for trials in (planned.plan, planned.trials):
+        assert sum(trial.is_baseline for trial in trials) == 1
+        assert len({trial.trial_id for trial in trials}) == len(trials)
+        assert all(trial.infeasible_reason is None for trial in chosen(trials))
+        assert all(trial.selected for trial in chosen(trials))
+
+
+def test_the_proxy_is_planned_on_this_machines_cluster(planned: SweepRecord) -> None:
+    models = {trial.experiment.model.name for trial in planned.trials if trial.experiment}
+    assert models == {"gpt-175b-proxy"}
+    assert {trial.experiment.cluster.name for trial in planned.trials if trial.experiment} == {"local"}
+    assert len(chosen(planned.trials)) >= 5
+
+
+def test_overrides_pin_knobs_of_what_is_planned() -> None:
+    record = plan_sweep([*ON_FRONTIER, "parallel.tensor_parallel_size=8"], proxy=False, git_sha="abc")
+    sizes = {trial.experiment.parallel.tensor_parallel_size for trial in chosen(record.trials) if trial.experiment}
+    assert sizes == {8}
+
+
+def test_a_record_reads_back(planned: SweepRecord) -> None:
+    assert SweepRecord.model_validate_json(planned.model_dump_json()) == planned
+
+
+def test_what_the_trainer_never_runs_is_said_so() -> None:
+    with pytest.raises(
+        InfeasiblePlan, match="finds no plan of gpt-175b on 1024 devices that fits and that this trainer"
+    ):
+        plan_sweep([*ON_FRONTIER, "precision=fp16"], proxy=False, git_sha="abc")
+
+
+def test_a_planner_that_takes_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"search\.top_k = 0"):
+        load([*ON_FRONTIER, "search.top_k=0"])
