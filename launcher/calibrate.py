@@ -149,7 +149,8 @@ def draft(
     Args:
         stamp: when; machine: where and with what, for the comments.
     """
-    named = [Change(("name",), None, output)] if output != cluster.name else []
+    # A GPU's name in tables of configurations means one cluster: the copy leaves it to the first.
+    named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
     text = cluster_path(cluster.name, folder).read_text()
     every = [*named, *changes]
     return Draft(cluster, output, tuple(every), tuple(notes), rewritten(text, every, stamp, machine))

@@ -6,10 +6,15 @@ from typing import Annotated
 
 import typer
 
+from launcher.arguments import complete_override, complete_sweep
+
 
 def calibrate(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="cluster=NAME, whose file is written; further Hydra overrides.")
+        list[str] | None,
+        typer.Argument(
+            help="cluster=NAME, whose file is written; further Hydra overrides.", autocompletion=complete_override
+        ),
     ] = None,
     output: Annotated[
         str | None, typer.Option(help="Write conf/cluster/OUTPUT.yaml and leave NAME's as it is.")
@@ -17,7 +22,10 @@ def calibrate(
     nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job; 2 unless given.", min=1)] = None,
     here: Annotated[bool, typer.Option("--here", help="Measure this machine even where Slurm is.")] = False,
     from_results: Annotated[
-        str | None, typer.Option(help="Refine the constants on the finished trials of this sweep instead.")
+        str | None,
+        typer.Option(
+            help="Refine the constants on the finished trials of this sweep instead.", autocompletion=complete_sweep
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
 ) -> None:

@@ -37,10 +37,8 @@ def measure_and_write(
 
 
 def _measured(calibration: Calibration) -> DeviceRates:
-    where = "a Slurm job" if calibration.on_slurm else "this machine"
-    console.print(
-        f"Measuring {calibration.cluster.name} on {where}: {calibration.shape} tasks, at the same time as in training."
-    )
+    where = "in a Slurm job" if calibration.on_slurm else "on this machine"
+    console.print(f"Measuring {calibration.cluster.name} {where}: {calibration.shape} tasks, all at the same time.")
     try:
         with _telling() as tell:
             return measure(calibration, tell)

@@ -19,7 +19,7 @@ def print_changes(new: Draft, how: str) -> None:
     """Every number: as it was, as it is `how` (measured, fitted), and its range."""
     table = plain_table(f"conf/cluster/{new.output}.yaml", "value", "was", how, "range")
     for change in new.changes:
-        if not isinstance(change.after, str):
+        if isinstance(change.after, float | int):
             within = change.lowest is not None and change.highest is not None
             span = f"{shown(change.lowest)} to {shown(change.highest)}" if within else ""
             table.add_row(

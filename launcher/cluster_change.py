@@ -18,6 +18,7 @@ class Change:
 
     Attributes:
         path: keys and list positions below the file's root.
+        after: the new value; an empty tuple is an empty list.
         before: the value so far, composed; None where there was none, and for a text, which has no range either.
         origin: where the new value comes from, for the comment above it; empty leaves comments alone.
         lowest, highest: range of what the value was taken from.
@@ -25,7 +26,7 @@ class Change:
 
     path: KeyPath
     before: float | None
-    after: float | int | str
+    after: float | int | str | tuple[()]
     origin: str = ""
     lowest: float | None = None
     highest: float | None = None

@@ -113,10 +113,12 @@ def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
     return earlier != stamp and any(earlier in other for other in lines if other is not line)
 
 
-def _shown(value: float | int | str) -> str:
+def _shown(value: float | int | str | tuple[()]) -> str:
     """YAML with three significant digits: `1.13e11`, `0.62`, `2.0`; a count whole, a text in double quotes."""
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, tuple):
+        return "[]"
     if isinstance(value, str):
         return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     mantissa, _, exponent = f"{value:.3g}".partition("e")

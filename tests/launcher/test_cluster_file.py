@@ -104,11 +104,12 @@ def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(con
 
 
 def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy, rates_of):
-    local = load_cluster("local")
-    path = draft_of_rates(local, "mine", rates_of(local, "cpu", 2, **CPU), conf_copy).write(conf_copy)
+    selene = load_cluster("selene")
+    path = draft_of_rates(selene, "mine", rates_of(selene, "gpu", 16, **GPU), conf_copy).write(conf_copy)
     assert path == conf_copy / "cluster" / "mine.yaml"
-    assert load_cluster("mine", conf_copy).name == "mine"
-    assert cluster_path("local", conf_copy).read_text() == cluster_path("local").read_text()
+    mine = load_cluster("mine", conf_copy)
+    assert (mine.name, mine.gpu_names) == ("mine", ())  # a table's GPU name goes on to mean selene
+    assert cluster_path("selene", conf_copy).read_text() == cluster_path("selene").read_text()
 
 
 def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy, rates_of):
