@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from pydantic import BaseModel
 
 from conf.schema import ClusterSpec
-
-KeyPath: TypeAlias = tuple[str | int, ...]
+from launcher.yaml_edit import KeyPath
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from conf.schema import ClusterSpec
-from launcher.cluster_change import Change, KeyPath, value_in
+from launcher.cluster_change import Change, value_in
 from launcher.value_source import source_after
+from launcher.yaml_edit import KeyPath
 from train_core.link_fit import fit_link, fit_patterns
 from train_core.rates import DeviceRates, LinkTime, Spread
 from train_core.rates_plan import reference_dtype
