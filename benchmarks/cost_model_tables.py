@@ -1,0 +1,105 @@
+"""The tables of docs/cost-model.md that hold constants, as the cluster files and trainers have them.
+
+python -m benchmarks.cost_model_tables    writes them into the page, each between its pair of comments
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.target import Target
+from conf.load import load_cluster, options
+from conf.schema import ClusterSpec
+from conf.units import GIBIBYTE
+from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
+from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
+from train_core.trial_folder import write_atomically
+
+PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
+MARKED = re.compile(r"(<!-- (\w+): [^>]*-->)\n.*?(<!-- end -->)", re.DOTALL)
+MEASURED_BY_ITS_USERS = "local"
+MICRO, GIGA = 1e6, 1e-9
+
+
+def main() -> list[Target]:
+    """Nothing is promised here; the page is written anew."""
+    write_atomically(PAGE, with_tables(PAGE.read_text()))
+    return []
+
+
+def with_tables(text: str) -> str:
+    """The page with every marked table as it is today."""
+    return MARKED.sub(lambda found: "\n".join((found[1], *TABLES[found[2]](), found[3])), text)
+
+
+def _trainers() -> Iterator[str]:
+    """One column for each trainer, one row for each thing in which they differ."""
+    trainers = list(IMPLEMENTATIONS.values())
+    yield _line("", *(one.name for one in trainers))
+    yield _line(*["---"] * (1 + len(trainers)))
+    for name in Implementation.model_fields:
+        values = [getattr(one, name) for one in trainers]
+        if name != "name" and len(set(values)) > 1:
+            yield _line(f"`{name}`", *map(_shown, values))
+
+
+def _kernels() -> Iterator[str]:
+    yield _line("constant of every device", "value")
+    yield _line("---", "---")
+    yield _line("tiles (rows x columns: rate)", ", ".join(f"{m} x {n}: {rate:g}" for m, n, rate in TILES))
+    yield _line("row length divisible by: rate", ", ".join(f"{length}: {rate:g}" for length, rate in ALIGNMENTS))
+    yield _line("depth that a tile's pipeline fills in", str(PROLOGUE))
+
+
+def _clusters() -> Iterator[str]:
+    yield _line("cluster", "matmul", "attention", "memory", "link", "kernel µs", "jitter", "reserved GiB", "gaps")
+    yield _line(*["---"] * 9)
+    for cluster in _known_clusters():
+        constants = cluster.efficiency
+        shares = (constants.matmul, constants.attention, constants.memory, constants.link)
+        reserved = cluster.reserved_memory_bytes / GIBIBYTE
+        rest = (MICRO * constants.kernel_seconds, constants.jitter, reserved, cluster.fragmentation)
+        yield _line(cluster.name, *(f"{value:.4g}" for value in (*shares, *rest)))
+
+
+def _sources() -> Iterator[str]:
+    """What each was fitted on, by the word of the cluster's file; clusters of one word together."""
+    said: dict[str, list[str]] = {}
+    for cluster in _known_clusters():
+        words = f"{cluster.efficiency.source}. Reserved memory and gaps: {cluster.reserved_memory_source}."
+        said.setdefault(words, []).append(f"`{cluster.name}`")
+    yield from (f"- {', '.join(names)}: {words}" for words, names in said.items())
+
+
+def _links() -> Iterator[str]:
+    yield _line("cluster", "tiers: devices that they span, GB/s for each device and direction, latency")
+    yield _line("---", "---")
+    for cluster in _known_clusters():
+        tiers = (
+            f"{link.name} {link.num_devices}: {GIGA * link.bandwidth_bytes_per_second:g} GB/s,"
+            f" {MICRO * link.latency_seconds:g} µs"
+            for link in cluster.links
+        )
+        yield _line(cluster.name, "; ".join(tiers))
+
+
+def _known_clusters() -> list[ClusterSpec]:
+    return [load_cluster(name) for name in options("cluster") if name != MEASURED_BY_ITS_USERS]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+TABLES = {"trainers": _trainers, "kernels": _kernels, "clusters": _clusters, "sources": _sources, "links": _links}
+
+if __name__ == "__main__":
+    main()

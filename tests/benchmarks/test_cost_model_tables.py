@@ -1,0 +1,34 @@
+"""The constants on the page of assumptions are those that predictions use."""
+
+from __future__ import annotations
+
+import re
+
+from benchmarks.cost_model_tables import PAGE, TABLES, with_tables
+from conf.load import load_cluster, options
+from train_core.costs import IMPLEMENTATIONS
+
+
+def test_the_tables_in_the_tree_are_what_the_files_say_today() -> None:
+    text = PAGE.read_text()
+    assert text == with_tables(text), "run `python -m benchmarks.cost_model_tables` and commit docs/cost-model.md"
+
+
+def test_every_table_has_its_place_on_the_page() -> None:
+    assert set(re.findall(r"<!-- (\w+): written by", PAGE.read_text())) == set(TABLES)
+
+
+def test_a_changed_constant_changes_the_page() -> None:
+    """Written over what stood between the comments, and nothing else."""
+    text = PAGE.read_text()
+    selene = next(line for line in text.splitlines() if line.startswith("| selene | 0."))
+    assert str(load_cluster("selene").efficiency.matmul) in selene
+    assert with_tables(text.replace(selene, "| selene | 1 |")) == text
+
+
+def test_every_cluster_and_trainer_is_there() -> None:
+    text = PAGE.read_text()
+    for name in {*options("cluster")} - {"local"}:
+        assert f"| {name} |" in text
+    for trainer in IMPLEMENTATIONS:
+        assert f"`{trainer}`" in text
