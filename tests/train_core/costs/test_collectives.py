@@ -6,6 +6,8 @@ node at 50 GB/s for each GCD, between nodes 12.5 GB/s for each.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,15 @@ def test_a_ring_on_frontier_is_bound_by_the_slowest_tier_that_it_crosses(
     num_ranks: int, stride: int, rate: float
 ) -> None:
     assert ring_rate(full_rate("frontier"), num_ranks, stride) == pytest.approx(rate)
+
+
+def test_a_slow_tier_inside_the_node_binds_a_ring_over_nodes() -> None:
+    """Cards that meet at 10 GB/s for each GCD: 20 with two GCDs each, where eight ports out of the node make 100."""
+    setting = full_rate("frontier")
+    card, node, slingshot = setting.cluster.links
+    slow = node.model_copy(update={"bandwidth_bytes_per_second": 10 * GIGA})
+    cluster = setting.cluster.model_copy(update={"links": (card, slow, slingshot)})
+    assert ring_rate(replace(setting, cluster=cluster), 16) == pytest.approx(20)
 
 
 def test_a_node_that_the_group_does_not_fill_sets_the_rate() -> None:
