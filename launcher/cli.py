@@ -19,8 +19,9 @@ from rich.markup import escape
 from conf.errors import TrisweepError, UsageError
 from conf.load import load
 from conf.units import GIBIBYTE
-from launcher import calibrate_command, estimate_command, plan_command
+from launcher import estimate_command, plan_command
 from launcher.arguments import Overrides, ShowConfig, Sweep
+from launcher.calibrate import command as calibrate_command
 from launcher.plan_command import print_config, print_plan, print_question
 from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
 from sweeps.plan import plan_sweep

@@ -31,7 +31,7 @@ def measure_rates_in_slurm(folder: str) -> None:
     if not _is_current(TrialFolder(folder)):
         return
     _leave_signals_to_slurm()
-    from train_core.device_rates import run_from_launcher
+    from train_core.rates.device import run_from_launcher
 
     _run_to_an_end(lambda: run_from_launcher(Path(folder)))
 

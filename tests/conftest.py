@@ -11,8 +11,8 @@ from conf.load import compose_tree, load, load_cluster
 from conf.schema import PointSet, Value
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
-from train_core.rates import AttentionShape, Product, RatesPlan
-from train_core.rates_plan import rates_plan
+from train_core.rates.plan import rates_plan
+from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from conf.load import CONF_DIR, load
 from conf.schema import ClusterSpec, SlurmSpec
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.measurement import Environment
-from train_core.rates import AttentionRate, DeviceRates, LinkTime, ProductRate, Spread
-from train_core.rates_plan import rates_plan
+from train_core.rates.plan import rates_plan
+from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, ProductRate, Spread
 
 
 class Silent:

@@ -6,8 +6,8 @@ import pytest
 
 from conf.errors import UsageError
 from conf.load import load, load_cluster
-from launcher.calibrate import draft_of_rates
-from launcher.rates_job import measure_in_slurm, rates_folder
+from launcher.calibrate.calibration import draft_of_rates
+from launcher.calibrate.rates_job import measure_in_slurm, rates_folder
 from launcher.resources import JobShape
 from launcher.slurm_query import query_jobs
 from launcher.submission import read_submission

@@ -13,17 +13,17 @@ from conf.errors import ConfigError, UsageError
 from conf.load import CONF_DIR, load, load_cluster, options
 from conf.schema import ClusterSpec
 from conf.settings import Settings
+from launcher.calibrate.cluster_change import Change
+from launcher.calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
+from launcher.calibrate.measured_changes import left_alone, machine_of, measured_changes
+from launcher.calibrate.rates_job import Tell, measure_here, measure_in_slurm, rates_folder, slurm_request
 from launcher.capacity import this_machine
-from launcher.cluster_change import Change
-from launcher.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
 from launcher.folder_lock import locked
-from launcher.measured_changes import left_alone, machine_of, measured_changes
-from launcher.rates_job import Tell, measure_here, measure_in_slurm, rates_folder, slurm_request
 from launcher.resources import JobShape
 from launcher.where import slurm_answers, with_slurm_of_cluster
 from sweeps.trial import SweepFolder
-from train_core.rates import DeviceRates, RatesPlan
-from train_core.rates_plan import rates_plan
+from train_core.rates.plan import rates_plan
+from train_core.rates.record import DeviceRates, RatesPlan
 
 DEFAULT_NODES = 2
 """Enough for two ranks to meet over the network."""

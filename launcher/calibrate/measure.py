@@ -9,11 +9,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from launcher.calibrate import Calibration, choose_calibration, draft_of_rates, measure
-from launcher.calibrate_output import console, plain_table, print_changes, shown, write_file
-from launcher.cluster_file import cluster_path
-from train_core.link_fit import fit_patterns
-from train_core.rates import DeviceRates
+from launcher.calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
+from launcher.calibrate.cluster_file import cluster_path
+from launcher.calibrate.output import console, plain_table, print_changes, shown, write_file
+from train_core.rates.link_fit import fit_patterns
+from train_core.rates.record import DeviceRates
 
 TERA, GIGA = 1e12, 1e9
 INTERRUPTED_EXIT_CODE = 130

@@ -1,6 +1,6 @@
 """One rank of a calibration: measures what the plan says together with the others; rank 0 writes `rates.json`.
 
-`python -m train_core.device_rates FOLDER --rank R --size N --meeting PATH` is one of N processes of this machine.
+`python -m train_core.rates.device FOLDER --rank R --size N --meeting PATH` is one of N processes of this machine.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from conf.errors import UsageError
 from train_core.collectives import Axis, gather_objects
 from train_core.failures import failure_of
-from train_core.kernel_rates import attention_rates, kernel_seconds, memory_rates, product_rates
-from train_core.link_rates import link_times
 from train_core.rank import environment
-from train_core.rates import DeviceRates, LinkTime, RatesPlan
-from train_core.rates_folder import RatesFolder
-from train_core.stopwatch import Stopwatch
+from train_core.rates.folder import RatesFolder
+from train_core.rates.kernels import attention_rates, kernel_seconds, memory_rates, product_rates
+from train_core.rates.links import link_times
+from train_core.rates.record import DeviceRates, LinkTime, RatesPlan
+from train_core.rates.stopwatch import Stopwatch
 from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave, seat_from_launcher, usable_cores
 
 
@@ -106,7 +106,7 @@ def _cores_of_hosts(axis: Axis) -> dict[str, set[int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m train_core.device_rates", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m train_core.rates.device", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 
 from train_core.collectives import Axis, all_gather, all_reduce, reduce_scatter
-from train_core.rates import PATTERNS, LinkPlan, LinkTime, Pattern, RatesPlan
-from train_core.rates_plan import groups_of
-from train_core.stopwatch import Run, Stopwatch
+from train_core.rates.plan import groups_of
+from train_core.rates.record import PATTERNS, LinkPlan, LinkTime, Pattern, RatesPlan
+from train_core.rates.stopwatch import Run, Stopwatch
 
 FLOAT32_BYTES = 4
 

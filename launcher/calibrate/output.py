@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from conf.load import options
-from launcher.calibrate import Draft
-from launcher.cluster_change import dotted
+from launcher.calibrate.calibration import Draft
+from launcher.calibrate.cluster_change import dotted
 
 console = Console(highlight=False, soft_wrap=False)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conf.load import load_cluster
-from train_core.rates import LinkPlan
-from train_core.rates_plan import groups_of, link_plans, rates_plan, reference_dtype
+from train_core.rates.plan import groups_of, link_plans, rates_plan, reference_dtype
+from train_core.rates.record import LinkPlan
 
 
 def test_a_tier_is_measured_by_ranks_that_can_only_meet_through_it():

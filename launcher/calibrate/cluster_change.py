@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from conf.schema import ClusterSpec
-from launcher.yaml_edit import KeyPath
+from launcher.calibrate.yaml_edit import KeyPath
 
 
 @dataclass(frozen=True)

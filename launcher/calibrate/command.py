@@ -34,10 +34,10 @@ def calibrate(
     With --from-results, refine the constants of the cost model so that it predicts a sweep's finished trials.
     """
     if from_results is not None:
-        from launcher.calibrate_refine import refine_and_write
+        from launcher.calibrate.refine import refine_and_write
 
         refine_and_write(from_results, overrides or [], output, dry_run=dry_run)
     else:
-        from launcher.calibrate_measure import measure_and_write
+        from launcher.calibrate.measure import measure_and_write
 
         measure_and_write(overrides or [], output, nodes, here=here, dry_run=dry_run)

@@ -26,8 +26,8 @@ from sweeps.trial import SweepFolder
 from train_core.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.git_sha import ROOT
 from train_core.measurement import RankFailure
-from train_core.rates import DeviceRates, RatesPlan
-from train_core.rates_folder import RatesFolder
+from train_core.rates.folder import RatesFolder
+from train_core.rates.record import DeviceRates, RatesPlan
 from train_core.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
 
 JOB_NAME = "trisweep-calibrate"
@@ -76,7 +76,7 @@ def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subproce
     place = ["--rank", str(rank), "--size", str(size), "--meeting", str(meeting)]
     with (folder.logs / f"rank-{rank}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "train_core.device_rates", str(folder.path), *place],
+            [sys.executable, "-m", "train_core.rates.device", str(folder.path), *place],
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,

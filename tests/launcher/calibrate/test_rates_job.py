@@ -9,8 +9,8 @@ import pytest
 
 from conf.errors import UsageError
 from conf.load import load_cluster
-from launcher.calibrate import draft_of_rates
-from launcher.rates_job import measure_here, rates_folder
+from launcher.calibrate.calibration import draft_of_rates
+from launcher.calibrate.rates_job import measure_here, rates_folder
 
 
 def silent(line):
@@ -18,7 +18,7 @@ def silent(line):
 
 
 def children():
-    return [child for child in psutil.Process().children() if "train_core.device_rates" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "train_core.rates.device" in child.cmdline()]
 
 
 def test_two_ranks_measure_everything_and_their_rates_compose(folder, tiny_rates_plan, conf_copy):

@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from conf.schema import Dtype
 from train_core.model import Layer
-from train_core.rates import SMALL_LAYER, AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
-from train_core.stopwatch import Run, Stopwatch
+from train_core.rates.record import SMALL_LAYER, AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
+from train_core.rates.stopwatch import Run, Stopwatch
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FLOAT32_BYTES = 4

@@ -8,9 +8,9 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.load import load_cluster
-from launcher.calibrate import draft_of_rates
-from launcher.cluster_change import Change
-from launcher.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
+from launcher.calibrate.calibration import draft_of_rates
+from launcher.calibrate.cluster_change import Change
+from launcher.calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
 GPU = {"product": 100e12, "attention": 60e12, "memory": 1.2e12, "kernel_seconds": 4e-6, "bandwidth": 9e9}

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from conf.schema import ClusterSpec
-from launcher.cluster_change import Change, value_in
-from launcher.value_source import source_after
-from launcher.yaml_edit import KeyPath
-from train_core.link_fit import fit_link, fit_patterns
-from train_core.rates import DeviceRates, LinkTime, Spread
-from train_core.rates_plan import reference_dtype
+from launcher.calibrate.cluster_change import Change, value_in
+from launcher.calibrate.value_source import source_after
+from launcher.calibrate.yaml_edit import KeyPath
+from train_core.rates.link_fit import fit_link, fit_patterns
+from train_core.rates.plan import reference_dtype
+from train_core.rates.record import DeviceRates, LinkTime, Spread
 
 PEAK_MEASURED = "measured"
 """The word in `device.peak_source` that makes rates of this machine its peaks."""

@@ -10,7 +10,7 @@ from conf.schema import ClusterSpec, Dtype
 from train_core.costs.implementation import TRISWEEP
 from train_core.costs.layer import Shard, layer_costs
 from train_core.costs.setting import Setting
-from train_core.rates import SMALL_LAYER, AttentionShape, LinkPlan, Product, RatesPlan
+from train_core.rates.record import SMALL_LAYER, AttentionShape, LinkPlan, Product, RatesPlan
 
 KIBIBYTE, MEBIBYTE = 2**10, 2**20
 MOST_GROUP_SIZES = 4

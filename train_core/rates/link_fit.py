@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from train_core.rates import PATTERNS, LinkTime, Pattern
+from train_core.rates.record import PATTERNS, LinkTime, Pattern
 
 Floats: TypeAlias = NDArray[np.float64]
 NUM_REWEIGHTINGS = 30

@@ -9,12 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from conf.load import load_cluster
-from launcher.calibrate import checked_output, draft, stamp_of
-from launcher.calibrate_output import console, plain_table, print_changes, shown, write_file
-from launcher.cluster_change import Change
-from launcher.cluster_file import require_writable
-from launcher.measured_sweep import measured_sweep
-from launcher.value_source import source_after
+from launcher.calibrate.calibration import checked_output, draft, stamp_of
+from launcher.calibrate.cluster_change import Change
+from launcher.calibrate.cluster_file import require_writable
+from launcher.calibrate.measured_sweep import measured_sweep
+from launcher.calibrate.output import console, plain_table, print_changes, shown, write_file
+from launcher.calibrate.value_source import source_after
 from results.calibration import FinishedTrial, Refit, finished_trials, refit_cluster
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from train_core.link_fit import fit_link, fit_patterns
-from train_core.rates import LinkTime, Spread
+from train_core.rates.link_fit import fit_link, fit_patterns
+from train_core.rates.record import LinkTime, Spread
 
 LATENCY_SECONDS, BANDWIDTH = 5e-6, 40e9
 SIZES = [2**power for power in range(10, 27, 4)]

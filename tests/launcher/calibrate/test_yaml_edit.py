@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from launcher.yaml_edit import with_value
+from launcher.calibrate.yaml_edit import with_value
 
 TEXT = """\
 # A cluster.

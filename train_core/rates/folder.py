@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from train_core.rates import DeviceRates, RatesPlan
+from train_core.rates.record import DeviceRates, RatesPlan
 from train_core.trial_folder import TrialFolder, write_atomically
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.load import CONF_DIR, load_cluster
 from conf.schema import ClusterSpec
-from launcher.cluster_change import Change, dotted, value_in
-from launcher.yaml_edit import with_value
+from launcher.calibrate.cluster_change import Change, dotted, value_in
+from launcher.calibrate.yaml_edit import with_value
 from train_core.trial_folder import write_atomically
 
 STAMPED = "# Calibrated "

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from train_core.collectives import Axis, maximum, total
 from train_core.measure import synchronize
-from train_core.rates import Spread
+from train_core.rates.record import Spread
 from train_core.world import World
 
 NUM_WARM_UPS = 2
