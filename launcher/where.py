@@ -11,7 +11,6 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.load import load, options
 from conf.settings import Settings
-from launcher.slurm import require_sbatch
 from sweeps.trial import SweepFolder, SweepRecord
 
 SLURM_PING_SECONDS = 10
@@ -123,6 +122,8 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
 
 
 def _require_slurm() -> None:
+    from launcher.slurm import require_sbatch  # with submitit, which commands that only plan need not wait for
+
     require_sbatch()
     if not slurm_answers():
         raise UsageError(
