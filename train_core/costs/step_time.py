@@ -80,7 +80,7 @@ def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageG
     pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
     reduced = reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
     update = update_seconds(setting, plans, work, groups[0])
-    return sum_up(pipeline, reduced, update, _jitter(plans, setting.cluster))
+    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, _jitter(plans, setting.cluster))
 
 
 def run_pipeline(
@@ -94,13 +94,13 @@ def run_pipeline(
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
     seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
     whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
-    compute = m * _at(pace, [_backward_and_forward(one) for one in passes])
-    tensor = m * _at(pace, [one.tensor_forward + one.tensor_backward for one in passes])
-    gathers = m * _at(pace, [one.gathers_forward + one.gathers_backward for one in passes])
-    transfers = m * (2.0 * _at(pace, hops))
-    shared = compute * (ranks_per_core - 1.0)
-    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers - shared, 0.0), 0.0)
-    return Pipeline(compute + shared, tensor, transfers, bubble, gathers)
+    turns = m * ranks_per_core
+    compute = turns * _at(pace, [_backward_and_forward(one) for one in passes])
+    tensor = turns * _at(pace, [one.tensor_forward + one.tensor_backward for one in passes])
+    gathers = turns * _at(pace, [one.gathers_forward + one.gathers_backward for one in passes])
+    transfers = turns * (2.0 * _at(pace, hops))
+    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
+    return Pipeline(compute, tensor, transfers, bubble, gathers)
 
 
 def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) -> StepColumns:
@@ -130,17 +130,23 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layer, layers = work.layer, group.layers
-    has_head = group.is_last * 1.0
-    embedding = group.is_first * work.embedding_seconds
-    forward = layers * layer.forward_seconds + has_head * work.head_forward_seconds + embedding
-    backward = layers * layer.input_gradient_seconds + has_head * work.head_input_gradient_seconds + embedding
-    weights = layers * layer.weight_gradient_seconds + has_head * work.head_weight_gradient_seconds
+    forward, backward = layers * layer.forward_seconds, layers * layer.input_gradient_seconds
+    weights, tensor = layers * layer.weight_gradient_seconds, layers * layer.tensor_forward_seconds
+    if np.any(group.is_last):
+        has_head = group.is_last * 1.0
+        forward = forward + has_head * work.head_forward_seconds
+        backward = backward + has_head * work.head_input_gradient_seconds
+        weights = weights + has_head * work.head_weight_gradient_seconds
+        tensor = tensor + has_head * work.head_tensor_seconds
+    if np.any(group.is_first):
+        embedding = group.is_first * work.embedding_seconds
+        forward, backward = forward + embedding, backward + embedding
     gathered, reduced = _sharded_seconds(setting, plans, work, group, forward, backward + weights)
     return Passes(
         forward=forward,
         input_gradient=backward,
         weight_gradient=weights,
-        tensor_forward=layers * layer.tensor_forward_seconds + has_head * work.head_tensor_seconds,
+        tensor_forward=tensor,
         tensor_backward=layers * layer.tensor_backward_seconds,
         gathers_forward=gathered,
         gathers_backward=reduced,
@@ -211,7 +217,7 @@ def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup
 
 
 def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """How many ranks take turns on a core; while one waits for its pipeline, another works."""
+    """How many ranks take turns on a core, for messages too; while one waits for its pipeline, another works."""
     cores = cluster.cores_per_node or cluster.devices_per_node
     return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
