@@ -91,6 +91,51 @@ def test_forward_multiplies_what_each_rank_holds_of_the_four_matrices(compute_al
     assert layer_costs(setting, shard_of(TENSOR, B)).forward_seconds[0] == pytest.approx(products + attention)
 
 
+def test_unfused_attention_multiplies_two_times_forward_and_four_times_backward(compute_alone: Setting) -> None:
+    """Scores and weighted values of every head; backward to values, weights, queries and keys."""
+    heads, size = B * A // TENSOR, H // A
+    wide, deep = (matmul_seconds(compute_alone, S, *shape, heads) for shape in ((S, size), (size, S)))
+    flash = with_efficiency(with_trainer(compute_alone, flash_attention=True), attention=1e9)  # which takes no time
+    for name, expected in (("forward_seconds", wide + deep), ("input_gradient_seconds", wide + 3 * deep)):
+        unfused, without = (getattr(layer_costs(one, shard_of(TENSOR, B)), name)[0] for one in (compute_alone, flash))
+        assert unfused - without == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("name", "held", "gelu"), [("forward_seconds", 10, 2), ("input_gradient_seconds", 14, 3)])
+def test_between_products_norms_residuals_activation_and_heads_go_through_memory(
+    megatron: Setting, name: str, held: int, gelu: int
+) -> None:
+    """Elements of two bytes a hidden unit, a feed-forward unit, and of queries and keys; two masks of one byte."""
+    tokens = S * B
+    whole = tokens * (held * H * 2 + 2 * H)
+    split = tokens * (gelu * 4 * H + 2 * 2 * H) * 2 / TENSOR
+    once, twice = (
+        getattr(layer_costs(with_trainer(megatron, memory_traffic=traffic), shard_of(TENSOR, B)), name)[0]
+        for traffic in (1.0, 2.0)
+    )
+    bandwidth = megatron.cluster.device.memory_bandwidth_bytes_per_second * megatron.cluster.efficiency.memory
+    assert twice - once == pytest.approx((whole + split) / bandwidth)
+
+
+def test_a_gate_moves_a_third_more_of_the_feed_forward_layer_through_memory() -> None:
+    gated = with_trainer(setting_of("llama-3.1-8b", "dgx-h100"), memory_traffic=1e6)  # so that nothing else counts
+    forward, backward = (
+        getattr(layer_costs(gated, shard_of()), name)[0]
+        - getattr(layer_costs(with_model(gated, gated_mlp=False), shard_of()), name)[0]
+        for name in ("forward_seconds", "input_gradient_seconds")
+    )
+    bandwidth = gated.cluster.device.memory_bandwidth_bytes_per_second * gated.cluster.efficiency.memory
+    assert forward == pytest.approx(8192 * 14336 * 2 * 1e6 / bandwidth, rel=1e-3)
+    assert backward == pytest.approx(2 * forward, rel=1e-3)
+
+
+def test_the_head_multiplies_by_the_vocabulary_once_forward_and_twice_backward(compute_alone: Setting) -> None:
+    vocabulary = compute_alone.model.vocab_size // TENSOR
+    shapes = ((S * B, vocabulary, H), (S * B, H, vocabulary), (vocabulary, H, S * B))
+    expected = [float(matmul_seconds(compute_alone, *shape)) for shape in shapes]
+    assert [float(one[0]) for one in head_costs(compute_alone, shard_of(TENSOR, B))[:3]] == pytest.approx(expected)
+
+
 def test_flash_attention_multiplies_five_times_backward_for_two_forward(compute_alone: Setting) -> None:
     """Of which the scores are the forward's, computed again. Source: arXiv 2205.14135, appendix B."""
     setting = with_trainer(compute_alone, flash_attention=True)

@@ -104,6 +104,22 @@ def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_
     assert stage_memories(whole, **plan).activations_bytes[2] == 6 * (12 * hidden + hidden)
 
 
+def test_the_last_stage_keeps_the_inputs_of_the_final_norm_and_of_the_head(setting: Setting) -> None:
+    plan = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32, "recompute": "full"}
+    hidden = 2048 * 12288 * 2
+    assert stage_memories(setting, **plan).activations_bytes[7] == 12 * hidden + 2 * hidden
+
+
+@pytest.mark.parametrize(("sequence", "num_bytes"), [(False, 2), (True, 2 / TENSOR + 1)])
+def test_a_stage_receives_two_activations_and_gathers_one_sequence(
+    setting: Setting, sequence: bool, num_bytes: float
+) -> None:
+    """In whole hidden states: a share of each under sequence parallelism, which has one of them whole at a time."""
+    plan = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32}
+    memory = stage_memories(setting, **plan, sequence_parallel=sequence)
+    assert memory.communication_bytes[0] == num_bytes * 2048 * 12288 * 2
+
+
 def test_only_the_last_stage_holds_logits_and_only_a_pipeline_receives(setting: Setting) -> None:
     several = stage_memories(setting, pipeline_parallel_size=8, num_micro_batches=32)
     assert (several.logits_bytes > 0).tolist() == [False] * 7 + [True]
