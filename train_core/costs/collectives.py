@@ -8,40 +8,45 @@ ring passes through it. Source: the multi-ring construction of NCCL and RCCL.
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from train_core.costs.setting import Floats, Integers, Setting
 
 
-def _members(extent: int, num_ranks: Integers, stride: Integers) -> Integers:
-    """How many of the group are in one block of `extent` devices."""
-    return np.minimum(num_ranks, np.maximum(1, extent // stride))
-
-
 def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Floats, Floats]:
     """Bytes per second of the slowest tier on the way, and seconds of latency of one pass around.
 
-    The widest tier spans whatever is wider than the tiers listed.
+    Groups of the same size and stride share one computation; a search has many plans and few such groups.
     """
-    slowest = np.full(num_ranks.shape, np.inf)
-    latency = np.zeros(num_ranks.shape)
-    inside = np.ones_like(num_ranks)
+    ranks, strides = np.broadcast_arrays(num_ranks, stride)
+    if ranks.size == 1:
+        bandwidth, latency = _ring(setting, ranks.item(), strides.item())
+        return np.full(ranks.shape, bandwidth), np.full(ranks.shape, latency)
+    bound = int(strides.max()) + 1
+    keys, index = np.unique(ranks * bound + strides, return_inverse=True)
+    found = np.array([_ring(setting, *divmod(key, bound)) for key in keys.tolist()])[index.reshape(ranks.shape)]
+    return found[..., 0], found[..., 1]
+
+
+def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
+    """The same for one group. The widest tier spans whatever is wider than the tiers listed."""
+    slowest, latency, inside = inf, 0.0, 1
     widest = setting.cluster.links[-1]
     for link in setting.cluster.links:
-        members = num_ranks if link is widest else _members(link.num_devices, num_ranks, stride)
-        crosses = members > inside
-        ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else np.ones_like(inside)
-        bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports
-        slowest = np.where(crosses, np.minimum(slowest, bandwidth), slowest)
-        latency = latency + np.where(crosses, link.latency_seconds, 0.0) * (-(-members // inside) - 1)
+        members = num_ranks if link is widest else min(num_ranks, max(1, link.num_devices // stride))
+        if members > inside:
+            ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
+            slowest = min(slowest, link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports)
+            latency += link.latency_seconds * (-(-members // inside) - 1)
         inside = members
     return slowest, latency
 
 
-def _fewest(members: Integers, inside: Integers) -> Integers:
+def _fewest(members: int, inside: int) -> int:
     """Members in the emptiest block, where `members` fill blocks of `inside` one after the other."""
-    left = np.where(members > inside, members % inside, 0)
-    return np.where(left > 0, left, inside)
+    return members % inside or inside
 
 
 def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:

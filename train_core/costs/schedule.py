@@ -39,23 +39,21 @@ def pipeline_seconds(
 ) -> tuple[Floats, Integers]:
     """Seconds from the first forward to the last backward, and the index of the group that sets the pace."""
     m = num_micro_batches
-    waits = np.zeros(num_stages.shape)
-    whole = np.zeros(num_stages.shape)
-    for group, stage in zip(groups, seconds, strict=True):
-        whole = whole + group.count * stage.total
-        waits = waits + group.count * np.maximum(stage.forward + stage.input_gradient - stage.weight_gradient, 0.0)
+    totals = [stage.total for stage in seconds]
+    waits = [np.maximum(stage.forward + stage.input_gradient - stage.weight_gradient, 0.0) for stage in seconds]
+    whole, waiting = np.zeros(num_stages.shape), np.zeros(num_stages.shape)
+    for group, total, wait in zip(groups, totals, waits, strict=True):
+        whole, waiting = whole + group.count * total, waiting + group.count * wait
     before = np.zeros(num_stages.shape)
     longest, slowest = np.full(num_stages.shape, -1.0), np.zeros_like(num_stages)
-    for index, (group, stage) in enumerate(zip(groups, seconds, strict=True)):
-        before = before + group.count * stage.total
-        others = whole - stage.total
-        pace = m * stage.total
-        wait = np.maximum(stage.forward + stage.input_gradient - stage.weight_gradient, 0.0)
-        plain = _one_f_one_b(group, stage, before - stage.total, whole - before, num_stages, m)
-        chunked = np.where(schedule == INTERLEAVED, others / num_chunks + pace, waits - wait + pace)
-        total = np.where(schedule == ONE_F_ONE_B, plain, chunked)
-        longer = (group.count > 0) & (total > longest)
-        longest, slowest = np.where(longer, total, longest), np.where(longer, index, slowest)
+    for index, (group, stage, total, wait) in enumerate(zip(groups, seconds, totals, waits, strict=True)):
+        before = before + group.count * total
+        pace = m * total
+        plain = _one_f_one_b(group, stage, before - total, whole - before, num_stages, m)
+        chunked = np.where(schedule == INTERLEAVED, (whole - total) / num_chunks + pace, waiting - wait + pace)
+        chain = np.where(schedule == ONE_F_ONE_B, plain, chunked)
+        longer = (group.count > 0) & (chain > longest)
+        longest, slowest = np.where(longer, chain, longest), np.where(longer, index, slowest)
     return longest, slowest
 
 

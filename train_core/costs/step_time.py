@@ -177,8 +177,10 @@ def _sharded_seconds(
         return np.asarray(0.0), np.asarray(0.0)
     d, t, overlap = plans.data_parallel_size, plans.tensor_parallel_size, setting.implementation.sharded_overlap
     parameters = _parameters(setting, plans, work, group) / setting.implementation.sharded_link
-    weights = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
-    gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
+    gathered: Floats = np.asarray(0.0)
+    if np.any(plans.zero_stage >= 3):
+        weights = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
+        gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
     scattered = gather_seconds(setting, parameters * float(setting.implementation.reduced_bytes), d, t)
     reduced = gathered + np.where(plans.zero_stage >= 2, scattered, 0.0)
     shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
