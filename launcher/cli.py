@@ -1,7 +1,7 @@
 """The command line: `trisweep plan | sweep | status | cancel | report | ui | train`.
 
-Commands stay thin: they choose, call and print. Only here do `launcher` and `results` meet, and torch and mlflow are
-imported by the commands that need them.
+Commands stay thin: they choose, call and print, and import what only they need, so that none waits for another's
+torch, mlflow or submitit. Only here and in the modules of single commands do `launcher` and `results` meet.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -23,11 +23,11 @@ from launcher import estimate_command, plan_command
 from launcher.arguments import Overrides, ShowConfig, Sweep
 from launcher.calibrate import command as calibrate_command
 from launcher.plan_command import print_config, print_plan, print_question
-from launcher.where import Place, choose_place, existing_folder, prepare_tokens, sweep_overrides
-from sweeps.plan import plan_sweep
-from sweeps.trial import SweepFolder, SweepRecord
 from train_core.costs import Estimate, estimate
-from train_core.git_sha import git_sha
+
+if TYPE_CHECKING:
+    from launcher.where import Place
+    from sweeps.trial import SweepFolder, SweepRecord
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -63,6 +63,10 @@ def sweep(
 
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
+    from launcher.where import choose_place, prepare_tokens, sweep_overrides
+    from sweeps.plan import plan_sweep
+    from train_core.git_sha import git_sha
+
     if cfg:
         print_config(sweep_overrides(name, overrides or []))
         return
@@ -83,6 +87,7 @@ def status(name: Sweep, overrides: Overrides = None) -> None:
     """Every trial: state, progress, cause of failure, last log line, log path."""
     from launcher.state import reconcile, trial_states
     from launcher.status_table import status_table
+    from launcher.where import existing_folder
 
     folder = existing_folder(name, overrides or [])
     record = folder.read_record()
@@ -95,6 +100,7 @@ def status(name: Sweep, overrides: Overrides = None) -> None:
 def cancel(name: Sweep, overrides: Overrides = None) -> None:
     """End what is queued or running. Finished points keep their results."""
     from launcher.cancel import cancel_sweep
+    from launcher.where import existing_folder
 
     folder = existing_folder(name, overrides or [])
     number = cancel_sweep(folder, folder.read_record())
@@ -105,6 +111,7 @@ def cancel(name: Sweep, overrides: Overrides = None) -> None:
 def report(name: Sweep, overrides: Overrides = None) -> None:
     """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
     from launcher.state import reconcile
+    from launcher.where import existing_folder
 
     folder = existing_folder(name, overrides or [])
     record = folder.read_record()

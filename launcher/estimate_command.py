@@ -10,12 +10,11 @@ import typer
 from rich.console import Console
 
 from conf.errors import ConfigError
-from sweeps.table.file import read_table, write_table
-from sweeps.table.prices import PricedRow, price
 from train_core.costs import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
     from results.score import Comparison
+    from sweeps.table.prices import PricedRow
 
 MOST_UNREADABLE = 5
 
@@ -33,6 +32,9 @@ def estimate(
     ] = None,
 ) -> None:
     """Predict time and memory of every row of a table of configurations, without devices."""
+    from sweeps.table.file import read_table, write_table
+    from sweeps.table.prices import price
+
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."
         raise ConfigError("implementation", implementation, "is not a trainer known here", known)

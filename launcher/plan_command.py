@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 import yaml
@@ -13,10 +13,11 @@ from rich.markup import escape
 from conf.errors import ConfigError, UsageError
 from conf.load import compose_tree, load
 from launcher.arguments import Overrides, ShowConfig, complete_override, complete_sweep
-from sweeps.plan import plan_sweep
 from sweeps.planner import OBJECTIVES
 from sweeps.planner.scaling import KINDS
-from sweeps.trial import SweepRecord
+
+if TYPE_CHECKING:
+    from sweeps.trial import SweepRecord
 
 MOST_REASONS = 5
 DEFAULT_TOP = 10
@@ -69,6 +70,8 @@ def plan(
     words = (objective, devices, clusters, mixed, implementation, explain, scaling, output_format)
     flags = (search, pareto, exhaustive_knobs, "search=planner" in given)
     if sweep and not any(flags) and all(flag is None for flag in (*numbers, *words)):
+        from sweeps.plan import plan_sweep
+
         print_plan(plan_sweep(complete, proxy=False, git_sha=""))
         return
     from launcher.search_command import SearchOptions, run_search
