@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sweeps.table.prices import PricedRow
 
 MOST_UNREADABLE = 5
+MOST_REASONS = 5
 
 console = Console(highlight=False, soft_wrap=False)
 
@@ -32,7 +33,7 @@ def estimate(
     ] = None,
 ) -> None:
     """Predict time and memory of every row of a table of configurations, without devices."""
-    from sweeps.table.file import read_table, write_table
+    from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
 
     if implementation is not None and implementation not in IMPLEMENTATIONS:
@@ -42,6 +43,9 @@ def estimate(
     rows = price(table.records, implementation)
     write_table(out, table.columns, [row.cells() for row in rows])
     console.print(_summary(rows))
+    _print_reasons(rows)
+    for column, meant in misspelt_columns(table.columns):
+        console.print(f"Column {column} was not read: did you mean {meant}?", markup=False)
     console.print(f"Predicted, not measured: {out}", markup=False)
     if score:
         _print_scores(rows)
@@ -51,6 +55,15 @@ def _summary(rows: Sequence[PricedRow]) -> str:
     priced = sum(row.prediction is not None for row in rows)
     rest = f"; {len(rows) - priced} not: see column reason" if priced < len(rows) else ""
     return f"{priced} of {len(rows)} rows priced{rest}"
+
+
+def _print_reasons(rows: Sequence[PricedRow]) -> None:
+    """The first rows that were not priced, counted as an editor counts lines: the header is line 1."""
+    refused = [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
+    for line, reason in refused[:MOST_REASONS]:
+        console.print(f"  line {line}: {reason}", markup=False)
+    if len(refused) > MOST_REASONS:
+        console.print(f"  ... and {len(refused) - MOST_REASONS} more.")
 
 
 def _print_scores(rows: Sequence[PricedRow]) -> None:

@@ -114,3 +114,13 @@ def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_pat
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     assert done.stdout.splitlines()[-1] == "heavy: []"
     assert seconds < 8  # of one core, some seconds more than on a quiet machine
+
+
+def test_reasons_and_columns_that_look_misspelt_are_on_the_screen(tmp_path: Path) -> None:
+    header = HEADER.replace("recompute", "recomputing").replace("confirmed", "kvheads")
+    (tmp_path / "in.csv").write_text(header + GOOD.replace("yes", "8") + BAD)
+    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "line 3: hidden = 'wide': is not a number" in done.stdout
+    assert "Column recomputing was not read: did you mean recompute?" in done.stdout
+    assert "Column kvheads was not read: did you mean kv_heads?" in done.stdout

@@ -30,6 +30,10 @@ from train_core.costs import IMPLEMENTATIONS, Implementation, num_parameters
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
+OPTIONAL_COLUMNS = (
+    *("ffn_hidden", "vocab", "kv_heads", "head_dim", "gated_mlp", "tied_embeddings", "vpp", "dp", "cp", "ep"),
+    *("sequence_parallel", "precision", "recompute", "zero_stage", "flash_attention", "implementation", "stage"),
+)
 USUAL_VOCABULARY = 51_200
 MOST_LAYERS = 10_000
 LARGEST_SIZE = 2**56  # elements or parameters; bytes of anything larger would not be exact

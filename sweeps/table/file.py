@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
 from sweeps.table.cells import Row
-from sweeps.table.configuration import DEVICE_COLUMNS, REQUIRED_COLUMNS
+from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from train_core.trial_folder import write_atomically
 
 PREDICTED_COLUMNS = (
@@ -74,6 +75,14 @@ def read_table(path: Path) -> ConfigurationTable:
     kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
     columns = tuple(header[index] for index in kept)
     return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), line) for line in lines[1:]))
+
+
+def misspelt_columns(columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Columns that nothing reads and that look like an optional one that the table lacks, each with that one."""
+    lacking = [name for name in OPTIONAL_COLUMNS if name not in columns]
+    unknown = [name for name in columns if name not in (*OPTIONAL_COLUMNS, *REQUIRED_COLUMNS, *DEVICE_COLUMNS)]
+    found = [(name, difflib.get_close_matches(name, lacking, n=1, cutoff=0.7)) for name in unknown]
+    return [(name, close[0]) for name, close in found if close]
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
