@@ -45,7 +45,7 @@ def plan(
     objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
     budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of the whole training.", min=1)] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training, such as 300e9.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1)] = None,
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
     clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
@@ -79,7 +79,7 @@ def plan(
     options = SearchOptions(
         objective=_one_of("objective", objective or "time", OBJECTIVES),
         training_limits=(budget, deadline),
-        num_tokens=tokens,
+        num_tokens=None if tokens is None else round(tokens),
         num_steps=steps,
         devices=devices,
         clusters=tuple(clusters.split(",")) if clusters else (),

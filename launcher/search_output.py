@@ -15,6 +15,13 @@ from sweeps.planner.mixed import MixedChoice
 from sweeps.planner.request import Request
 from sweeps.planner.scaling import Kind, ScalingPoint
 
+RANKED_BY: dict[Objective, str] = {
+    "time": "time of a step",
+    "cost": "dollars a token",
+    "energy": "joules a token (design power of the devices)",
+    "device-hours": "device-hours a token",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -88,16 +95,17 @@ def _print_tables(answer: Answer, console: Console) -> None:
 
     settings, choice, training = answer.request.settings, answer.choice, answer.training
     console.print(_question(answer.request))
-    console.print(search_table(choice.best, settings, answer.objective, training))
+    ranked = f"ranked by {RANKED_BY[answer.objective]}"
+    several = len(answer.request.spaces) > 1
+    console.print(search_table(choice.best, settings, training, ranked, several_places=several))
     console.print(
         f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
         + f"; searched in {choice.search_seconds:.2f} s."
     )
     if answer.front is not None:
-        console.print(
-            search_table(answer.front, settings, "cost", training, title="nothing beats these in time and money")
-        )
+        title = "nothing beats these in time and money"
+        console.print(search_table(answer.front, settings, training, title, several_places=True))
     _print_scaling(answer, console)
     _print_explanations(answer, console)
     if answer.knobs is not None:

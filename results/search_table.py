@@ -9,31 +9,31 @@ from rich.table import Table
 
 from conf.settings import Settings
 from results.units import ABSENT, gib, percent, seconds, significant, tflops
-from sweeps.planner import Candidate, Objective, Training
+from sweeps.planner import Candidate, Training
 from sweeps.planner.objectives import dollars_per_second, tokens_per_step, total_dollars, total_hours, watts
 
 MILLION = 1_000_000
-TITLES: dict[Objective, str] = {
-    "time": "time of a step",
-    "cost": "dollars a token",
-    "energy": "joules a token (design power of the devices)",
-    "device-hours": "device-hours a token",
-}
 
 
 def search_table(
-    best: Sequence[Candidate], settings: Settings, objective: Objective, training: Training, title: str = ""
+    best: Sequence[Candidate],
+    settings: Settings,
+    training: Training,
+    title: str,
+    *,
+    several_places: bool,
 ) -> Table:
     """The best plans, best first. TFLOPS are model FLOPs per device.
 
     Args:
-        title: instead of what they are ranked by.
+        title: what they are.
+        several_places: clusters or numbers of devices to choose among were offered.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.title = f"Predicted, not measured: {title or f'ranked by {TITLES[objective]}'}"
+    table.title = f"Predicted, not measured: {title}"
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("layout", overflow="fold")
-    columns = _columns(best, training)
+    columns = _columns(best, training, several_places)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for position, candidate in enumerate(best, start=1):
@@ -49,13 +49,12 @@ def layout(candidate: Candidate, settings: Settings) -> str:
     return label.replace(f"-gb{candidate.strategy.global_batch_size}", "")
 
 
-def _columns(best: Sequence[Candidate], training: Training) -> list[str]:
-    """What tells these plans apart: device counts only where there are several, money only where it is known; of the
-    whole training where its length is known, else of a token.
+def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
+    """Devices only where there was a choice, money only where it is known; of the whole training where its length is
+    known, else of a token.
     """
-    places = {(one.space.setting.cluster.name, one.space.world_size) for one in best}
     money = all(dollars_per_second(one.space) is not None for one in best)
-    names = ["devices"] if len(places) > 1 else []
+    names = ["devices"] if several_places else []
     names += ["step s", "TFLOPS", "MFU %", "GiB"]
     if training.num_steps:
         return names + ["hours"] + (["$"] if money else [])

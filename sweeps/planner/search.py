@@ -62,7 +62,8 @@ def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> F
 
 
 def _table(space: Space) -> ShardWork:
-    return price_shards(space.setting, tensor_parallel_sizes(space), divisors(space.global_batch_size))
+    sizes = tensor_parallel_sizes(space) or [1]  # a pinned size that cannot be leaves none, and no block asks
+    return price_shards(space.setting, sizes, divisors(space.global_batch_size))
 
 
 def _parts(space: Space) -> Iterator[Block]:

@@ -1,0 +1,116 @@
+"""From overrides and options to spaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.load import load, load_cluster
+from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, request
+
+GPT_3 = ["model=gpt-175b", "cluster=selene", "precision=bf16", "batch.global_batch_size=1536"]
+
+
+def test_without_a_sweep_the_whole_cluster_is_searched() -> None:
+    (space,) = request(GPT_3).spaces
+    assert space.world_size == 3072
+    assert space.global_batch_size == 1536
+    assert space.setting.dtype == "bf16"
+    assert dict(space.pinned) == {}
+
+
+def test_a_sweep_is_searched_on_as_many_devices_as_its_largest_point_uses() -> None:
+    assert [space.world_size for space in request(["sweep=175b"]).spaces] == [1024]
+    assert [space.world_size for space in request(["sweep=smoke"]).spaces] == [8]
+
+
+def test_an_override_of_the_number_of_devices_is_kept() -> None:
+    assert [space.world_size for space in request([*GPT_3, "parallel.world_size=512"]).spaces] == [512]
+
+
+def test_every_cluster_and_number_of_devices_is_a_space() -> None:
+    spaces = request(GPT_3, devices="256,512", clusters=["selene", "dgx-h100"]).spaces
+    found = [(space.setting.cluster.name, space.world_size) for space in spaces]
+    assert found == [("selene", 256), ("selene", 512), ("dgx-h100", 256), ("dgx-h100", 512)]
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("512", [512]),
+        ("4", [4]),
+        ("256,64,64", [64, 256]),
+        ("17-40", [24, 32, 40]),
+        ("8-16,512", [8, 16, 512]),
+    ],
+)
+def test_numbers_of_devices_are_read(text: str, counts: list[int]) -> None:
+    assert device_counts(load_cluster("selene"), text) == counts
+
+
+def test_all_numbers_of_devices_are_whole_nodes() -> None:
+    assert device_counts(load_cluster("frontier"), "all") == [8 * nodes for nodes in range(1, 129)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "12", "0", "1e3", "4000", "16-", "3-7", "-8", "8,,16"])
+def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="devices = "):
+        device_counts(load_cluster("selene"), text)
+
+
+def test_overrides_of_knobs_pin_them_and_groups_do_not() -> None:
+    overrides = ["parallel.tensor_parallel_size=8", "batch.micro_batch_size=2", "parallel=frontier-175b"]
+    (space,) = request([*GPT_3, *overrides]).spaces
+    assert dict(space.pinned) == {"tensor_parallel_size": 8, "micro_batch_size": 2}
+
+
+def test_a_pinned_schedule_or_number_of_chunks_brings_the_other_along() -> None:
+    (space,) = request([*GPT_3, "parallel.schedule=interleaved"]).spaces
+    assert dict(space.pinned) == {"schedule": "interleaved"}
+    (space,) = request([*GPT_3, "parallel.virtual_pipeline_size=4"]).spaces
+    assert dict(space.pinned) == {"virtual_pipeline_size": 4}
+    with pytest.raises(ConfigError, match=r"virtual_pipeline_size = 4: does not go with"):
+        request([*GPT_3, "parallel.virtual_pipeline_size=4", "parallel.schedule=1f1b"])
+
+
+def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
+    (space,) = request([*GPT_3, "parallel.layers_per_stage=[20,28,28,20]"]).spaces
+    assert space.pinned["layers_per_stage"] == (20, 28, 28, 20)
+    with pytest.raises(ConfigError, match="adds up to 95 layers"):
+        request([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"])
+    with pytest.raises(ConfigError, match="is not even between its first and its last stage"):
+        request([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "message"),
+    [
+        (["cluster=selen"], {}, "Did you mean selene"),
+        ([], {"clusters": ["frontir"]}, "Did you mean frontier"),
+        ([], {"implementation": "megatron"}, "Known: trisweep, megatron-lm"),
+        (["parallel.recompute=some"], {}, r"parallel\.recompute = 'some'"),
+        ([], {"clusters": ["dgx1-v100"]}, r"precision\.dtype = 'bf16': has no peak on"),
+    ],
+)
+def test_what_is_unknown_is_named(overrides: list[str], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        request([*GPT_3, *overrides], **options)  # type: ignore[arg-type]
+
+
+def test_offers_of_a_mixed_job_are_read() -> None:
+    assert offers("selene:512,dgx-h100:256") == [("selene", 512), ("dgx-h100", 256)]
+    for text in ("selene", "selene:512", "selene:x,dgx-h100:3", "selene:1,selene:2", ",", "selene:-8,dgx-h100:8"):
+        with pytest.raises(ConfigError, match="mixed = "):
+            offers(text)
+
+
+def test_a_mixed_job_refuses_knobs_that_it_does_not_choose() -> None:
+    assert len(mixed_request(GPT_3, "selene:512,dgx-h100:256", "trisweep").spaces) == 2
+    with pytest.raises(ConfigError, match="is not chosen in a job over several types"):
+        mixed_request([*GPT_3, "parallel.schedule=zero-bubble"], "selene:512,dgx-h100:256", "trisweep")
+
+
+def test_the_configured_plan_is_a_strategy() -> None:
+    settings = load(["sweep=175b"])
+    strategy = configured_strategy(settings, 1024)
+    assert strategy.experiment(settings) == settings.experiment()

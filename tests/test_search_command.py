@@ -1,0 +1,207 @@
+"""`trisweep plan` as a search: what a person types, and what comes out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf.load import load
+from launcher.cli import main
+from sweeps.planner.search import search_space
+from sweeps.planner.space import Space
+from train_core.costs import IMPLEMENTATIONS, estimate
+from train_core.costs.setting import Setting
+
+GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+Plan = Callable[..., str]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `trisweep plan` with the arguments and returns its output."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert not ended.value.code, captured.err
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `trisweep plan` with arguments that it refuses, and returns what it says."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert ended.value.code == 2
+        assert captured.out == ""
+        return " ".join(captured.err.split())
+
+    return run
+
+
+def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    settings = load(GPT_22B)
+    space = Space(Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"]), 16, 64)
+    found = search_space(space, top=10)
+    assert document["strategies"] == found.num_strategies
+    assert document["feasible"] == found.num_feasible
+    assert 0 < document["seconds"] < 60
+    assert [one["predicted_step_seconds"] for one in document["best"]] == found.step_seconds.tolist()
+
+
+def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(plan: Plan) -> None:
+    best = json.loads(plan(*GPT_22B, "--format", "json", "--top", "3"))["best"]
+    assert len(best) == 3
+    for one in best:
+        predicted = estimate(load([*GPT_22B, *one["overrides"]]).experiment())
+        assert predicted.step_seconds == one["predicted_step_seconds"]
+        assert predicted.peak_memory_bytes / 2**30 == one["predicted_peak_memory_gib"]
+
+
+def test_csv_is_a_line_for_every_plan_with_columns_that_say_what_is_predicted(plan: Plan) -> None:
+    rows = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--top", "4", "--tokens", "1e9"))))
+    assert len(rows) == 4
+    assert {"tensor_parallel_size", "micro_batch_size", "schedule", "predicted_step_seconds"} <= set(rows[0])
+    seconds = [float(row["predicted_step_seconds"]) for row in rows]
+    assert seconds == sorted(seconds)
+    assert float(rows[0]["predicted_hours"]) == pytest.approx(7630 * seconds[0] / 3600)
+    assert float(rows[0]["predicted_dollars"]) == pytest.approx(float(rows[0]["predicted_device_hours"]) * 3.43)
+
+
+def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Plan) -> None:
+    shown = plan(*GPT_22B, "--devices", "16,32", "--tokens", "1e9", "--explain", "best")
+    assert max(len(line) for line in shown.splitlines()) <= 100
+    assert shown.count("Predicted, not measured") == 1
+    assert "What binds: compute" in shown
+    assert "plans," in shown
+
+
+def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> None:
+    (best,) = json.loads(plan("175b", "--search", "--format", "json", "--top", "1"))["best"]
+    assert (best["model"], best["cluster"], best["world_size"]) == ("gpt-175b", "frontier", 1024)
+    assert best["global_batch_size"] == 5120
+
+
+def test_search_planner_searches_too(plan: Plan) -> None:
+    assert "plans," in plan("smoke", "search=planner")
+
+
+def test_a_plan_without_search_options_is_the_sweeps_points(plan: Plan) -> None:
+    assert "points at full size" in plan("smoke")
+
+
+def test_knobs_are_listed_where_asked_for(plan: Plan) -> None:
+    knobs = json.loads(plan(*GPT_22B, "--exhaustive-knobs", "--format", "json"))["knobs"]
+    assert knobs["tensor_parallel_size"] == [1, 2, 4, 8]
+    assert knobs["schedule"] == ["1f1b", "interleaved", "zero-bubble"]
+    assert knobs["recompute"] == ["none", "selective", "full"]
+    assert knobs["zero_stage"] == [0, 1, 2, 3]
+    assert knobs["sequence_parallel"] == [False, True]
+    assert set(knobs["micro_batch_size"]) == {1, 2, 4, 8, 16, 32, 64}
+    assert knobs["virtual_pipeline_size"][0] == 1
+    assert len(knobs["first_stage_layers"]) > len(knobs["pipeline_parallel_size"])
+
+
+def test_pinned_knobs_stay(plan: Plan) -> None:
+    pinned = ("parallel.recompute=full", "parallel.tensor_parallel_size=2")
+    best = json.loads(plan(*GPT_22B, *pinned, "--format", "json"))["best"]
+    assert {(one["recompute"], one["tensor_parallel_size"]) for one in best} == {("full", 2)}
+
+
+def test_a_named_plan_is_explained_with_its_neighbours(plan: Plan) -> None:
+    named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
+    (explained,) = json.loads(plan(*GPT_22B, "--explain", named, "--format", "json"))["explanations"]
+    assert explained["layout"] == "tp8-pp1-dp2-mb1-gb64-sp-zero1"
+    assert {one["knob"] for one in explained["alternatives"]} >= {"tensor_parallel_size", "recompute", "zero_stage"}
+    assert explained["predicted_compute_seconds"] > 0
+
+
+def test_a_named_plan_that_does_not_fit_says_by_how_much(plan: Plan) -> None:
+    (explained,) = json.loads(plan(*GPT_22B, "--explain", "parallel.zero_stage=0", "--format", "json"))["explanations"]
+    assert "GiB short" in explained["infeasible_reason"]
+
+
+def test_time_against_money_over_clusters(plan: Plan) -> None:
+    offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--format", "json")
+    front = json.loads(plan(*GPT_22B, *offered))["pareto"]
+    seconds = [one["predicted_step_seconds"] for one in front]
+    dollars = [one["predicted_dollars_per_million_tokens"] for one in front]
+    assert seconds == sorted(seconds)
+    assert dollars == sorted(dollars, reverse=True)
+    assert len(front) > 1
+
+
+def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
+    curve = json.loads(plan(*GPT_22B, "--scaling", "strong", "--format", "json"))["scaling"]
+    assert [point["world_size"] for point in curve["points"]] == [8, 16]
+    assert "weak scaling" in plan(*GPT_22B, "--scaling", "weak")
+
+
+def test_one_job_over_two_types(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--format", "json"))
+    best = document["best"][0]
+    assert [block["num_devices"] for block in best["blocks"]] == [16, 16]
+    assert sum(sum(block["layers_per_stage"]) for block in best["blocks"]) == 48
+    assert "One job over all of them" in plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Nothing to plan was named"),
+        (["175"], "Did you mean 175b?"),
+        (["model=gpt-176b"], "model = 'gpt-176b'"),
+        ([*GPT_22B, "--format", "xml"], "Use one of table, json, csv"),
+        ([*GPT_22B, "--objective", "speed"], "Use one of time, cost, energy, device-hours"),
+        ([*GPT_22B, "--scaling", "up"], "Use one of weak, strong"),
+        ([*GPT_22B, "--budget", "100"], "nothing says how long that is"),
+        ([*GPT_22B, "--budget", "100", "--tokens", "1e12"], "the cheapest costs $"),
+        ([*GPT_22B, "--budget", "-1", "--tokens", "1e12"], "budget = -1.0: is not above zero"),
+        ([*GPT_22B, "--deadline", "0.1", "--steps", "1000000"], "the fastest takes"),
+        ([*GPT_22B, "--steps", "10", "--tokens", "100"], "--tokens and --steps both say"),
+        ([*GPT_22B, "--devices", "13"], "devices = 13"),
+        ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
+        ([*GPT_22B, "--implementation", "mine"], "Known: trisweep"),
+        ([*GPT_22B, "--mixed", "selene:16"], "names fewer than two clusters"),
+        ([*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--pareto"], "--mixed says which devices"),
+        ([*GPT_22B, "--explain", "parallel.tensor_size=3"], "is not a key"),
+        (["22b", "--objective", "cost"], "cluster.device.price_per_hour = None"),
+        (["22b", "--pareto"], "cluster.device.price_per_hour = None"),
+        (["model=gpt-1t", "cluster=selene", "precision=bf16", "--devices", "8"], "the one that needs least takes"),
+        (["model=gpt-22b", "cluster=dgx1-v100", "precision=bf16"], "has no peak"),
+    ],
+)
+def test_bad_input_is_one_message_on_stderr(arguments: list[str], message: str, refusal: Plan) -> None:
+    assert message in refusal(*arguments)
+
+
+def test_the_search_imports_neither_torch_nor_mlflow_nor_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['trisweep', 'plan', *sys.argv[1:]]\n"
+        "from launcher.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print([name for name in ('torch', 'mlflow', 'pandas', 'submitit') if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *GPT_22B, "--format", "json", "--explain", "best"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+    assert json.loads(done.stdout)["strategies"] > 0
+    assert list(tmp_path.iterdir()) == []
