@@ -14,7 +14,7 @@ from conf.errors import ConfigError, UsageError
 from conf.load import compose_tree, load
 from launcher.arguments import Overrides, ShowConfig, complete_override, complete_sweep
 from sweeps.planner import OBJECTIVES
-from sweeps.planner.scaling import KINDS
+from sweeps.planner.objectives import SCALING_KINDS
 
 if TYPE_CHECKING:
     from sweeps.trial import SweepRecord
@@ -87,7 +87,7 @@ def plan(
         implementation=implementation or "trisweep",
         pareto=pareto,
         explain=tuple(explain or ()),
-        scaling=None if scaling is None else _one_of("scaling", scaling, KINDS),
+        scaling=None if scaling is None else _one_of("scaling", scaling, SCALING_KINDS),
         exhaustive_knobs=exhaustive_knobs,
         top=top or DEFAULT_TOP,
         output_format=_one_of("format", output_format or "table", FORMATS),

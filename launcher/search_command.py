@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -11,12 +12,14 @@ from conf.errors import ConfigError, UsageError
 from conf.load import load
 from launcher.search_output import Answer, print_answer, print_mixed
 from sweeps.planner import Choice, Objective, Training, choose, pareto_front
-from sweeps.planner.explain import Explanation, explain
-from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
-from sweeps.planner.scaling import Kind, ScalingPoint, doublings, scaling_curve
 from sweeps.planner.space import enumerated
+
+if TYPE_CHECKING:
+    from sweeps.planner.explain import Explanation
+    from sweeps.planner.objectives import ScalingKind
+    from sweeps.planner.scaling import ScalingPoint
 
 BEST = "best"
 
@@ -40,7 +43,7 @@ class SearchOptions:
     implementation: str
     pareto: bool
     explain: tuple[str, ...]
-    scaling: Kind | None
+    scaling: ScalingKind | None
     exhaustive_knobs: bool
     top: int
     output_format: str
@@ -75,6 +78,8 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
 
 def _run_mixed(overrides: Sequence[str], options: SearchOptions, console: Console) -> None:
     """One job over several types of devices."""
+    from sweeps.planner.mixed import choose_mixed
+
     assert options.mixed is not None
     budget, deadline = options.training_limits
     taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, budget, deadline)
@@ -103,6 +108,8 @@ def _training(asked: Request, options: SearchOptions) -> Training:
 
 def _curve(overrides: Sequence[str], options: SearchOptions, asked: Request) -> list[ScalingPoint]:
     """Over the numbers of devices that were asked for, else over those that double up to the largest."""
+    from sweeps.planner.scaling import doublings, scaling_curve
+
     assert options.scaling is not None
     spaces = asked.spaces
     if len({space.setting.cluster.name for space in spaces}) > 1:
@@ -116,6 +123,8 @@ def _curve(overrides: Sequence[str], options: SearchOptions, asked: Request) -> 
 
 def _explained(named: str, overrides: Sequence[str], asked: Request, choice: Choice) -> Explanation:
     """The winner, or the configured plan with the overrides that name it."""
+    from sweeps.planner.explain import explain
+
     best = choice.best[0]
     setting = best.space.setting
     if named == BEST:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
 from sweeps.planner import Candidate, Choice, Objective, Training
-from sweeps.planner.explain import Explanation
-from sweeps.planner.mixed import MixedChoice
 from sweeps.planner.request import Request
-from sweeps.planner.scaling import Kind, ScalingPoint
+
+if TYPE_CHECKING:
+    from sweeps.planner.explain import Explanation
+    from sweeps.planner.mixed import MixedChoice
+    from sweeps.planner.objectives import ScalingKind
+    from sweeps.planner.scaling import ScalingPoint
 
 RANKED_BY: dict[Objective, str] = {
     "time": "time of a step",
@@ -39,7 +43,7 @@ class Answer:
     choice: Choice
     front: Sequence[Candidate] | None
     explanations: tuple[Explanation, ...]
-    scaling: tuple[Kind, Sequence[ScalingPoint]] | None
+    scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
     knobs: dict[str, list[int | str | bool]] | None
 
 

@@ -10,15 +10,16 @@ from rich.table import Table
 from conf.settings import Settings
 from results.search_table import layout
 from results.units import count, percent, seconds, tflops
-from sweeps.planner.scaling import Kind, ScalingPoint
+from sweeps.planner.objectives import ScalingKind
+from sweeps.planner.scaling import ScalingPoint
 
-TITLES: dict[Kind, str] = {
+TITLES: dict[ScalingKind, str] = {
     "weak": "Predicted weak scaling, not measured: the batch grows with the devices",
     "strong": "Predicted strong scaling, not measured: the batch stays",
 }
 
 
-def scaling_table(points: Sequence[ScalingPoint], kind: Kind, settings: Settings) -> Table:
+def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind, settings: Settings) -> Table:
     """One row for each number of devices. Efficiency: tokens/s and device over the first row's that has a plan."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.title = TITLES[kind]
@@ -38,7 +39,7 @@ def scaling_table(points: Sequence[ScalingPoint], kind: Kind, settings: Settings
     return table
 
 
-def scaling_document(points: Sequence[ScalingPoint], kind: Kind, settings: Settings) -> dict[str, object]:
+def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind, settings: Settings) -> dict[str, object]:
     return {
         "kind": kind,
         "points": [

@@ -11,6 +11,8 @@ from sweeps.planner.space import Space
 
 Objective = Literal["time", "cost", "energy", "device-hours"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+ScalingKind = Literal["weak", "strong"]
+SCALING_KINDS: tuple[ScalingKind, ...] = get_args(ScalingKind)
 SECONDS_PER_HOUR = 3600
 
 

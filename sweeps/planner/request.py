@@ -10,6 +10,7 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.load import Tree, compose_tree, load_cluster, settings_of, with_values
 from conf.schema import ClusterSpec, SweepSpec, Value
 from conf.settings import Settings
+from sweeps.planner.limits import require_searchable
 from sweeps.planner.space import KNOBS, Knob, Space
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
@@ -65,6 +66,7 @@ def request(
     tree = compose_tree(overrides)
     pinned = _pinned(tree, overrides)
     settings = settings_of(with_values(tree, _neutral(pinned)))
+    require_searchable(settings.model, settings.batch)
     knobs: dict[str, Knob] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 from conf.errors import ConfigError
 from sweeps.planner.choice import Candidate, best_of
+from sweeps.planner.objectives import ScalingKind
 from sweeps.planner.space import Space
-
-Kind = Literal["weak", "strong"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class ScalingPoint:
     efficiency: float | None
 
 
-def scaling_curve(spaces: Sequence[Space], kind: Kind) -> list[ScalingPoint]:
+def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoint]:
     """A point for each space's number of devices, ascending.
 
     Strong: the batch stays. Weak: it grows with the devices, and is the given one on the largest number.
@@ -52,7 +49,7 @@ def scaling_curve(spaces: Sequence[Space], kind: Kind) -> list[ScalingPoint]:
     ]
 
 
-def _scaled(space: Space, largest: Space, kind: Kind) -> Space:
+def _scaled(space: Space, largest: Space, kind: ScalingKind) -> Space:
     if kind == "strong":
         return space
     sequences, left = divmod(space.global_batch_size * space.world_size, largest.world_size)

@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from sweeps.planner.shard_work import ShardWork, price_shards
-from sweeps.planner.space import Block, Space, blocks, divisors, tensor_parallel_sizes
+from sweeps.planner.space import Block, Space, blocks, priced_batch_sizes, tensor_parallel_sizes
 from train_core.costs.price import peak_bytes, price_step
 from train_core.costs.setting import Booleans, Floats, Plans
 
@@ -63,7 +63,7 @@ def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> F
 
 def _table(space: Space) -> ShardWork:
     sizes = tensor_parallel_sizes(space) or [1]  # a pinned size that cannot be leaves none, and no block asks
-    return price_shards(space.setting, sizes, divisors(space.global_batch_size))
+    return price_shards(space.setting, sizes, priced_batch_sizes(space))
 
 
 def _parts(space: Space) -> Iterator[Block]:

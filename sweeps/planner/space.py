@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import product
 from math import gcd, isqrt
 from typing import Any, TypeAlias, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from sweeps.planner.strategy import even_ends
+from train_core.costs.computable import largest_micro_batch_size
 from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 from train_core.costs.setting import RECOMPUTES, SCHEDULES, Booleans, Integers, Plans, Setting
 
@@ -104,8 +106,13 @@ def _part(column: Any, *selections: Selection) -> Any:
 
 def divisors(number: int) -> list[int]:
     """All of them, ascending."""
+    return list(_divisors(number))
+
+
+@lru_cache(maxsize=1024)  # a search asks for those of few numbers, many times
+def _divisors(number: int) -> tuple[int, ...]:
     small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
-    return small + [number // one for one in reversed(small) if one * one != number]
+    return (*small, *(number // one for one in reversed(small) if one * one != number))
 
 
 def tensor_parallel_sizes(space: Space) -> list[int]:
@@ -124,19 +131,25 @@ def pipeline_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int
     return space.left("pipeline_parallel_size", sizes)
 
 
+def priced_batch_sizes(space: Space) -> list[int]:
+    """Every divisor of the batch that can be priced: the micro-batches of any number of replicas."""
+    most = largest_micro_batch_size(space.setting.model)
+    return [size for size in divisors(space.global_batch_size) if size <= most]
+
+
 def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
-    """Every divisor of a replica's share of the batch; none where the batch has no such shares."""
-    if space.global_batch_size % data_parallel_size:
-        return []
-    return space.left("micro_batch_size", divisors(space.global_batch_size // data_parallel_size))
+    """Those that divide a replica's share of the batch; none where the batch has no such shares."""
+    share, left = divmod(space.global_batch_size, data_parallel_size)
+    sizes = [] if left else [size for size in priced_batch_sizes(space) if share % size == 0]
+    return space.left("micro_batch_size", sizes)
 
 
 def zero_stages(space: Space, pipeline_parallel_size: int, data_parallel_size: int) -> list[int]:
-    """What replicas share out: nothing where there is one replica (all stages are then the same), weights only
-    without a pipeline.
+    """What replicas share out, weights only without a pipeline. Where there is one replica all stages are the same: it
+    has the pinned one, else 0.
     """
-    if data_parallel_size == 1:
-        return space.left("zero_stage", [0])
+    if data_parallel_size == 1 and "zero_stage" not in space.pinned:
+        return [0]
     return space.left("zero_stage", list(range(MOST_ZERO_STAGE + (pipeline_parallel_size == 1))))
 
 
@@ -212,10 +225,10 @@ def _block(space: Space, t: int, p: int) -> Block | None:
     d = space.world_size // (t * p)
     if not space.left("data_parallel_size", [d]):
         return None
-    shards, arranged, stages = _shards(space, t, d), layouts(space, p), zero_stages(space, p, d)
-    if not (shards and arranged and stages):
+    combined, arranged, stages = shards(space, t, d), layouts(space, p), zero_stages(space, p, d)
+    if not (combined and arranged and stages):
         return None
-    b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*shards, strict=True))
+    b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*combined, strict=True))
     schedule, v, first, last = (_column(values, (1, 1, -1)) for values in zip(*arranged, strict=True))
     m = space.global_batch_size // (d * b)
     legal = (schedule != INTERLEAVED) | (m % p == 0)
@@ -236,8 +249,8 @@ def _block(space: Space, t: int, p: int) -> Block | None:
     return Block(plans, legal)
 
 
-def _shards(space: Space, t: int, d: int) -> list[tuple[int, int, int]]:
-    """Micro-batch, sequence parallelism and index of the recomputation."""
+def shards(space: Space, t: int, d: int) -> list[tuple[int, int, int]]:
+    """Micro-batch, sequence parallelism and index of the recomputation: what a layer's cost depends on."""
     splits_sequences = t > 1 and space.setting.model.seq_length % t == 0
     sequence_parallel = space.left("sequence_parallel", [False, True] if splits_sequences else [False])
     recompute = [RECOMPUTES.index(name) for name in space.left("recompute", RECOMPUTES)]
