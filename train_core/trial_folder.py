@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -23,9 +24,12 @@ Model = TypeVar("Model", bound=BaseModel)
 def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
     """A file to write that takes `path`'s place when the block ends well: a reader never sees a part of it.
 
+    A symbolic link stays, and the file behind it is replaced; a file that is there keeps who may read and write it.
+
     Args:
         keep_existing: a file that is there by then stays. The file system decides, whatever this machine has cached.
     """
+    path = Path(os.path.realpath(path))  # unlike Path.resolve, takes a link to itself for a file to replace
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     draft = Path(name)
@@ -34,7 +38,7 @@ def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        draft.chmod(0o644)
+        draft.chmod(_mode_of(path))
         if keep_existing:
             with contextlib.suppress(FileExistsError):
                 path.hardlink_to(draft)
@@ -44,6 +48,11 @@ def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _mode_of(path: Path) -> int:
+    """Who may do what with the file; all may read a new one."""
+    return S_IMODE(path.stat().st_mode) if path.exists() else 0o644
 
 
 def write_atomically(path: Path, text: str) -> None:
