@@ -8,11 +8,10 @@ from rich import box
 from rich.table import Table
 
 from conf.settings import Settings
-from results.units import ABSENT, gib, percent, seconds, significant, tflops
+from results.search_rows import Row, search_row
+from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
-from sweeps.planner.objectives import dollars_per_second, tokens_per_step, total_dollars, total_hours, watts
-
-MILLION = 1_000_000
+from sweeps.planner.objectives import dollars_per_second
 
 
 def search_table(
@@ -62,17 +61,21 @@ def _columns(best: Sequence[Candidate], training: Training, several_places: bool
 
 
 def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
-    space, step = candidate.space, candidate.step_seconds
-    rate, tokens = dollars_per_second(space), tokens_per_step(space)
-    dollars = total_dollars(training, space, step)
+    space, row = candidate.space, search_row(candidate, training)
     return {
         "devices": f"{space.world_size:,} {space.setting.cluster.name}",
-        "step s": seconds(step),
+        "step s": seconds(candidate.step_seconds),
         "TFLOPS": tflops(candidate.model_flops_per_second_per_device),
         "MFU %": percent(candidate.model_flops_utilization),
         "GiB": gib(candidate.peak_memory_bytes),
-        "$/Mtoken": significant(None if rate is None else rate * step / tokens * MILLION),
-        "J/token": significant(watts(space) * step / tokens),
-        "hours": significant(total_hours(training, step)),
-        "$": ABSENT if dollars is None else f"{dollars:,.0f}",
+        "$/Mtoken": significant(_number(row, "predicted_dollars_per_million_tokens")),
+        "J/token": significant(_number(row, "predicted_joules_per_token")),
+        "hours": significant(_number(row, "predicted_hours")),
+        "$": count(_number(row, "predicted_dollars")),
     }
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = row[name]
+    assert value is None or isinstance(value, float)
+    return value

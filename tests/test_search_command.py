@@ -14,6 +14,7 @@ import pytest
 
 from conf.load import load
 from launcher.cli import main
+from results.units import significant
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from train_core.costs import IMPLEMENTATIONS, estimate
@@ -91,6 +92,15 @@ def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Pla
     assert shown.count("Predicted, not measured") == 1
     assert "What binds: compute" in shown
     assert "plans," in shown
+
+
+def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> None:
+    training = ("--tokens", "1e9", "--top", "1")
+    (best,) = json.loads(plan(*GPT_22B, *training, "--format", "json"))["best"]
+    of_a_token = [significant(best[f"predicted_{name}"]) for name in ("dollars_per_million_tokens", "joules_per_token")]
+    assert {*of_a_token} <= {*plan(*GPT_22B, "--top", "1").split()}
+    of_all = [significant(best["predicted_hours"]), f"{best['predicted_dollars']:,.0f}"]
+    assert {*of_all} <= {*plan(*GPT_22B, *training).split()}
 
 
 def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> None:
