@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.console import Console
 from conf.errors import ConfigError, UsageError
 from conf.load import load
 from launcher.search_output import Answer, print_answer, print_mixed
-from sweeps.planner import Choice, Objective, Training, choose, pareto_front
+from sweeps.planner import Choice, Objective, Space, Training, choose, pareto_front
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 from sweeps.planner.space import enumerated
@@ -70,7 +70,7 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
         choice=choice,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
         explanations=tuple(_explained(one, overrides, asked, choice) for one in options.explain),
-        scaling=None if options.scaling is None else (options.scaling, _curve(overrides, options, asked)),
+        scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, asked.spaces)),
         knobs=enumerated(asked.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.output_format, console)
@@ -106,19 +106,16 @@ def _training(asked: Request, options: SearchOptions) -> Training:
     return Training(num_steps, budget, deadline)
 
 
-def _curve(overrides: Sequence[str], options: SearchOptions, asked: Request) -> list[ScalingPoint]:
+def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
     """Over the numbers of devices that were asked for, else over those that double up to the largest."""
     from sweeps.planner.scaling import doublings, scaling_curve
 
-    assert options.scaling is not None
-    spaces = asked.spaces
     if len({space.setting.cluster.name for space in spaces}) > 1:
         raise UsageError("A scaling curve is of one cluster, and several were offered", "Leave out --clusters.")
     if len(spaces) == 1:
         sizes = doublings(spaces[0].world_size, spaces[0].setting.cluster.devices_per_node)
-        listed = ",".join(str(size) for size in sizes)
-        spaces = request(overrides, devices=listed, implementation=options.implementation).spaces
-    return scaling_curve(spaces, options.scaling)
+        spaces = [replace(spaces[0], world_size=size) for size in sizes]
+    return scaling_curve(spaces, kind)
 
 
 def _explained(named: str, overrides: Sequence[str], asked: Request, choice: Choice) -> Explanation:

@@ -164,6 +164,13 @@ def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
     assert "weak scaling" in plan(*GPT_22B, "--scaling", "weak")
 
 
+def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
+    on_dgx_h100 = ("--devices", "16", "--scaling", "strong", "--format", "json")
+    curve = json.loads(plan(*GPT_22B, "--clusters", "dgx-h100", *on_dgx_h100))["scaling"]
+    assert curve == json.loads(plan(*GPT_22B, "cluster=dgx-h100", *on_dgx_h100))["scaling"]
+    assert curve != json.loads(plan(*GPT_22B, *on_dgx_h100))["scaling"]
+
+
 def test_one_job_over_two_types(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--format", "json"))
     best = document["best"][0]
