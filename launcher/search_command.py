@@ -11,7 +11,7 @@ from rich.console import Console
 from conf.errors import ConfigError, UsageError
 from conf.load import load
 from launcher.search_output import Answer, print_answer, print_mixed
-from sweeps.planner import Choice, Objective, Space, Training, choose, pareto_front
+from sweeps.planner import Candidate, Objective, Space, Training, choose, pareto_front
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 from sweeps.planner.space import enumerated
@@ -69,7 +69,7 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
         objective=options.objective,
         choice=choice,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
-        explanations=tuple(_explained(one, overrides, asked, choice) for one in options.explain),
+        explanations=_explanations(overrides, options, asked, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, asked.spaces)),
         knobs=enumerated(asked.spaces[-1]) if options.exhaustive_knobs else None,
     )
@@ -118,16 +118,31 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
     return scaling_curve(spaces, kind)
 
 
-def _explained(named: str, overrides: Sequence[str], asked: Request, choice: Choice) -> Explanation:
-    """The winner, or the configured plan with the overrides that name it."""
+def _explanations(
+    overrides: Sequence[str], options: SearchOptions, asked: Request, best: Candidate
+) -> tuple[Explanation, ...]:
+    """The winner where that was asked for, and named plans on the cluster and the number of devices that won."""
+    return tuple(
+        _winner(best, asked) if named == BEST else _named(named, overrides, best.space) for named in options.explain
+    )
+
+
+def _winner(best: Candidate, asked: Request) -> Explanation:
     from sweeps.planner.explain import explain
 
-    best = choice.best[0]
     setting = best.space.setting
-    if named == BEST:
-        parts = asked.settings.model_copy(update={"cluster": setting.cluster})
-        return explain(best.strategy, parts, setting.implementation)
-    settings = load([*overrides, *named.split()])
-    given = any(override.startswith("parallel.world_size=") for override in (*overrides, *named.split()))
-    world_size = settings.parallel.world_size if given else best.space.world_size
-    return explain(configured_strategy(settings, world_size), settings, setting.implementation)
+    parts = asked.settings.model_copy(update={"cluster": setting.cluster})
+    return explain(best.strategy, parts, setting.implementation)
+
+
+def _named(named: str, overrides: Sequence[str], space: Space) -> Explanation:
+    """The configured plan with the overrides that name it; on the space's cluster and devices unless they say others."""
+    from sweeps.planner.explain import explain
+
+    own, cluster = named.split(), space.setting.cluster
+    settings = load([*overrides, f"cluster={cluster.name}", *own])
+    if not any(one.startswith(("cluster=", "cluster.")) for one in own):
+        settings = settings.model_copy(update={"cluster": cluster})
+    given = any(one.startswith("parallel.world_size=") for one in own)
+    world_size = settings.parallel.world_size if given else space.world_size
+    return explain(configured_strategy(settings, world_size), settings, space.setting.implementation)

@@ -148,6 +148,26 @@ def test_a_named_plan_that_does_not_fit_says_by_how_much(plan: Plan) -> None:
     assert "GiB short" in explained["infeasible_reason"]
 
 
+def test_a_named_plan_is_explained_where_the_search_took_place(plan: Plan) -> None:
+    named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
+
+    def explained(cluster: str, *arguments: str) -> object:
+        found = json.loads(plan(*GPT_22B, *arguments, "--format", "json"))["explanations"]
+        alone = json.loads(plan(*GPT_22B, f"cluster={cluster}", "--explain", named, "--format", "json"))["explanations"]
+        return found == alone
+
+    assert explained("dgx-h100", "--clusters", "dgx-h100", "--explain", named)
+    assert explained("dgx-h100", "--clusters", "dgx-h100", "--explain", f"cluster.device.price_per_hour=1 {named}")
+    assert explained("dgx-h200", "--clusters", "dgx-h100", "--explain", f"cluster=dgx-h200 {named}")
+
+
+def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Plan) -> None:
+    (explained,) = json.loads(
+        plan(*GPT_22B, "--devices", "32", "--explain", "parallel.tensor_parallel_size=8", "--format", "json")
+    )["explanations"]
+    assert explained["layout"].startswith("tp8-pp1-dp4-")
+
+
 def test_time_against_money_over_clusters(plan: Plan) -> None:
     offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--format", "json")
     front = json.loads(plan(*GPT_22B, *offered))["pareto"]
