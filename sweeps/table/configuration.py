@@ -26,7 +26,8 @@ from conf.schema import (
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.words import about_columns
-from train_core.costs import IMPLEMENTATIONS, Implementation, num_parameters
+from train_core.costs import IMPLEMENTATIONS, Implementation
+from train_core.costs.computable import require_computable
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
@@ -36,7 +37,6 @@ OPTIONAL_COLUMNS = (
 )
 USUAL_VOCABULARY = 51_200
 MOST_LAYERS = 10_000
-LARGEST_SIZE = 2**56  # elements or parameters; bytes of anything larger would not be exact
 VOCABULARY_MULTIPLE = 128
 PRECISIONS: dict[str, Dtype] = {
     "bf16": "bf16",
@@ -123,7 +123,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
         data=DATA,
         training=TRAINING,
     )
-    _require_computable(experiment)
+    require_computable(experiment.model, experiment.batch.micro_batch_size)
     stage = index_of(row, "stage")
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
@@ -205,19 +205,6 @@ def _batch_of(row: Row) -> BatchPlan:
 def _precision_of(row: Row, cluster: ClusterSpec) -> PrecisionPlan:
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     return PrecisionPlan(dtype=choice_of(row, "precision", PRECISIONS, default=usual))
-
-
-def _require_computable(experiment: Experiment) -> None:
-    """A slip of the keyboard can describe sizes that 64-bit arithmetic turns into nonsense."""
-    model, tokens = experiment.model, experiment.batch.micro_batch_size * experiment.model.seq_length
-    widths = model.seq_length * model.num_attention_heads + model.hidden_size + model.ffn_hidden_size + model.vocab_size
-    if max(num_parameters(model), model.num_layers * tokens * widths) > LARGEST_SIZE:
-        problem = (
-            f"makes a model of {num_parameters(model) / 1e9:,.0f} billion parameters, or activations, beyond pricing"
-        )
-        raise ConfigError(
-            "model.hidden_size", model.hidden_size, problem, "Correct layers, hidden, seq or micro_batch."
-        )
 
 
 def _implementation_of(row: Row, parallel: ParallelPlan, given: str | None) -> Implementation:

@@ -62,6 +62,14 @@ def test_a_fixed_layout_scales_by_its_replicas_alone() -> None:
     assert efficiencies[-1] > 0.9
 
 
+def test_one_replica_with_a_pinned_zero_stage_is_on_the_curve() -> None:
+    layout = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "zero_stage": 1}
+    points = scaling_curve(spaces([16, 32, 64], **layout), "strong")
+    strategies = [point.candidate.strategy for point in points if point.candidate]
+    assert [one.data_parallel_size for one in strategies] == [1, 2, 4]
+    assert {one.zero_stage for one in strategies} == {1}
+
+
 def test_a_batch_that_cannot_be_shared_out_is_said_so() -> None:
     with pytest.raises(ConfigError, match="has no whole share for 16"):
         scaling_curve(spaces([16, 64], batch=255), "weak")

@@ -14,9 +14,10 @@ from conf.errors import InfeasiblePlan
 from conf.load import load
 from conf.settings import Settings
 from sweeps.planner.search import search_space
-from sweeps.planner.space import Space
+from sweeps.planner.space import Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
+from train_core.costs.computable import largest_micro_batch_size
 from train_core.costs.setting import RECOMPUTES, SCHEDULES, Setting
 
 SMALL = {
@@ -47,7 +48,9 @@ def everything(
     values = product(sizes, sizes, chunks, SCHEDULES, layers, [False, True], range(4), RECOMPUTES, range(1, 13))
     for t, p, v, schedule, spread, sequence_parallel, zero_stage, recompute, b in values:
         d = space.world_size // (t * p)
-        if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved") or (zero_stage and d == 1):
+        if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved"):
+            continue
+        if zero_stage != space.pinned.get("zero_stage", 0 if d == 1 else zero_stage):
             continue
         if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
             continue
@@ -73,6 +76,19 @@ def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str)
     assert found.smallest_bytes == min(predicted.peak_memory_bytes for _, predicted in tried)
     assert found.step_seconds.tolist() == sorted(seconds for seconds, _ in fitting)[: len(found.step_seconds)]
     assert len(found.step_seconds) == min(20, len(fitting))
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["GPT proxy on 4 cores", "Llama 3.1 8B on 4 H100"])
+def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(name: str, zero_stage: int) -> None:
+    settings, space = small(name)
+    space = replace(space, pinned={**space.pinned, "zero_stage": zero_stage})
+    tried = list(everything(settings, space, [None]))
+    found = search_space(space, top=5)
+    assert any(strategy.data_parallel_size == 1 for strategy, _ in tried)
+    assert found.num_strategies == len(tried)
+    fitting = sorted(predicted.step_seconds for _, predicted in tried if predicted.fits)
+    assert (found.num_fitting, found.step_seconds.tolist()) == (len(fitting), fitting[:5])
 
 
 def test_uneven_layers_are_among_what_is_tried() -> None:
@@ -124,6 +140,18 @@ def test_what_fits_nowhere_says_how_much_the_smallest_needs() -> None:
     assert found.best is None
     assert found.fastest_seconds == inf
     assert found.smallest_bytes > settings.cluster.device.memory_bytes
+
+
+def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
+    """Their bytes wrapped around zero, and they fitted."""
+    _, space = small("Llama 3.1 8B on 4 H100")
+    huge = replace(space, global_batch_size=2**29, pinned={"recompute": "full", "zero_stage": 0})
+    found = search_space(huge, top=3)
+    most = largest_micro_batch_size(space.setting.model)
+    assert max(max(block.plans.micro_batch_size.ravel().tolist()) for block in blocks(huge)) <= most < 2**29
+    assert found.best is not None
+    assert found.smallest_bytes > num_parameters(space.setting.model)
+    assert found.best.micro_batch_size.max() <= 64
 
 
 def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
