@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from conf.errors import ConfigError, UsageError
+from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.load import load
-from launcher.search_output import Answer, print_answer, print_mixed
+from launcher.search_output import Answer, print_answer, print_explanations, print_mixed
 from sweeps.planner import Candidate, Objective, Space, Training, choose, pareto_front
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
@@ -54,6 +54,7 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
 
     Raises:
         ConfigError: something is unknown, contradicts itself, or cannot be.
+        InfeasiblePlan: no plan fits, or none keeps the limits; plans that were named are explained all the same.
     """
     if options.mixed is not None:
         _run_mixed(overrides, options, console)
@@ -62,7 +63,12 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
         overrides, devices=options.devices, clusters=options.clusters, implementation=options.implementation
     )
     training = _training(asked, options)
-    choice = choose(asked.spaces, options.objective, training, options.top)
+    try:
+        choice = choose(asked.spaces, options.objective, training, options.top)
+    except InfeasiblePlan:
+        named = [_named(one, overrides, asked.spaces[0]) for one in options.explain if one != BEST]
+        print_explanations(named, options.output_format, console)
+        raise
     answer = Answer(
         request=asked,
         training=training,
@@ -136,7 +142,7 @@ def _winner(best: Candidate, asked: Request) -> Explanation:
 
 
 def _named(named: str, overrides: Sequence[str], space: Space) -> Explanation:
-    """The configured plan with the overrides that name it; on the space's cluster and devices unless they say others."""
+    """The configured plan with the overrides that name it, where the space is unless it says otherwise."""
     from sweeps.planner.explain import explain
 
     own, cluster = named.split(), space.setting.cluster

@@ -60,6 +60,16 @@ def print_answer(answer: Answer, output_format: str, console: Console) -> None:
         _print_tables(answer, console)
 
 
+def print_explanations(explanations: Sequence[Explanation], output_format: str, console: Console) -> None:
+    """Alone, where a search found no plan; CSV, a line for each plan that was found, has none for them."""
+    if explanations and output_format == "json":
+        from results.explanation import explanation_document
+
+        typer.echo(json.dumps({"explanations": [explanation_document(one) for one in explanations]}, indent=1))
+    elif output_format == "table":
+        _print_explanations(explanations, console)
+
+
 def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str, console: Console) -> None:
     """The same for one job over several types of devices."""
     from results.mixed_rows import mixed_document, mixed_row, mixed_table
@@ -111,7 +121,7 @@ def _print_tables(answer: Answer, console: Console) -> None:
         title = "nothing beats these in time and money"
         console.print(search_table(answer.front, settings, training, title, several_places=True))
     _print_scaling(answer, console)
-    _print_explanations(answer, console)
+    _print_explanations(answer.explanations, console)
     if answer.knobs is not None:
         console.print("Enumerated, in every legal combination:")
         for name, values in answer.knobs.items():
@@ -126,11 +136,11 @@ def _print_scaling(answer: Answer, console: Console) -> None:
         console.print(scaling_table(points, kind, answer.request.settings))
 
 
-def _print_explanations(answer: Answer, console: Console) -> None:
-    if answer.explanations:
+def _print_explanations(explanations: Sequence[Explanation], console: Console) -> None:
+    if explanations:
         from results.explanation import explanation_lines
 
-        for explanation in answer.explanations:
+        for explanation in explanations:
             for line in explanation_lines(explanation):
                 console.print(line)
 

@@ -168,6 +168,25 @@ def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Pla
     assert explained["layout"].startswith("tp8-pp1-dp4-")
 
 
+@pytest.mark.parametrize("output_format", ["table", "json", "csv"])
+def test_a_named_plan_is_explained_where_no_plan_fits(
+    output_format: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ("--explain", "best", "--explain", "parallel.tensor_parallel_size=8 parallel.pipeline_parallel_size=1")
+    arguments = ("model=gpt-175b", "cluster=selene", "precision=bf16", "--devices", "8", *named)
+    monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments, "--format", output_format])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown, refused = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "the one that needs least takes" in " ".join(refused.split())
+    if output_format == "json":
+        (explained,) = json.loads(shown)["explanations"]
+        assert "GiB short" in explained["infeasible_reason"]
+    else:
+        assert ("GiB short" in " ".join(shown.split())) == (output_format == "table")
+
+
 def test_time_against_money_over_clusters(plan: Plan) -> None:
     offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--format", "json")
     front = json.loads(plan(*GPT_22B, *offered))["pareto"]
