@@ -68,7 +68,7 @@ def plan(
         return
     numbers = (budget, deadline, tokens, steps, top)
     words = (objective, devices, clusters, mixed, implementation, explain, scaling, output_format)
-    flags = (search, pareto, exhaustive_knobs, "search=planner" in given)
+    flags = (search, pareto, exhaustive_knobs)
     if sweep and not any(flags) and all(flag is None for flag in (*numbers, *words)):
         from sweeps.plan import plan_sweep
 

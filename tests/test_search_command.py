@@ -15,6 +15,7 @@ import pytest
 from conf.load import load
 from launcher.cli import main
 from results.units import significant
+from sweeps.plan import plan_sweep
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from train_core.costs import IMPLEMENTATIONS, estimate
@@ -109,8 +110,18 @@ def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> Non
     assert best["global_batch_size"] == 5120
 
 
-def test_search_planner_searches_too(plan: Plan) -> None:
-    assert "plans," in plan("smoke", "search=planner")
+def test_a_sweep_whose_points_are_searched_shows_those_that_it_will_run_and_why(plan: Plan) -> None:
+    shown = " ".join(plan("smoke", "search=planner").split())
+    assert "points at full size" in shown
+    points = plan_sweep(["sweep=smoke", "search=planner"], proxy=False, git_sha="").plan
+    chosen = [f"{point.trial_id}: {point.chosen_because}" for point in points if point.chosen_because]
+    assert len(chosen) > 5
+    assert all(line in shown for line in chosen)
+    assert ": tests " in shown
+
+
+def test_a_search_that_was_asked_for_is_of_all_plans_whatever_the_sweep_runs(plan: Plan) -> None:
+    assert "plans," in plan("smoke", "search=planner", "--search")
 
 
 def test_a_plan_without_search_options_is_the_sweeps_points(plan: Plan) -> None:
