@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import Literal, get_args
 
 from conf.errors import ConfigError
@@ -33,7 +33,7 @@ class Training:
 
 def steps_for(num_tokens: int, tokens_per_step: int) -> int:
     """Whole steps that see at least so many tokens."""
-    return ceil(num_tokens / tokens_per_step)
+    return -(-num_tokens // tokens_per_step)  # integers: a quotient of floats is not exact above 2**53
 
 
 def tokens_per_step(space: Space) -> int:

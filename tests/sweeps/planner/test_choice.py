@@ -144,3 +144,5 @@ def test_pinned_knobs_that_no_plan_has_are_named() -> None:
 def test_tokens_become_whole_steps() -> None:
     assert steps_for(10, 5) == 2
     assert steps_for(11, 5) == 3
+    assert steps_for(2**60 + 1, 2**20) == 2**40 + 1
+    assert steps_for(10**400, 1) == 10**400
