@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import permutations, product
+from itertools import permutations
 from math import gcd, inf
 
 import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
+from sweeps.planner.limits import require_few_types
 from sweeps.planner.mixed_price import (
     MixedRows,
     block_shortfall,
@@ -32,13 +33,12 @@ from sweeps.planner.mixed_price import (
     stage_counts,
 )
 from sweeps.planner.shard_work import ShardWork, price_shards
-from sweeps.planner.space import Space, divisors, micro_batch_sizes, tensor_parallel_sizes
+from sweeps.planner.space import Space, divisors, priced_batch_sizes, shards_of, tensor_parallel_sizes, zero_stages
 from train_core.costs import StepTime
 from train_core.costs.setting import RECOMPUTES, Floats, Integers
 from train_core.costs.step_time import StepColumns
 
 MOST_ROWS_AT_ONCE = 20_000
-MOST_MIXED_ZERO_STAGE = 2  # 3 needs a job without a pipeline
 SLACK = 1 - 1e-9  # of a bound, for rounding
 
 
@@ -124,8 +124,10 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
     """The `top` fastest assignments of one job to all devices of the spaces, which share model, precision and batch.
 
     Raises:
+        ConfigError: there are too many types for that.
         InfeasiblePlan: no assignment is legal, or none fits.
     """
+    require_few_types([space.setting.cluster.name for space in spaces])
     start = time.perf_counter()
     tables = [_table(spaces, space) for space in spaces]
     layouts = sorted(_layouts(spaces, tables), key=lambda one: float(one.bounds.min()))
@@ -145,7 +147,7 @@ def _orders(spaces: Sequence[Space]) -> list[tuple[int, ...]]:
 
 
 def _table(spaces: Sequence[Space], space: Space) -> ShardWork:
-    return price_shards(space.setting, _tensor_sizes(spaces), divisors(space.global_batch_size))
+    return price_shards(space.setting, _tensor_sizes(spaces) or [1], priced_batch_sizes(space))
 
 
 def _tensor_sizes(spaces: Sequence[Space]) -> list[int]:
@@ -158,19 +160,11 @@ def _layouts(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator[_
     num_layers = spaces[0].setting.model.num_layers
     for t in _tensor_sizes(spaces):
         for d in divisors(shared // t) if shared % t == 0 else []:
-            shards, layers = _shards(spaces[0], t, d), _shares(stage_counts(spaces, t, d), num_layers)
-            if len(shards) and len(layers):
-                stages = tuple(range(MOST_MIXED_ZERO_STAGE + 1)) if d > 1 else (0,)
-                stages = tuple(spaces[0].left("zero_stage", stages))
+            shards = np.array(shards_of(spaces[0], t, d), dtype=np.int64).reshape(-1, 3)
+            layers = _shares(stage_counts(spaces, t, d), num_layers)
+            stages = tuple(zero_stages(spaces[0], sum(stage_counts(spaces, t, d)), d))
+            if len(shards) and len(layers) and stages:
                 yield _Layout(t, d, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
-
-
-def _shards(space: Space, t: int, d: int) -> Integers:
-    splits_sequences = t > 1 and space.setting.model.seq_length % t == 0
-    sequence_parallel = space.left("sequence_parallel", [False, True] if splits_sequences else [False])
-    recompute = [RECOMPUTES.index(name) for name in space.left("recompute", RECOMPUTES)]
-    found = list(product(micro_batch_sizes(space, d), sequence_parallel, recompute))
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
 def _shares(counts: Sequence[int], num_layers: int) -> Integers:
@@ -339,8 +333,10 @@ def _strategy(
 def _nothing(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) -> InfeasiblePlan:
     shown = "+".join(f"{space.world_size} x {space.setting.cluster.device.name}" for space in spaces)
     if num_strategies == 0:
-        problem = f"cannot hold one pipeline of {spaces[0].setting.model.name}: no sizes divide all of them"
-        return InfeasiblePlan("mixed", shown, problem, "Choose numbers with more common divisors.")
+        given = ", ".join(f"{name}={value}" for name, value in spaces[0].pinned.items())
+        cause = f" with {given}" if given else ": no sizes divide all of them and leave no stage without a layer"
+        problem = f"has no legal plan for one pipeline of {spaces[0].setting.model.name}{cause}"
+        return InfeasiblePlan("mixed", shown, problem, "Choose numbers with more common divisors, or pin fewer knobs.")
     problem = (
         f"lacks memory: of {num_strategies} assignments the best is {ranking.smallest_shortfall / GIBIBYTE:.1f} GiB"
     )

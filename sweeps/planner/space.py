@@ -225,10 +225,10 @@ def _block(space: Space, t: int, p: int) -> Block | None:
     d = space.world_size // (t * p)
     if not space.left("data_parallel_size", [d]):
         return None
-    combined, arranged, stages = shards(space, t, d), layouts(space, p), zero_stages(space, p, d)
-    if not (combined and arranged and stages):
+    shards, arranged, stages = shards_of(space, t, d), layouts(space, p), zero_stages(space, p, d)
+    if not (shards and arranged and stages):
         return None
-    b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*combined, strict=True))
+    b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*shards, strict=True))
     schedule, v, first, last = (_column(values, (1, 1, -1)) for values in zip(*arranged, strict=True))
     m = space.global_batch_size // (d * b)
     legal = (schedule != INTERLEAVED) | (m % p == 0)
@@ -249,7 +249,7 @@ def _block(space: Space, t: int, p: int) -> Block | None:
     return Block(plans, legal)
 
 
-def shards(space: Space, t: int, d: int) -> list[tuple[int, int, int]]:
+def shards_of(space: Space, t: int, d: int) -> list[tuple[int, int, int]]:
     """Micro-batch, sequence parallelism and index of the recomputation: what a layer's cost depends on."""
     splits_sequences = t > 1 and space.setting.model.seq_length % t == 0
     sequence_parallel = space.left("sequence_parallel", [False, True] if splits_sequences else [False])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations, product
 from math import inf, log2
 
 import numpy as np
 import pytest
 
-from conf.errors import InfeasiblePlan
+from conf.errors import ConfigError, InfeasiblePlan
 from conf.load import load, load_cluster
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.search import search_space
-from sweeps.planner.space import Space
+from sweeps.planner.space import Knob, Space
 from sweeps.planner.strategy import spread_layers
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.memory import group_memory
@@ -55,7 +56,9 @@ def everything(spaces: list[Space]) -> Iterator[float]:
         for b, sp, recompute, zero, order in product(
             range(1, 9), [False, True], range(3), range(3), permutations(range(len(spaces)))
         ):
-            if spaces[0].global_batch_size % (d * b) or (sp and t == 1) or (d == 1 and zero):
+            if spaces[0].global_batch_size % (d * b) or (sp and t == 1):
+                continue
+            if zero != spaces[0].pinned.get("zero_stage", 0 if d == 1 else zero):
                 continue
             for shares in product(range(1, num_layers), repeat=len(spaces)):
                 if sum(shares) == num_layers and all(map(int.__ge__, shares, counts)):
@@ -146,6 +149,31 @@ def test_the_best_assignments_are_those_of_trying_every_one(name: str) -> None:
     assert [one.step_seconds for one in choice.best] == pytest.approx(sorted(tried)[:5], rel=1e-12)
     assert choice.num_priced < len(tried)
     assert (inf in tried) == (name != "on both sides of a node")  # memory binds in the others
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_a_pinned_zero_stage_leaves_what_can_have_it_single_replicas_too(zero_stage: int) -> None:
+    spaces = [replace(space, pinned={"zero_stage": zero_stage}) for space in spaces_of(*SMALL["two types"])]
+    tried = list(everything(spaces))
+    choice = choose_mixed(spaces, top=1)
+    assert choice.num_strategies == len(tried)
+    assert choice.best[0].step_seconds == pytest.approx(min(tried), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "pinned", [{"zero_stage": 3}, {"tensor_parallel_size": 3}, {"micro_batch_size": 3}, {"micro_batch_size": 2**62}]
+)
+def test_pinned_knobs_that_no_assignment_has_are_named(pinned: dict[str, Knob]) -> None:
+    spaces = [replace(space, pinned=pinned) for space in spaces_of(*SMALL["two types"])]
+    ((name, value),) = pinned.items()
+    with pytest.raises(InfeasiblePlan, match=f"has no legal plan for one pipeline of .* with {name}={value}"):
+        choose_mixed(spaces, top=1)
+
+
+def test_four_types_are_refused_before_they_are_searched() -> None:
+    offers = [("selene", 64), ("dgx-h100", 64), ("dgx1-v100", 64), ("jean-zay", 64)]
+    with pytest.raises(ConfigError, match="mixed = 'selene,dgx-h100,dgx1-v100,jean-zay': names 4 types"):
+        choose_mixed(spaces_of(["model=gpt-175b"], offers, 256), top=1)
 
 
 @pytest.mark.parametrize("trainer", ["trisweep", "megatron-lm"])
