@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_REASONS = 5
 DEFAULT_TOP = 10
+MOST = 10**18  # tokens or steps, far above what anybody trains: their seconds and dollars stay within a float
 FORMATS = ("table", "json", "csv")
 Word = TypeVar("Word", bound=str)
 
@@ -45,8 +46,10 @@ def plan(
     objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
     budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training, such as 300e9.", min=1)] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1)] = None,
+    tokens: Annotated[
+        float | None, typer.Option(help="Tokens of the whole training, such as 300e9.", min=1, max=MOST)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1, max=MOST)] = None,
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
     clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
     mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,

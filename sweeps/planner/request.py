@@ -32,6 +32,7 @@ PLAIN: dict[str, Value] = {  # a plan that pins nothing
     "parallel.recompute": "none",
     "batch.micro_batch_size": 1,
 }
+MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def offers(text: str) -> list[tuple[str, int]]:
     found = []
     for part in text.split(","):
         name, _, number = part.partition(":")
-        if not name or not number.isdecimal():
+        if not name or not _is_count(number):
             raise ConfigError("mixed", text, "is no list of clusters and devices", "Write selene:512,dgx-h100:512.")
         found.append((name, int(number)))
     if len({name for name, _ in found}) < 2:
@@ -196,7 +197,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
     counts: list[int] = []
     for part in devices.split(","):
         low, dash, high = part.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        if not _is_count(low) or (dash and not _is_count(high)):
             raise ConfigError("devices", devices, "is no list of numbers", "Write 512, 256,512, 64-512 or all.")
         if dash:
             counts += [count for count in whole if int(low) <= count <= int(high)]
@@ -206,6 +207,11 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
         remedy = f"Choose between {whole[0]} and {whole[-1]}."
         raise ConfigError("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
     return sorted(set(counts))
+
+
+def _is_count(text: str) -> bool:
+    """A number in so few digits that it can be one of devices: Python reads no more than thousands of them."""
+    return text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def _whole_nodes(cluster: ClusterSpec) -> list[int]:
