@@ -73,7 +73,8 @@ def _planned_trials(
     """The baseline and what the planner chooses, on as many devices as any point of the sweep uses."""
     asked = request(overrides)
     chosen = planned_points(asked.spaces[0], asked.settings, asked.settings.search)
-    baseline = _draft(tree, dict(points.baseline)).model_copy(update={"is_baseline": True})
+    spread = {"parallel.layers_per_stage": None}  # a list that is pinned is of the planner's number of stages
+    baseline = _draft(tree, {**spread, **points.baseline}).model_copy(update={"is_baseline": True})
     trials = {baseline.trial_id: baseline}
     for one in chosen:
         trial = _draft(tree, one.values())

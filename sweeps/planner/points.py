@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Parts
+from conf.experiment import Experiment, Parts
 from conf.schema import BatchPlan, ParallelPlan, SearchPlan, Value
 from sweeps.planner.explain import neighbours
 from sweeps.planner.search import search_space
@@ -51,17 +51,17 @@ class PlannedPoint:
 def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[PlannedPoint]:
     """The `top_k` best plans that the trainer runs, then up to `num_probes` probes of the best.
 
+    Args:
+        parts: their parallel plan is what is pinned, and plain elsewhere, as in a `Request`.
+
     Raises:
-        InfeasiblePlan: no plan that the trainer runs fits.
+        InfeasiblePlan: the trainer runs no such model, precision or pinned knob; or no plan that it runs fits.
     """
-    best = list(_best(space, parts, plan.top_k))
+    # Unchecked: the plan need not exist, and no search changes what is asked of it here.
+    require_supported(Experiment.model_construct(**{name: getattr(parts, name) for name in Parts.model_fields}))
+    best = _best(space, parts, plan.top_k)
     if not best:
-        raise InfeasiblePlan(
-            "search.kind",
-            plan.kind,
-            f"finds no plan of {parts.model.name} on {space.world_size} devices that fits and that this trainer runs",
-            "Use more devices or a smaller model, or pin fewer knobs.",
-        )
+        raise _nothing(space, parts, plan)
     points = [
         PlannedPoint(strategy, f"predicted {_place(rank)} of all plans that this trainer runs")
         for rank, strategy in enumerate(best)
@@ -69,63 +69,95 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
     return points + list(_probes(space, best, parts))[: plan.num_probes]
 
 
+def _nothing(space: Space, parts: Parts, plan: SearchPlan) -> InfeasiblePlan:
+    """The trainer's reason against the plainest kind of plan that fits; without any, that nothing fits."""
+    shown = f"of {parts.model.name} on {space.world_size} devices that fits"
+    remedy = "Use more devices or a smaller model, or pin fewer knobs."
+    for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in _kinds(space)):
+        reason = _refusal(strategy, parts)
+        if reason is not None:
+            problem = f"{reason.problem}, and it runs no other plan {shown}"
+            return InfeasiblePlan(reason.key, reason.value, problem, f"{reason.remedy} {remedy}")
+    return InfeasiblePlan("search.kind", plan.kind, f"finds no plan {shown} and that this trainer runs", remedy)
+
+
 def _place(rank: int) -> str:
     return "the fastest" if rank == 0 else f"number {rank + 1}"
 
 
-def _best(space: Space, parts: Parts, top_k: int) -> Iterator[Strategy]:
-    """The fastest strategies that the trainer runs, fastest first.
+def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
+    """The fastest strategies that the trainer runs, fastest first."""
+    found = [one for kind in _kinds(space) for one in _supported(kind, parts, top_k)]
+    ordered = [strategy for _, strategy in sorted(found, key=lambda one: one[0])]
+    pinned = "zero_stage" in space.pinned
+    # One replica has nothing to share out: its plans of all ZeRO stages are one plan.
+    distinct = (one if pinned or one.data_parallel_size > 1 else replace(one, zero_stage=0) for one in ordered)
+    return list(dict.fromkeys(distinct))[:top_k]
 
-    What it runs is asked schedule by schedule and ZeRO stage by ZeRO stage, since the fastest of all plans may all be
-    of a kind that it does not run.
+
+def _kinds(space: Space) -> Iterator[Space]:
+    """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first.
+
+    What the trainer runs is asked of each, since the fastest of all plans may all be of a kind that it does not run.
     """
-    found: list[tuple[float, Strategy]] = []
     stages = space.left("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
     for schedule, zero_stage in product(space.left("schedule", SCHEDULES), stages):
-        pinned = {**space.pinned, "schedule": schedule, "zero_stage": zero_stage, "layers_per_stage": None}
-        found += _supported(replace(space, pinned=pinned), parts, top_k)
-    ordered = sorted(found, key=lambda one: one[0])[:top_k]
-    return (strategy for _, strategy in ordered)
+        kind = {"schedule": schedule, "zero_stage": zero_stage}
+        yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 
 
 def _supported(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strategy]]:
     """The fastest of one kind. More are searched for than are needed, since the trainer's layers must divide."""
     kept: list[tuple[float, Strategy]] = []
     for factor in SEARCHED_FOR_EACH:
-        found = search_space(space, factor * top_k)
-        if found.best is None:
-            return []
-        across = space.tensor_parallel_across_nodes
-        strategies = strategies_of(found.best, parts.model.num_layers, tensor_parallel_across_nodes=across)
-        refused = [_refused_key(strategy, parts) for strategy in strategies]
-        ranked = zip(found.step_seconds.tolist(), strategies, refused, strict=True)
-        kept = [(seconds, strategy) for seconds, strategy, key in ranked if key is None]
-        if len(kept) >= top_k or len(strategies) < factor * top_k or KIND_KEYS & set(refused):
+        fastest = _fastest(space, parts, factor * top_k)
+        refused = [_refused_key(strategy, parts) for _, strategy in fastest]
+        kept = [one for one, key in zip(fastest, refused, strict=True) if key is None]
+        if len(kept) >= top_k or len(fastest) < factor * top_k or KIND_KEYS & set(refused):
             break
     return kept[:top_k]
 
 
+def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strategy]]:
+    """Those that fit, the trainer's or not."""
+    found = search_space(space, number)
+    if found.best is None:
+        return []
+    across = space.tensor_parallel_across_nodes
+    strategies = strategies_of(found.best, parts.model.num_layers, tensor_parallel_across_nodes=across)
+    return list(zip(found.step_seconds.tolist(), strategies, strict=True))
+
+
 def _refused_key(strategy: Strategy, parts: Parts) -> str | None:
     """The key for which it cannot exist or the trainer does not run it; None where it runs."""
+    reason = _refusal(strategy, parts)
+    return None if reason is None else reason.key
+
+
+def _refusal(strategy: Strategy, parts: Parts) -> InfeasiblePlan | None:
     try:
         require_supported(strategy.experiment(parts))
-    except InfeasiblePlan as error:
-        return error.key
+    except InfeasiblePlan as reason:
+        return reason
     return None
 
 
 def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[PlannedPoint]:
-    """One for each assumption: the best plan with one knob changed, else the best of those with its other value."""
+    """One for each assumption: the best plan with one knob changed, else the best of those with its other value.
+
+    None for what is pinned; listed layers pin the number of stages.
+    """
     taken = set(best)
+    pinned = {*space.pinned, *(["pipeline_parallel_size"] if space.pinned.get("layers_per_stage") else [])}
     kind = {"schedule": best[0].schedule, "zero_stage": best[0].zero_stage}
     for knob, assumption in PROBES.items():
+        if knob in pinned:
+            continue
         changed = [strategy for name, strategy in neighbours(best[0], parts) if name == knob]
         values = [getattr(strategy, knob) for strategy in changed]
-        pinned = [
-            replace(space, pinned={**space.pinned, **kind, knob: value}) for value in values if knob not in space.pinned
-        ]
+        narrower = (replace(space, pinned={**space.pinned, **kind, knob: value}) for value in values)
         runnable = (one for one in changed if _fits(one, parts, space.setting.implementation))
-        others = (one for narrowed in pinned for one in _best(narrowed, parts, 1))
+        others = (one for narrowed in narrower for one in _best(narrowed, parts, 1))
         probe = next((one for one in chain(runnable, others) if one not in taken), None)
         if probe is not None:
             taken.add(probe)

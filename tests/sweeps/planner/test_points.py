@@ -25,8 +25,9 @@ def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
 
 
 def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(planned: SweepRecord) -> None:
-    settings = load(ON_FRONTIER)
-    points = planned_points(request(ON_FRONTIER).spaces[0], settings, settings.search)
+    asked = request(ON_FRONTIER)
+    settings = asked.settings
+    points = planned_points(asked.spaces[0], settings, settings.search)
     best = points[: settings.search.top_k]
     by_id = {trial.estimate.step_seconds for trial in chosen(planned.plan) if trial.estimate}
     assert len(by_id) >= len(best)
@@ -91,11 +92,64 @@ def test_a_record_reads_back(planned: SweepRecord) -> None:
     assert SweepRecord.model_validate_json(planned.model_dump_json()) == planned
 
 
-def test_what_the_trainer_never_runs_is_said_so() -> None:
+def test_no_probe_changes_what_is_pinned() -> None:
+    pins = {"parallel.sequence_parallel": False, "parallel.recompute": "full", "batch.micro_batch_size": 2}
+    overrides = [f"{key}={str(value).lower()}" for key, value in pins.items()]
+    record = plan_sweep([*ON_FRONTIER, *overrides], proxy=False, git_sha="abc")
+    found = [trial.point for trial in chosen(record.trials) if not trial.is_baseline]
+    assert len(found) > 3
+    assert {tuple(point[key] for key in pins) for point in found} == {tuple(pins.values())}
+
+
+def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_baseline_stays() -> None:
+    listed = "parallel.layers_per_stage=[12,12,12,12,12,12,12,12]"
+    record = plan_sweep([*ON_FRONTIER, listed], proxy=False, git_sha="abc")
+    free = plan_sweep(ON_FRONTIER, proxy=False, git_sha="abc")
+    stages = {trial.experiment.parallel.pipeline_parallel_size for trial in chosen(record.trials) if trial.experiment}
+    assert stages == {8}
+    assert [trial.trial_id for trial in record.trials if trial.is_baseline] == [
+        trial.trial_id for trial in free.trials if trial.is_baseline
+    ]
+
+
+def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
+    sizes = ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4"]
+    asked = request(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes], devices="8")
+    plan = asked.settings.search.model_copy(update={"top_k": 6})
+    points = planned_points(asked.spaces[0], asked.settings, plan)
+    assert len(points) >= 6
+    assert {point.strategy.data_parallel_size for point in points} == {1}
+    assert {point.strategy.zero_stage for point in points} == {0}
+    assert len({point.strategy for point in points}) == len(points)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["precision=fp16"], r"precision\.dtype = 'fp16': .* does not run it yet\. Use precision=bf16"),
+        (["model=llama-2-70b"], r"model\.family = 'llama': .* does not run it yet"),
+        (["parallel.schedule=zero-bubble"], r"parallel\.schedule = 'zero-bubble': .* Use schedule=1f1b"),
+        (["parallel.zero_stage=2"], r"parallel\.zero_stage = 2: .* Use zero_stage 0 or 1"),
+        (["parallel.layers_per_stage=[20,28,28,20]"], r"parallel\.layers_per_stage = \[20, 28, 28, 20\]: .* not run"),
+        (["parallel.pipeline_parallel_size=7"], r"Use a pipeline_parallel_size that divides model\.num_layers"),
+    ],
+)
+def test_what_the_trainer_never_runs_is_its_own_reason(overrides: list[str], message: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=message):
+        plan_sweep([*ON_FRONTIER, *overrides], proxy=False, git_sha="abc")
+
+
+def test_plans_that_fit_and_are_all_refused_say_why() -> None:
+    """97 layers are not even on any number of stages but 1, which has too little memory."""
     with pytest.raises(
-        InfeasiblePlan, match="finds no plan of gpt-175b on 1024 devices that fits and that this trainer"
+        InfeasiblePlan, match=r"parallel\.layers_per_stage = .* it runs no other plan of gpt-175b on 1024"
     ):
-        plan_sweep([*ON_FRONTIER, "precision=fp16"], proxy=False, git_sha="abc")
+        plan_sweep([*ON_FRONTIER, "model.num_layers=97"], proxy=False, git_sha="abc")
+
+
+def test_a_model_that_fits_nowhere_needs_more_devices() -> None:
+    with pytest.raises(InfeasiblePlan, match=r"finds no plan of gpt-1t on 8 devices that fits .* Use more devices"):
+        plan_sweep([*ON_FRONTIER, "model=gpt-1t", "parallel.world_size=8"], proxy=False, git_sha="abc")
 
 
 def test_a_planner_that_takes_nothing_is_refused() -> None:
