@@ -92,6 +92,7 @@ def _document(answer: Answer) -> dict[str, object]:
 
     settings = answer.request.settings
     document = search_document(answer.choice, answer.training, settings)
+    document["left_out"] = [{"cluster": one.cluster, "reason": str(one.reason)} for one in answer.request.left_out]
     if answer.front is not None:
         document["pareto"] = [search_row(one, answer.training) for one in answer.front]
     if answer.explanations:
@@ -117,6 +118,8 @@ def _print_tables(answer: Answer, console: Console) -> None:
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
         + f"; searched in {choice.search_seconds:.2f} s."
     )
+    for one in answer.request.left_out:
+        console.print(f"Left out: {one.cluster}: {one.reason}", markup=False)
     if answer.front is not None:
         title = "nothing beats these in time and money"
         console.print(search_table(answer.front, settings, training, title, several_places=True))

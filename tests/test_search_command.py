@@ -208,6 +208,26 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
     assert len(front) > 1
 
 
+@pytest.mark.parametrize(
+    ("unfit", "reason", "overrides", "number"),
+    [
+        ("dgx1-v100", "precision.dtype = 'bf16': has no peak on", (), "16"),
+        ("local", "devices = 64: is no number of devices of a job on cluster local", ("precision=fp32",), "64"),
+    ],
+)
+def test_a_cluster_that_cannot_run_the_job_is_left_out_and_said_so(
+    unfit: str, reason: str, overrides: tuple[str, ...], number: str, plan: Plan
+) -> None:
+    asked = (*GPT_22B, *overrides, "--devices", number, "--clusters", f"{unfit},selene")
+    document = json.loads(plan(*asked, "--format", "json"))
+    (left_out,) = document["left_out"]
+    assert left_out["cluster"] == unfit
+    assert reason in left_out["reason"]
+    assert {one["cluster"] for one in document["best"]} == {"selene"}
+    shown = " ".join(plan(*asked).split())
+    assert f"searched in {shown.split('searched in ')[1].split()[0]} s. Left out: {unfit}: {reason}" in shown
+
+
 def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
     curve = json.loads(plan(*GPT_22B, "--scaling", "strong", "--format", "json"))["scaling"]
     assert [point["world_size"] for point in curve["points"]] == [8, 16]
@@ -257,6 +277,8 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         (["22b", "--objective", "cost"], "cluster.device.price_per_hour = None"),
         (["22b", "--pareto"], "cluster.device.price_per_hour = None"),
         (["model=gpt-1t", "cluster=selene", "precision=bf16", "--devices", "8"], "the one that needs least takes"),
+        ([*GPT_22B, "--devices", "4096", "--clusters", "selene,dgx-h100"], "devices = 4096: is no number of devices"),
+        ([*GPT_22B, "--devices", "x", "--clusters", "selene,dgx-h100"], "devices = 'x': is no list of numbers"),
         (["model=gpt-22b", "cluster=dgx1-v100", "precision=bf16"], "has no peak"),
     ],
 )

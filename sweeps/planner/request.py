@@ -36,15 +36,25 @@ MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A cluster that was offered beside others and cannot run such a job, or not on such a number of devices."""
+
+    cluster: str
+    reason: InfeasiblePlan
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What to search.
 
     Attributes:
         settings: the configuration with a plan that is neither chosen nor pinned where a search is free.
+        left_out: of what was offered; empty where there was no choice of clusters.
     """
 
     settings: Settings
     spaces: tuple[Space, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def request(
@@ -63,6 +73,7 @@ def request(
 
     Raises:
         ConfigError: something is unknown, or cannot be.
+        InfeasiblePlan: the only cluster, or each of them, cannot run such a job.
     """
     tree = compose_tree(overrides)
     pinned = _pinned(tree, overrides)
@@ -71,19 +82,35 @@ def request(
     knobs: dict[str, Knob] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation)
-    spaces = [
-        Space(
-            Setting(settings.model, cluster, _dtype(settings, cluster), trainer),
-            world_size,
-            settings.batch.global_batch_size,
-            settings.parallel.tensor_parallel_across_nodes,
-            knobs,
-        )
-        for cluster in chosen
-        for world_size in _world_sizes(cluster, devices, settings, overrides)
-    ]
+    batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
+    spaces: list[Space] = []
+    left_out: list[LeftOut] = []
+    for cluster in chosen:
+        parts = devices.split(",") if devices and len(chosen) > 1 else [devices]
+        sizes, lacking = _offered(cluster, parts, settings, overrides)
+        left_out += lacking
+        for size in sizes:
+            setting = Setting(settings.model, cluster, _dtype(settings, cluster), trainer)
+            spaces.append(Space(setting, size, batch, across, knobs))
+    if not spaces:
+        raise left_out[0].reason
     _require_expressible(settings, knobs)
-    return Request(settings, tuple(spaces))
+    return Request(settings, tuple(spaces), tuple(left_out))
+
+
+def _offered(
+    cluster: ClusterSpec, parts: Sequence[str | None], settings: Settings, overrides: Sequence[str]
+) -> tuple[list[int], list[LeftOut]]:
+    """The numbers of this cluster's devices that the job can have, of those asked for, and why not the others."""
+    sizes: set[int] = set()
+    lacking: dict[str, LeftOut] = {}
+    for devices in parts:
+        try:
+            _dtype(settings, cluster)
+            sizes.update(_world_sizes(cluster, devices, settings, overrides))
+        except InfeasiblePlan as reason:
+            lacking[str(reason)] = LeftOut(cluster.name, reason)
+    return sorted(sizes), list(lacking.values())
 
 
 def configured_strategy(settings: Settings, world_size: int) -> Strategy:
@@ -189,7 +216,8 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
     """Numbers of devices that a job on this cluster can have: `512`, `256,512`, `64-512` or `all`.
 
     Raises:
-        ConfigError: not a number of devices that the cluster has, or that fills whole nodes.
+        ConfigError: the text is something else.
+        InfeasiblePlan: not a number of devices that the cluster has, or that fills whole nodes.
     """
     whole = _whole_nodes(cluster)
     if devices == "all":
@@ -205,7 +233,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
             counts.append(_legal_count(cluster, int(low)))
     if not counts:
         remedy = f"Choose between {whole[0]} and {whole[-1]}."
-        raise ConfigError("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
+        raise InfeasiblePlan("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
     return sorted(set(counts))
 
 
@@ -224,7 +252,7 @@ def _legal_count(cluster: ClusterSpec, count: int) -> int:
         return count
     problem = f"is no number of devices of a job on cluster {cluster.name}, which has {cluster.num_devices}"
     remedy = f"Use up to {cluster.devices_per_node}, or a multiple of it, or raise cluster.num_nodes."
-    raise ConfigError("devices", count, problem, remedy)
+    raise InfeasiblePlan("devices", count, problem, remedy)
 
 
 def _require_expressible(settings: Settings, knobs: Mapping[str, Knob]) -> None:

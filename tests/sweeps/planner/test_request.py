@@ -34,6 +34,33 @@ def test_every_cluster_and_number_of_devices_is_a_space() -> None:
     assert found == [("selene", 256), ("selene", 512), ("dgx-h100", 256), ("dgx-h100", 512)]
 
 
+def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_the_rest() -> None:
+    asked = request(GPT_3, devices="512,2048,2056", clusters=["frontier", "dgx1-v100", "selene"])
+    found = [(space.setting.cluster.name, space.world_size) for space in asked.spaces]
+    assert found == [("frontier", 512), ("selene", 512), ("selene", 2048), ("selene", 2056)]
+    left_out = [(one.cluster, one.reason.key, one.reason.value) for one in asked.left_out]
+    assert left_out == [
+        ("frontier", "devices", 2048),
+        ("frontier", "devices", 2056),
+        ("dgx1-v100", "precision.dtype", "bf16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "devices", "message"),
+    [
+        (["selene"], "512,4096", "devices = 4096: is no number"),
+        (["dgx-h100", "selene"], "4096", "devices = 4096: is no number of devices of a job on cluster dgx-h100"),
+        (["dgx-h100", "selene"], "512,x", "devices = 'x': is no list of numbers"),
+    ],
+)
+def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(
+    clusters: list[str], devices: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        request(GPT_3, devices=devices, clusters=clusters)
+
+
 @pytest.mark.parametrize(
     ("text", "counts"),
     [
