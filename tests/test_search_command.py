@@ -270,6 +270,7 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--tokens", "9" * 400], "Invalid value for '--tokens'"),
         ([*GPT_22B, "--steps", "9" * 400], "Invalid value for '--steps'"),
         ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
+        ([*GPT_22B, "--clusters", "selene,dgx-h100", "cluster.num_nodes=4"], "says not which of --clusters it is for"),
         ([*GPT_22B, "--implementation", "mine"], "Known: trisweep"),
         ([*GPT_22B, "--mixed", "selene:16"], "names fewer than two clusters"),
         ([*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--pareto"], "--mixed says which devices"),

@@ -80,6 +80,8 @@ def request(
     settings = settings_of(with_values(tree, _neutral(pinned)))
     require_searchable(settings.model, settings.batch)
     knobs: dict[str, Knob] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
+    if clusters:
+        _require_no_cluster_values(overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation)
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
@@ -111,6 +113,15 @@ def _offered(
         except InfeasiblePlan as reason:
             lacking[str(reason)] = LeftOut(cluster.name, reason)
     return sorted(sizes), list(lacking.values())
+
+
+def _require_no_cluster_values(overrides: Sequence[str]) -> None:
+    """A choice among clusters takes each as its file says: one override could not tell for which it is meant."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key.startswith("cluster."):
+            remedy = "Write it into a copy of the cluster's file, or search one cluster with cluster=NAME."
+            raise ConfigError(key, value, "says not which of --clusters it is for", remedy)
 
 
 def configured_strategy(settings: Settings, world_size: int) -> Strategy:
