@@ -15,14 +15,19 @@ from pydantic import model_validator
 from conf.errors import InfeasiblePlan
 from conf.schema import (
     BatchPlan,
+    CheckpointPlan,
     ClusterSpec,
     DataSpec,
     Frozen,
     ModelSpec,
     ParallelPlan,
     PrecisionPlan,
+    ProfilePlan,
     TrainingPlan,
+    WatchPlan,
 )
+
+SCHEDULE_LABELS = {"gpipe": "gpipe", "zero-bubble": "zb"}
 
 
 class Parts(Frozen):
@@ -35,6 +40,9 @@ class Parts(Frozen):
     precision: PrecisionPlan
     data: DataSpec
     training: TrainingPlan
+    checkpoint: CheckpointPlan
+    watch: WatchPlan
+    profile: ProfilePlan
 
 
 class Experiment(Parts):
@@ -78,7 +86,9 @@ class Experiment(Parts):
     @cached_property
     def fingerprint(self) -> str:
         """Twelve hex digits, equal for two experiments exactly when they measure the same thing."""
-        content = self.model_dump(mode="json", exclude={"cluster": True, "model": {"name"}, "data": {"cache_dir"}})
+        content = self.model_dump(
+            mode="json", exclude={"cluster": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}}
+        )
         content["cluster"] = self.cluster.name
         # null and the value that it stands for measure the same thing
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
@@ -97,11 +107,11 @@ class Experiment(Parts):
             f"gb{batch.global_batch_size}",
         ]
         parts += [f"vp{parallel.virtual_pipeline_size}"] if parallel.virtual_pipeline_size > 1 else []
-        parts += ["zb"] if parallel.schedule == "zero-bubble" else []
+        parts += [SCHEDULE_LABELS[parallel.schedule]] if parallel.schedule in SCHEDULE_LABELS else []
         parts += [_spread(self.layers_per_stage)] if len(set(self.layers_per_stage)) > 1 else []
         parts += ["sp"] if parallel.sequence_parallel else []
         parts += [f"zero{parallel.zero_stage}"] if parallel.zero_stage else []
-        parts += [f"{parallel.recompute}"] if parallel.recompute != "none" else []
+        parts += [f"{parallel.recompute}{_every(parallel)}"] if parallel.recompute != "none" else []
         return "-".join(parts)
 
     @model_validator(mode="after")
@@ -109,6 +119,10 @@ class Experiment(Parts):
         for check in CHECKS:
             check(self)
         return self
+
+
+def _every(parallel: ParallelPlan) -> str:
+    return f"-every{parallel.recompute_every}" if parallel.recompute_every > 1 else ""
 
 
 def _spread(layers_per_stage: tuple[int, ...]) -> str:

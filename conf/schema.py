@@ -19,7 +19,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved", "zero-bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Family = Literal["gpt", "llama"]
 Value = bool | int | float | str | None
 
@@ -197,12 +197,14 @@ class ParallelPlan(Frozen):
         world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null stands for every
             device of the cluster.
         virtual_pipeline_size: model chunks on every stage; more than 1 only with the interleaved schedule.
-        schedule: order of forward and backward passes on a stage. `zero-bubble` is ZB-H1: weight gradients fill waits.
+        schedule: order of forward and backward passes on a stage. `gpipe` runs all forward passes first; `zero-bubble`
+            is ZB-H1: weight gradients fill waits.
         layers_per_stage: layers of each stage, first to last; null spreads them evenly.
         sequence_parallel: shard LayerNorm and residual activations over the tensor-parallel ranks.
         zero_stage: what the data-parallel ranks share out: 0 nothing, 1 the optimizer state, 2 also the gradients,
             3 also the weights.
         recompute: activations recomputed in backward: none, selective (attention core), full (whole layer).
+        recompute_every: recompute in the first layer of each model chunk and in every n-th after it; 1 means all.
         tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node.
     """
 
@@ -215,6 +217,7 @@ class ParallelPlan(Frozen):
     sequence_parallel: bool
     zero_stage: Literal[0, 1, 2, 3]
     recompute: Recompute
+    recompute_every: Count
     tensor_parallel_across_nodes: bool
 
     @model_validator(mode="after")
@@ -237,27 +240,53 @@ class BatchPlan(Frozen):
 
 
 class PrecisionPlan(Frozen):
-    """Type of weights and activations. Gradients are accumulated, and the optimizer works, in fp32."""
+    """Type of weights and activations. The optimizer works in fp32.
+
+    Attributes:
+        gradient_dtype: in which gradients are accumulated over micro-batches and reduced over replicas; `bf16` goes
+            with bf16 weights alone.
+        initial_loss_scale: fp16 multiplies the loss by this, so that small gradients do not vanish; it halves at every
+            overflow. Other precisions do not scale.
+        loss_scale_window: steps without overflow after which fp16 doubles the scale.
+    """
 
     dtype: Dtype
+    gradient_dtype: Literal["fp32", "bf16"]
+    initial_loss_scale: Positive
+    loss_scale_window: Count
+
+    @model_validator(mode="after")
+    def _gradients_are_as_wide_as_weights(self) -> PrecisionPlan:
+        if self.gradient_dtype == "bf16" and self.dtype != "bf16":
+            raise ConfigError(
+                "precision.gradient_dtype",
+                "bf16",
+                f"is narrower than precision.dtype = {self.dtype} allows",
+                "Use gradient_dtype=fp32, or precision=bf16.",
+            )
+        return self
 
 
 class DataSpec(Frozen):
     """Where tokens come from.
 
     Attributes:
-        source: `text` reads files, `synthetic` draws random tokens (for pure throughput).
-        path: a text file or a folder of them; null takes the Python standard library's sources.
+        source: `text` reads files, `megatron` an indexed dataset, `synthetic` draws random tokens (for pure
+            throughput).
+        path: a text file or a folder of them, null takes the Python standard library's sources; of an indexed dataset
+            the path without `.bin` and `.idx`.
         tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary.
         max_bytes: text beyond this many bytes is not read.
         cache_dir: folder of the memory-mapped token files; null puts them beside the trials.
+        held_out_fraction: the last part of the tokens, never trained on, for the held-out loss.
     """
 
-    source: Literal["text", "synthetic"]
+    source: Literal["text", "megatron", "synthetic"]
     path: str | None
     tokenizer: Literal["bytes", "bpe"]
     max_bytes: Count
     cache_dir: str | None
+    held_out_fraction: Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainingPlan(Frozen):
@@ -268,6 +297,10 @@ class TrainingPlan(Frozen):
         num_warmup_steps: first steps that are left out of the timing.
         learning_rate_warmup_steps: linear warm-up, then a cosine down to min_learning_rate at num_steps.
         clip_gradient_norm: global norm over every axis; null does not clip.
+        dropout: after the embedding, in and after attention, and after the feed-forward layer.
+        compile_layers: pass every layer through torch.compile.
+        evaluate_every: steps between evaluations of the held-out loss; null never evaluates.
+        num_evaluation_batches: global batches that one evaluation averages over.
     """
 
     num_steps: Count
@@ -280,6 +313,10 @@ class TrainingPlan(Frozen):
     adam_beta2: Annotated[float, Field(ge=0, lt=1)]
     adam_epsilon: Positive
     clip_gradient_norm: Positive | None
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    compile_layers: bool
+    evaluate_every: Count | None
+    num_evaluation_batches: Count
     seed: Annotated[int, Field(ge=0)]
 
     @model_validator(mode="after")
@@ -292,6 +329,54 @@ class TrainingPlan(Frozen):
                 "Use fewer warm-up steps or more steps.",
             )
         return self
+
+
+class CheckpointPlan(Frozen):
+    """When training is saved, and where it goes on from.
+
+    Attributes:
+        every_steps: steps between checkpoints; null saves only when a signal asks for it.
+        keep_last: older checkpoints are deleted.
+        asynchronous: write beside the training that goes on.
+        load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
+            weights. A trial that was interrupted goes on from its own last checkpoint whatever is given here.
+    """
+
+    every_steps: Count | None
+    keep_last: Count
+    asynchronous: bool
+    load: str | None
+
+
+class WatchPlan(Frozen):
+    """What is looked out for while a job runs.
+
+    Attributes:
+        hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
+        compare_replicas_every: steps between comparisons of the weights' checksums over the data-parallel ranks; null
+            never compares.
+        straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
+        max_overflows: fp16 steps in a row that overflow before the job ends.
+    """
+
+    hang_seconds: Positive
+    compare_replicas_every: Count | None
+    straggler_ratio: Annotated[float, Field(gt=1)]
+    max_overflows: Count
+
+
+class ProfilePlan(Frozen):
+    """What is recorded beside the step time.
+
+    Attributes:
+        breakdown: say in `measurement.json` how much of a step each rank computes, communicates and waits.
+        trace_steps: steps of which torch's profiler writes a trace.
+        trace_ranks: ranks that write one.
+    """
+
+    breakdown: bool
+    trace_steps: Annotated[tuple[Count, ...], Field(strict=False)]
+    trace_ranks: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
 
 
 class SlurmSpec(Frozen):

@@ -46,16 +46,14 @@ class Bucket:
 
 def flatten(stage: Stage, mesh: Mesh) -> list[Bucket]:
     """Move the parameters of `stage` into buckets; they become views, and accumulate their gradients there."""
-    named = [(_treatment(parameter, stage.placements[name], mesh), parameter) for name, parameter in _named(stage)]
+    named = [
+        (_treatment(parameter, stage.placements[name], mesh), parameter) for name, parameter in stage.named_parameters()
+    ]
     named.sort(key=lambda pair: pair[0])  # stable: model order inside a bucket
     return [
         _bucket(treatment, [parameter for _, parameter in members], mesh.data.size)
         for treatment, members in groupby(named, key=lambda pair: pair[0])
     ]
-
-
-def _named(stage: Stage) -> list[tuple[str, nn.Parameter]]:
-    return list(stage.model.named_parameters())
 
 
 def _treatment(parameter: nn.Parameter, placement: Placement, mesh: Mesh) -> Treatment:

@@ -15,7 +15,7 @@ from train_core.data_parallel import Replicas
 from train_core.flat_parameters import flatten
 from train_core.main_gradient import main_gradient
 from train_core.mesh import Mesh
-from train_core.parallelize import Stage
+from train_core.parallelize import TIED_EMBEDDING, TIED_HEAD, Stage
 
 
 class StepResult(NamedTuple):
@@ -143,7 +143,5 @@ def _tied_gradient(stage: Stage, mesh: Mesh) -> Tensor | None:
     """The gradient of the token embedding where the first and the last stage each have a part of it."""
     if mesh.embedding.size == 1:
         return None
-    holder = stage.model.embedding.tokens if stage.model.embedding is not None else stage.model.head
-    assert holder is not None
-    assert isinstance(holder.weight, Tensor)
-    return main_gradient(holder.weight)
+    held = dict(stage.named_parameters())
+    return main_gradient(held[TIED_HEAD if TIED_HEAD in held else TIED_EMBEDDING])

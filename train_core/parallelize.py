@@ -64,10 +64,17 @@ class Placement:
 
 @dataclass(frozen=True)
 class Stage:
-    """One rank's model, and for each of its parameters (by its local name) how it relates to the whole."""
+    """One rank's model chunks, first to last, and for each of its parameters (by name) how it relates to the whole.
 
-    model: GPT
+    Modules of all chunks have the names that they have in the whole model, so no two share one.
+    """
+
+    chunks: tuple[GPT, ...]
     placements: dict[str, Placement]
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """In model order; a parameter that two modules share comes once."""
+        return [named for chunk in self.chunks for named in chunk.named_parameters()]
 
 
 def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
@@ -83,7 +90,7 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
         _replace_parameters(model, lambda name: fill(placements[name]).to(DTYPES[experiment.precision.dtype]))
     else:
         model.to(DTYPES[experiment.precision.dtype])
-    return Stage(model, placements)
+    return Stage((model,), placements)
 
 
 def cut_stage(model: GPT, pipeline: Axis) -> None:

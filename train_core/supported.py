@@ -44,4 +44,5 @@ def _choices(experiment: Experiment) -> Iterator[Choice]:
     yield Choice("parallel.schedule", parallel.schedule, parallel.schedule == "1f1b", "Use schedule=1f1b.")
     yield Choice("parallel.layers_per_stage", layers, len(set(layers)) == 1, even)
     yield Choice("parallel.zero_stage", parallel.zero_stage, parallel.zero_stage <= 1, "Use zero_stage 0 or 1.")
+    yield Choice("parallel.recompute_every", parallel.recompute_every, parallel.recompute_every == 1, "Use 1.")
     yield Choice("precision.dtype", dtype, dtype != "fp16", "Use precision=bf16 or precision=fp32.")

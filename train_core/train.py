@@ -31,7 +31,7 @@ class Trainer:
         self.stage = parallelize(experiment, self.mesh, world.device)
         self.optimizer = Optimizer(self.stage, self.mesh, experiment, world.device)
         self.pipeline = PipelineExecutor(
-            self.stage.model, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
+            self.stage.chunks[0], self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
         )
         self.actions = one_forward_one_backward(
             self.mesh.pipeline.size, self.mesh.pipeline.rank, experiment.num_micro_batches

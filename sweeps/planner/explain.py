@@ -9,10 +9,10 @@ from typing import Any
 from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
 from conf.units import GIBIBYTE
-from sweeps.planner.space import divisors, layer_ends
+from sweeps.planner.space import SEARCHED_SCHEDULES, divisors, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, layers_in_short, spread_layers
 from train_core.costs import Estimate, Implementation, StageMemory, StepTime, estimate
-from train_core.costs.setting import RECOMPUTES, SCHEDULES
+from train_core.costs.setting import RECOMPUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _other_pipelines(strategy: Strategy, num_layers: int) -> Iterator[tuple[str,
     if p == 1:
         return
     chunks = divisors(num_layers // p)[1:] if num_layers % p == 0 else []
-    for schedule in SCHEDULES:
+    for schedule in SEARCHED_SCHEDULES:
         if schedule != strategy.schedule and (chunks or schedule != "interleaved"):
             size = chunks[0] if schedule == "interleaved" else 1
             spread = None if schedule == "interleaved" else strategy.layers_per_stage

@@ -15,10 +15,9 @@ from conf.experiment import Experiment, Parts
 from conf.schema import BatchPlan, ParallelPlan, SearchPlan, Value
 from sweeps.planner.explain import neighbours
 from sweeps.planner.search import search_space
-from sweeps.planner.space import MOST_ZERO_STAGE, Space
+from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import Implementation, estimate
-from train_core.costs.setting import SCHEDULES
 from train_core.supported import require_supported
 
 PROBES: Mapping[str, str] = {
@@ -101,7 +100,7 @@ def _kinds(space: Space) -> Iterator[Space]:
     What the trainer runs is asked of each, since the fastest of all plans may all be of a kind that it does not run.
     """
     stages = space.left("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
-    for schedule, zero_stage in product(space.left("schedule", SCHEDULES), stages):
+    for schedule, zero_stage in product(space.left("schedule", SEARCHED_SCHEDULES), stages):
         kind = {"schedule": schedule, "zero_stage": zero_stage}
         yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 

@@ -30,6 +30,7 @@ PLAIN: dict[str, Value] = {  # a plan that pins nothing
     "parallel.sequence_parallel": False,
     "parallel.zero_stage": 0,
     "parallel.recompute": "none",
+    "parallel.recompute_every": 1,
     "batch.micro_batch_size": 1,
 }
 MOST_DIGITS = 18

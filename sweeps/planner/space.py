@@ -26,6 +26,8 @@ MOST_LAYERS_LIGHTER = 4
 """First and last stage are tried with up to this many layers less than an even spread gives them: what they hold
 besides layers, embedding and head, weighs up to 2.6 layers in the models of conf/model (a Llama 3.1 8B's head)."""
 MOST_ZERO_STAGE = 3
+SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")
+"""GPipe takes as long as 1F1B and keeps the activations of all micro-batches, so it is never chosen."""
 
 KNOBS = (
     "tensor_parallel_size",
@@ -192,7 +194,7 @@ def _ends_left(space: Space, num_stages: int) -> list[tuple[int, int]]:
 
 def _layouts_left(space: Space, found: list[Layout]) -> list[Layout]:
     chunks = set(space.left("virtual_pipeline_size", sorted({layout[1] for layout in found})))
-    schedules = {SCHEDULES.index(name) for name in space.left("schedule", SCHEDULES)}
+    schedules = {SCHEDULES.index(name) for name in space.left("schedule", SEARCHED_SCHEDULES)}
     return [layout for layout in found if layout[0] in schedules and layout[1] in chunks]
 
 

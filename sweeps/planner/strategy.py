@@ -28,6 +28,7 @@ class Strategy:
     sequence_parallel: bool
     zero_stage: int
     recompute: Recompute
+    recompute_every: int
     micro_batch_size: int
     global_batch_size: int
     tensor_parallel_across_nodes: bool
@@ -91,6 +92,7 @@ def _strategy(row: dict[str, int], num_layers: int, across_nodes: bool) -> Strat
         sequence_parallel=bool(row["sequence_parallel"]),
         zero_stage=row["zero_stage"],
         recompute=RECOMPUTES[row["recompute"]],
+        recompute_every=1,
         micro_batch_size=row["micro_batch_size"],
         global_batch_size=row["micro_batch_size"] * row["num_micro_batches"] * d,
         tensor_parallel_across_nodes=across_nodes,

@@ -13,6 +13,7 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment
 from conf.schema import (
     BatchPlan,
+    CheckpointPlan,
     ClusterSpec,
     DataSpec,
     Dtype,
@@ -20,8 +21,10 @@ from conf.schema import (
     ModelSpec,
     ParallelPlan,
     PrecisionPlan,
+    ProfilePlan,
     Recompute,
     TrainingPlan,
+    WatchPlan,
 )
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
@@ -69,7 +72,7 @@ FLASH_ATTENTION = {
 USUAL_TRAINERS = {0: "megatron-lm", 1: "megatron-deepspeed", 2: "fsdp", 3: "fsdp"}
 """By ZeRO stage. A row of stage 2 or 3 that has no flash attention, and does not say FSDP, is older: DeepSpeed's."""
 # An experiment has data and a training plan too; no price depends on them, and composing them would cost a table 0.2 s.
-DATA = DataSpec(source="synthetic", path=None, tokenizer="bytes", max_bytes=1, cache_dir=None)
+DATA = DataSpec(source="synthetic", path=None, tokenizer="bytes", max_bytes=1, cache_dir=None, held_out_fraction=0.0)
 TRAINING = TrainingPlan(
     num_steps=1,
     num_warmup_steps=0,
@@ -81,8 +84,15 @@ TRAINING = TrainingPlan(
     adam_beta2=0.95,
     adam_epsilon=1e-8,
     clip_gradient_norm=None,
+    dropout=0.0,
+    compile_layers=False,
+    evaluate_every=None,
+    num_evaluation_batches=1,
     seed=0,
 )
+CHECKPOINT = CheckpointPlan(every_steps=None, keep_last=1, asynchronous=False, load=None)
+WATCH = WatchPlan(hang_seconds=600.0, compare_replicas_every=None, straggler_ratio=2.0, max_overflows=1)
+PROFILE = ProfilePlan(breakdown=False, trace_steps=(), trace_ranks=())
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,9 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
         precision=_precision_of(row, cluster),
         data=DATA,
         training=TRAINING,
+        checkpoint=CHECKPOINT,
+        watch=WATCH,
+        profile=PROFILE,
     )
     require_computable(experiment.model, experiment.batch.micro_batch_size)
     stage = index_of(row, "stage")
@@ -161,6 +174,7 @@ def _parallel_of(row: Row) -> ParallelPlan:
         sequence_parallel=flag_of(row, "sequence_parallel", default=False) and tensor > 1,
         zero_stage=choice_of(row, "zero_stage", ZERO_STAGES, default=0),
         recompute=choice_of(row, "recompute", RECOMPUTATIONS, default="none"),
+        recompute_every=1,
         tensor_parallel_across_nodes=True,
     )
 
@@ -204,7 +218,8 @@ def _batch_of(row: Row) -> BatchPlan:
 
 def _precision_of(row: Row, cluster: ClusterSpec) -> PrecisionPlan:
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
-    return PrecisionPlan(dtype=choice_of(row, "precision", PRECISIONS, default=usual))
+    dtype = choice_of(row, "precision", PRECISIONS, default=usual)
+    return PrecisionPlan(dtype=dtype, gradient_dtype="fp32", initial_loss_scale=1.0, loss_scale_window=1)
 
 
 def _implementation_of(row: Row, parallel: ParallelPlan, given: str | None) -> Implementation:

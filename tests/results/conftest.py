@@ -25,6 +25,7 @@ from conf.schema import (
     TrackingSpec,
     TrainingPlan,
 )
+from sweeps.table.configuration import CHECKPOINT, PROFILE, WATCH
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics
@@ -97,20 +98,28 @@ def experiment(**point: Any) -> Experiment:
     """The proxy on one device; keys of `point` are fields of the parallel plan, the batch, or `model`."""
     parallel = {"world_size": 1, "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "sequence_parallel": False}
     parallel |= {"zero_stage": 0, "recompute": "none", "tensor_parallel_across_nodes": False}
-    parallel |= {"virtual_pipeline_size": 1, "schedule": "1f1b", "layers_per_stage": None}
+    parallel |= {"virtual_pipeline_size": 1, "schedule": "1f1b", "layers_per_stage": None, "recompute_every": 1}
     batch = {"global_batch_size": 8, "micro_batch_size": 1}
     training = {"num_steps": NUM_STEPS, "num_warmup_steps": 2, "learning_rate": 1e-3, "min_learning_rate": 1e-4}
     training |= {"learning_rate_warmup_steps": 1, "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95}
     training |= {"adam_epsilon": 1e-8, "clip_gradient_norm": 1.0, "seed": 1}
+    training |= {"dropout": 0.0, "compile_layers": False, "evaluate_every": None, "num_evaluation_batches": 1}
     chosen = {key: value for key, value in point.items() if key not in ("model", "cluster", "dtype")}
     return Experiment(
         model=point.get("model", PROXY),
         cluster=point.get("cluster", cluster()),
         parallel=ParallelPlan(**(parallel | {key: chosen[key] for key in chosen if key in parallel})),
         batch=BatchPlan(**(batch | {key: chosen[key] for key in chosen if key in batch})),
-        precision=PrecisionPlan(dtype=point.get("dtype", "fp32")),
-        data=DataSpec(source="text", path=None, tokenizer="bytes", max_bytes=1000, cache_dir=None),
+        precision=PrecisionPlan(
+            dtype=point.get("dtype", "fp32"), gradient_dtype="fp32", initial_loss_scale=1.0, loss_scale_window=1
+        ),
+        data=DataSpec(
+            source="text", path=None, tokenizer="bytes", max_bytes=1000, cache_dir=None, held_out_fraction=0.0
+        ),
         training=TrainingPlan(**training),
+        checkpoint=CHECKPOINT,
+        watch=WATCH,
+        profile=PROFILE,
     )
 
 

@@ -51,7 +51,7 @@ def train_and_tell(world: Any, experiment: Any, cache_dir: Path) -> tuple[list[f
 
     def reduce_and_keep() -> None:
         reduce_gradients()
-        for name, parameter in trainer.stage.model.named_parameters():
+        for name, parameter in trainer.stage.named_parameters():
             gradients[name] = main_gradient(parameter).clone().numpy()
 
     trainer.optimizer.reduce_gradients = reduce_and_keep
@@ -64,7 +64,7 @@ def train_and_tell(world: Any, experiment: Any, cache_dir: Path) -> tuple[list[f
             gradients[name],
             parameter.detach().float().numpy(),
         )
-        for name, parameter in trainer.stage.model.named_parameters()
+        for name, parameter in trainer.stage.named_parameters()
     ]
     return [result.loss for result in results], [result.gradient_norm for result in results], parts
 

@@ -53,7 +53,7 @@ def plain_loss(tokens: Tensor, targets: Tensor, weights: dict[str, Tensor], expe
 def train_both(world: Any, experiment: Experiment, cache_dir: Path) -> list[tuple[float, float, float, float, float]]:
     """For every step: both losses, both norms, and the largest relative error of a gradient."""
     trainer, plan = Trainer(experiment, world, cache_dir), experiment.training
-    weights = {name: p.detach().clone().requires_grad_() for name, p in trainer.stage.model.named_parameters()}
+    weights = {name: p.detach().clone().requires_grad_() for name, p in trainer.stage.named_parameters()}
     groups = [
         {"params": [w for w in weights.values() if w.dim() > 1], "weight_decay": plan.weight_decay},
         {"params": [w for w in weights.values() if w.dim() == 1], "weight_decay": 0.0},
@@ -73,7 +73,7 @@ def train_both(world: Any, experiment: Experiment, cache_dir: Path) -> list[tupl
         result = trainer.step(step)
         worst = max(
             float((main_gradient(parameter) - weights[name].grad).norm() / max(weights[name].grad.norm(), 1e-3))
-            for name, parameter in trainer.stage.model.named_parameters()
+            for name, parameter in trainer.stage.named_parameters()
         )
         told.append((float(loss.detach()), result.loss, float(norm), result.gradient_norm, worst))
     return told

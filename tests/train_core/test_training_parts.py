@@ -58,7 +58,7 @@ def test_weights_decay_and_biases_and_norms_do_not(experiment_of: Any) -> None:
     buckets = flatten(stage, mesh)
     assert len(buckets) == 2
     decayed = next(bucket for bucket in buckets if bucket.treatment.decays)
-    for name, parameter in stage.model.named_parameters():
+    for name, parameter in stage.named_parameters():
         low = decayed.weights.data_ptr()
         inside = low <= parameter.data_ptr() < low + decayed.weights.nbytes
         assert inside == name.endswith(("qkv.weight", "projection.weight", "up.weight", "down.weight")) or (
@@ -84,7 +84,7 @@ def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: Any) -> N
     huge = {"model.hidden_size": 12288, "model.ffn_hidden_size": 49152, "model.num_attention_heads": 96}
     huge["model.num_query_groups"] = 96
     stage = parallelize(experiment_of(huge), mesh, torch.device("meta"))
-    assert sum(parameter.numel() for parameter in stage.model.parameters()) > 14e9
+    assert sum(parameter.numel() for _, parameter in stage.named_parameters()) > 14e9
 
 
 def test_warm_up_steps_are_left_out_of_the_time(experiment_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ PLAN = Strategy(
     sequence_parallel=True,
     zero_stage=1,
     recompute="none",
+    recompute_every=1,
     micro_batch_size=2,
     global_batch_size=128,
     tensor_parallel_across_nodes=False,

@@ -14,11 +14,11 @@ from conf.errors import InfeasiblePlan
 from conf.load import load
 from conf.settings import Settings
 from sweeps.planner.search import search_space
-from sweeps.planner.space import Space, blocks
+from sweeps.planner.space import SEARCHED_SCHEDULES, Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
 from train_core.costs.computable import largest_micro_batch_size
-from train_core.costs.setting import RECOMPUTES, SCHEDULES, Setting
+from train_core.costs.setting import RECOMPUTES, Setting
 
 SMALL = {
     "GPT proxy on 4 cores": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 4, 8, "trisweep"),
@@ -45,7 +45,9 @@ def everything(
     """All combinations of all values, as far as an Experiment takes them; nothing here is from the search."""
     sizes = range(1, space.world_size + 1)
     chunks = [v for v in range(1, settings.model.num_layers + 1) if settings.model.num_layers % v == 0]
-    values = product(sizes, sizes, chunks, SCHEDULES, layers, [False, True], range(4), RECOMPUTES, range(1, 13))
+    values = product(
+        sizes, sizes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), RECOMPUTES, range(1, 13)
+    )
     for t, p, v, schedule, spread, sequence_parallel, zero_stage, recompute, b in values:
         d = space.world_size // (t * p)
         if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved"):
@@ -55,7 +57,7 @@ def everything(
         if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
             continue
         strategy = Strategy(
-            space.world_size, t, p, d, v, schedule, spread, sequence_parallel, zero_stage, recompute, b,
+            space.world_size, t, p, d, v, schedule, spread, sequence_parallel, zero_stage, recompute, 1, b,
             space.global_batch_size, False,
         )  # fmt: skip
         try:

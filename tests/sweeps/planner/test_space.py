@@ -9,6 +9,7 @@ from conf.errors import InfeasiblePlan
 from conf.settings import Settings
 from sweeps.planner.space import (
     MOST_LAYERS_LIGHTER,
+    SEARCHED_SCHEDULES,
     Block,
     Space,
     blocks,
@@ -88,7 +89,7 @@ def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
     t = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16]))
     p = int(rng.choice(divisors(space.world_size) + [3, 5, model.num_layers, model.num_layers + 1]))
     d = space.world_size // (t * p)
-    schedule = str(rng.choice(SCHEDULES))
+    schedule = str(rng.choice(SEARCHED_SCHEDULES))
     ends = layer_ends(model.num_layers, p) if p <= model.num_layers else [(1, 1)]
     first, last = ends[int(rng.integers(len(ends)))]
     spread = spread_layers(model.num_layers, p, first, last) if p <= model.num_layers else None
@@ -105,6 +106,7 @@ def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
         sequence_parallel=bool(rng.random() < 0.5),
         zero_stage=int(rng.integers(4)) if d > 1 else 0,
         recompute=str(rng.choice(RECOMPUTES)),  # type: ignore[arg-type]
+        recompute_every=1,
         micro_batch_size=int(rng.choice([1, 2, 3, 4, 5, 8])),
         global_batch_size=space.global_batch_size,
         tensor_parallel_across_nodes=space.tensor_parallel_across_nodes,

@@ -85,7 +85,7 @@ def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute)
     known = {FLASH: _square_products(2), FLASH_BACKWARD: _square_products(4)}
     with fake_stage(experiment, rank=0) as built, FlopCounterMode(display=False, custom_mapping=known) as counter:
         tokens = torch.zeros(spec.seq_length, NUM_SEQUENCES, dtype=torch.long)
-        built.model(tokens, tokens).backward()
+        built.chunks[0](tokens, tokens).backward()
     # the trainer's own functions run their weight gradients inside backward, where the counter sees them too
     assert counter.get_total_flops() == hardware_flops(spec, NUM_SEQUENCES, recompute)
 
@@ -115,7 +115,7 @@ def test_parameters_of_first_middle_and_last_stage_equal_the_trainers(model: str
     stages = estimate(experiment).stages
     for stage in sorted({0, pipeline // 2, pipeline - 1}):
         with fake_stage(experiment, rank=stage * tensor) as built:
-            assert sum(p.numel() for p in built.model.parameters()) == stages[stage].parameters
+            assert sum(p.numel() for p in built.chunks[0].parameters()) == stages[stage].parameters
 
 
 def layer_shape(experiment: Experiment) -> tuple[int, int, int]:
@@ -128,7 +128,7 @@ def layer_shape(experiment: Experiment) -> tuple[int, int, int]:
 @contextmanager
 def keeping(built: Stage) -> Iterator[list[torch.Tensor]]:
     """What forward passes keep for backward, parameters aside."""
-    parameters = {parameter.untyped_storage()._cdata for parameter in built.model.parameters()}
+    parameters = {parameter.untyped_storage()._cdata for parameter in built.chunks[0].parameters()}
     kept: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,7 +151,7 @@ def kept_bytes(experiment: Experiment) -> int:
     with fake_stage(experiment, rank=0) as built:
         x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
         with keeping(built) as kept:
-            out = built.model.layers["0"](x)
+            out = built.chunks[0].layers["0"](x)
         del out
         return num_bytes_of(kept)
 
@@ -183,7 +183,7 @@ def test_a_middle_stage_keeps_its_layers_activations_and_its_output() -> None:
     with fake_stage(experiment, rank=7 * 4) as built:
         x = torch.empty(2048, 1, 12288, dtype=torch.bfloat16, requires_grad=True)
         with keeping(built) as kept:
-            out = built.model(x)
+            out = built.chunks[0](x)
     assert stage.activations_bytes[0] == num_bytes_of([*kept, out])
 
 
@@ -219,7 +219,7 @@ def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recomp
     layer = work_of(setting, plan_of(experiment)).layer
     with fake_stage(experiment, rank=0) as built, Sent(8) as sent:
         x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
-        out = built.model.layers["0"](x)
+        out = built.chunks[0].layers["0"](x)
         forward = sent.num_bytes
         out.backward(torch.empty_like(out))
     assert layer.tensor_forward_seconds[0] * rate == pytest.approx(forward)
