@@ -79,29 +79,46 @@ class Stage:
 
 def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
     """Build one rank's part of the model. On the meta device nothing is allocated."""
-    with torch.device("meta"):
-        model = GPT(experiment.model)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    cut_stage(model, mesh.pipeline)
-    placements = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
-    apply_recompute(model, experiment.parallel.recompute)
-    if device.type != "meta":
-        fill = partial(_initial_part, experiment.model, experiment.training.seed, shapes, mesh.tensor, device)
-        _replace_parameters(model, lambda name: fill(placements[name]).to(DTYPES[experiment.precision.dtype]))
-    else:
-        model.to(DTYPES[experiment.precision.dtype])
-    return Stage((model,), placements)
+    chunks: list[GPT] = []
+    placements: dict[str, Placement] = {}
+    for layers in chunk_layers(experiment, mesh.pipeline.rank):
+        with torch.device("meta"):
+            model = GPT(experiment.model)
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        cut_chunk(model, layers)
+        placed = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
+        apply_recompute(model, experiment.parallel.recompute)
+        if device.type != "meta":
+            fill = partial(_initial_part, experiment.model, experiment.training.seed, shapes, mesh.tensor, device)
+            _replace_parameters(model, lambda name: fill(placed[name]).to(DTYPES[experiment.precision.dtype]))  # noqa: B023
+        else:
+            model.to(DTYPES[experiment.precision.dtype])
+        chunks.append(model)
+        placements |= placed
+    return Stage(tuple(chunks), placements)
 
 
-def cut_stage(model: GPT, pipeline: Axis) -> None:
-    """Keep this stage's equal share of the layers; embedding on the first stage, norm and head on the last."""
-    per_stage = len(model.layers) // pipeline.size
-    first = pipeline.rank * per_stage
-    kept = [str(index) for index in range(first, first + per_stage)]
-    model.layers = nn.ModuleDict({index: model.layers[index] for index in kept})
-    if pipeline.rank > 0:
+def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
+    """Indices of the layers of each of a stage's model chunks.
+
+    With several chunks a stage, the pipeline passes all stages once for every chunk (arXiv 2104.04473, section 2.2.2).
+    """
+    per_stage, num_chunks = experiment.layers_per_stage, experiment.parallel.virtual_pipeline_size
+    if num_chunks == 1:
+        first = sum(per_stage[:stage])
+        return [range(first, first + per_stage[stage])]
+    per_chunk = per_stage[stage] // num_chunks
+    firsts = [(chunk * len(per_stage) + stage) * per_chunk for chunk in range(num_chunks)]
+    return [range(first, first + per_chunk) for first in firsts]
+
+
+def cut_chunk(model: GPT, layers: range) -> None:
+    """Keep these layers; the embedding with the first of the model, norm and head with the last."""
+    num_layers = len(model.layers)
+    model.layers = nn.ModuleDict({str(index): model.layers[str(index)] for index in layers})
+    if layers.start > 0:
         model.embedding = None
-    if pipeline.rank < pipeline.size - 1:
+    if layers.stop < num_layers:
         model.final_norm = model.head = None
         model.loss = nn.Identity()
 
