@@ -69,12 +69,8 @@ ui: setup ## open the MLflow UI on loopback
 bench: setup ## hold predictions against published rows, and write docs/validation.md
 	@$(BIN)/python -m benchmarks
 
-# tests of arithmetic and of short commands; the others start ranks, servers or a Slurm and need both cores for themselves
-ON_ONE_CORE := tests/conf tests/sweeps tests/benchmarks tests/train_core/costs $(wildcard tests/test_*_command.py)
-
 test: check ## check, then run every test, on a real Slurm too
-	$(BIN)/python -m pytest -n 2 $(ON_ONE_CORE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(ON_ONE_CORE))
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,18 @@ from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
+
+TESTS = Path(__file__).parent
+ONE_WORKER = {"slurm": TESTS / "slurm", "ranks": TESTS / "train_core"}
+"""Folders whose tests share a cluster or worlds of ranks. Two workers start with these two, since one of them mostly
+waits for Slurm and the other keeps both cores busy."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for group, folder in ONE_WORKER.items():
+            if folder in item.path.parents and TESTS / "train_core" / "costs" not in item.path.parents:
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
