@@ -19,7 +19,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test check format ui slurm-up slurm-down clean
+.PHONY: help setup bench bench-gpu test check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -66,8 +66,11 @@ cancel-%: setup ## end what is queued or running
 ui: setup ## open the MLflow UI on loopback
 	@$(TRISWEEP) ui $(CHOICE) $(OPTIONS)
 
-bench: setup ## hold predictions against published rows, and write docs/validation.md
+bench: setup ## every promise in numbers: predictions against published rows, search, trainer
 	@$(BIN)/python -m benchmarks
+
+bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without one it says so
+	@$(BIN)/python -m benchmarks gpu
 
 test: check ## check, then run every test, on a real Slurm too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

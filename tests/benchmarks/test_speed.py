@@ -1,0 +1,65 @@
+"""The benchmarks of the trainer compare what is comparable, and say so where there is nothing to measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu
+from benchmarks.plain_gpt import PlainGPT, plain_steps
+from benchmarks.trainer import LAYOUTS, experiment_of, in_turn
+from train_core.costs import estimate, num_parameters
+
+
+def test_the_plain_gpt_has_the_parameters_of_the_trainers_model() -> None:
+    spec = experiment_of({}).model
+    with torch.device("meta"):
+        plain = PlainGPT(spec.vocab_size, spec.seq_length, spec.hidden_size, spec.num_attention_heads, spec.num_layers)
+    assert sum(parameter.numel() for parameter in plain.parameters()) == num_parameters(spec)
+
+
+def test_the_plain_gpt_learns() -> None:
+    small = {"model.num_layers": 1, "model.hidden_size": 32, "model.ffn_hidden_size": 128, "model.seq_length": 16}
+    steps = plain_steps(
+        experiment_of({**small, "model.vocab_size": 256, "training.learning_rate": 0.02}), torch.float32
+    )
+    losses = [next(steps) for _ in range(8)]
+    assert min(losses[4:]) < losses[0]
+
+
+def test_every_layout_trains_the_same_number_of_tokens() -> None:
+    experiments = [experiment_of(values) for values, _ in LAYOUTS.values()]
+    assert len({one.batch.global_batch_size * one.model.seq_length for one in experiments}) == 1
+
+
+def test_measurements_are_taken_in_turn() -> None:
+    order: list[str] = []
+    in_turn({name: (lambda name=name: order.append(name)) for name in ("a", "b")}, 3)  # type: ignore[misc, return-value]
+    assert order == ["a", "b"] * 3
+
+
+@pytest.mark.parametrize(
+    ("device", "cluster"),
+    [("NVIDIA H200", "dgx-h200"), ("NVIDIA GH200 480GB", "jupiter"), ("NVIDIA B100", None)],
+)
+def test_the_cluster_of_a_gpu_is_known_by_the_words_of_its_name(device: str, cluster: str | None) -> None:
+    assert gpu.cluster_of(device) == cluster
+
+
+@pytest.mark.parametrize("name", gpu.MODELS)
+def test_what_is_measured_on_a_gpu_is_predicted_to_fit_it(name: str) -> None:
+    candidates = list(gpu._candidates(name, "dgx-h200"))
+    assert {one.parallel.recompute for one in candidates} == set(gpu.RECOMPUTES)
+    assert all(estimate(one).fits for one in candidates)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "RESULTS", tmp_path / "gpu_results.csv")
+    assert gpu.main() == []
+    assert "no GPU" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
