@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train_core.clock import Line, Operation
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -18,23 +20,31 @@ class Axis:
     Attributes:
         rank: this rank's coordinate on the axis.
         group: None when the axis has one rank.
+        line: who is told of every wait; None where nobody listens.
     """
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
+    line: Line | None = None
 
 
-@dataclass(frozen=True)
 class Pending:
-    """A tensor that a collective is filling; `wait` returns it when it is ready."""
+    """A tensor that a collective or a transfer is filling; `wait` returns it when it is ready."""
 
-    tensor: Tensor
-    work: dist.Work | None = None
+    __slots__ = ("operation", "tensor", "work")
+
+    def __init__(self, tensor: Tensor, work: dist.Work | None = None, kind: str = "", line: Line | None = None) -> None:
+        """`kind` names the operation to the listener of `line`."""
+        self.tensor, self.work = tensor, work
+        self.operation: Operation | None = None if line is None else line.start(kind, tensor.nbytes, work)
 
     def wait(self) -> Tensor:
         if self.work is not None:
-            self.work.wait()
+            if self.operation is None:
+                self.work.wait()
+            else:
+                self.operation.line.clock.wait(self.operation, self.work)
         return self.tensor
 
     def is_done(self) -> bool:
@@ -56,7 +66,7 @@ def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
     if axis.size == 1:
         return Pending(tensor)
     tensor = tensor.contiguous()
-    return Pending(tensor, dist.all_reduce(tensor, group=axis.group, async_op=True))
+    return Pending(tensor, dist.all_reduce(tensor, group=axis.group, async_op=True), "all_reduce", axis.line)
 
 
 def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -65,7 +75,8 @@ def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pendin
         return Pending(tensor)
     if into is None:
         into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
-    return Pending(into, _all_gather(into, tensor.contiguous(), group=axis.group, async_op=True))
+    work = _all_gather(into, tensor.contiguous(), group=axis.group, async_op=True)
+    return Pending(into, work, "all_gather", axis.line)
 
 
 def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -74,7 +85,8 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
         return Pending(tensor)
     if into is None:
         into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
-    return Pending(into, _reduce_scatter(into, tensor.contiguous(), group=axis.group, async_op=True))
+    work = _reduce_scatter(into, tensor.contiguous(), group=axis.group, async_op=True)
+    return Pending(into, work, "reduce_scatter", axis.line)
 
 
 def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:
@@ -88,8 +100,8 @@ def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float
     if axis.size == 1:
         return values
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=axis.group)
-    return [float(value) for value in tensor.tolist()]
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=axis.group, async_op=True)
+    return [float(value) for value in Pending(tensor, work, "all_reduce", axis.line).wait().tolist()]
 
 
 def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
@@ -97,8 +109,7 @@ def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
     if axis.size == 1:
         return values
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, group=axis.group)
-    return [float(value) for value in tensor.tolist()]
+    return [float(value) for value in all_reduce(tensor, axis).wait().tolist()]
 
 
 def gather_objects(value: Any, axis: Axis) -> list[Any]:

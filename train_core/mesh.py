@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from conf.experiment import Experiment
+from train_core.clock import Clock, Line
 from train_core.collectives import Axis
 
 
@@ -66,6 +67,7 @@ class Channel:
 
     peer: int
     group: dist.ProcessGroup | None
+    line: Line
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class Mesh:
     """Where this rank stands.
 
     Attributes:
+        clock: is told of every wait on the axes and channels.
         embedding: joins the first and the last stage, which both hold the tied token embedding; size 1 elsewhere.
         activations_in: from the stage before; gradients_in from the one after. None at the ends of the pipeline.
     """
 
     layout: Layout
+    clock: Clock
     world: Axis
     tensor: Axis
     pipeline: Axis
@@ -97,7 +101,7 @@ class Mesh:
         return self.pipeline.rank == self.pipeline.size - 1
 
 
-def build_mesh(layout: Layout, rank: int) -> Mesh:
+def build_mesh(layout: Layout, rank: int, clock: Clock | None = None) -> Mesh:
     """Create this rank's groups. Every rank of the world calls this, in a world that has been joined.
 
     Only members take part in creating a group, so that the cost does not grow with the world. torch names such a group
@@ -105,30 +109,34 @@ def build_mesh(layout: Layout, rank: int) -> Mesh:
     """
     stages = layout.pipeline_group(rank)
     stage, last = stages.index(rank), len(stages) - 1
-    tensor, data = _axis(layout.tensor_group(rank), rank), _axis(layout.data_group(rank), rank)
+    clock = clock or Clock()
+    tensor = _axis("tensor", layout.tensor_group(rank), rank, clock)
+    data = _axis("data", layout.data_group(rank), rank, clock)
     activations, gradients = _group(stages), _group(stages)
     embedding = Axis()
     if last:
-        ends = _axis([stages[0], stages[-1]] if stage in (0, last) else [rank], rank, even_alone=True)
+        members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
+        ends = _axis("embedding", members, rank, clock, even_alone=True)
         embedding = ends if ends.size > 1 else embedding
     before = stages[stage - 1] if stage > 0 else None
     after = stages[stage + 1] if stage < last else None
     return Mesh(
         layout=layout,
-        world=Axis(layout.world_size, rank),
+        clock=clock,
+        world=Axis(layout.world_size, rank, line=Line("world", range(layout.world_size), clock)),
         tensor=tensor,
         pipeline=Axis(layout.pipeline_size, stage),
         data=data,
         embedding=embedding,
-        activations_in=_channel(before, activations),
-        activations_out=_channel(after, activations),
-        gradients_in=_channel(after, gradients),
-        gradients_out=_channel(before, gradients),
+        activations_in=_channel(before, activations, clock),
+        activations_out=_channel(after, activations, clock),
+        gradients_in=_channel(after, gradients, clock),
+        gradients_out=_channel(before, gradients, clock),
     )
 
 
-def _axis(ranks: list[int], rank: int, *, even_alone: bool = False) -> Axis:
-    return Axis(len(ranks), ranks.index(rank), _group(ranks, even_alone=even_alone))
+def _axis(name: str, ranks: list[int], rank: int, clock: Clock, *, even_alone: bool = False) -> Axis:
+    return Axis(len(ranks), ranks.index(rank), _group(ranks, even_alone=even_alone), Line(name, ranks, clock))
 
 
 def _group(ranks: list[int], *, even_alone: bool = False) -> dist.ProcessGroup | None:
@@ -139,5 +147,5 @@ def _group(ranks: list[int], *, even_alone: bool = False) -> dist.ProcessGroup |
     return group
 
 
-def _channel(peer: int | None, group: dist.ProcessGroup | None) -> Channel | None:
-    return None if peer is None else Channel(peer, group)
+def _channel(peer: int | None, group: dist.ProcessGroup | None, clock: Clock) -> Channel | None:
+    return None if peer is None else Channel(peer, group, Line("pipeline", (peer,), clock))

@@ -7,13 +7,14 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from conf.errors import UsageError
+from train_core.clock import Clock
 
 TIMEOUT = datetime.timedelta(minutes=10)
 FIRST_PORT, NUM_PORTS = 15000, 15000  # below the ephemeral range of Linux, which starts at 32768
@@ -36,12 +37,17 @@ class Seat:
 
 @dataclass(frozen=True)
 class World:
-    """A joined job."""
+    """A joined job.
+
+    Attributes:
+        clock: what this rank waits for.
+    """
 
     rank: int
     size: int
     device: torch.device
     backend: str
+    clock: Clock = field(default_factory=Clock)
 
 
 def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:

@@ -1,0 +1,122 @@
+"""What a rank waits for now, and where the time of its step goes."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+KIBIBYTE = 1024
+TRANSFERS = ("send", "receive")
+
+
+class Line:
+    """The ranks of one group, or the other end of one channel, as one rank sees them.
+
+    Attributes:
+        name: the axis: `tensor`, `pipeline`, `data`, `embedding` or `world`.
+        ranks: of the world; for a transfer only the other end.
+        num_started: operations that this rank has started here. All ranks of a group start the same ones in one order.
+    """
+
+    def __init__(self, name: str, ranks: Sequence[int], clock: Clock) -> None:
+        self.name, self.ranks, self.clock = name, ranks, clock
+        self.num_started = 0
+        clock.lines.append(self)
+
+    def start(self, kind: str, num_bytes: int, work: Any) -> Operation:
+        self.num_started += 1
+        operation = Operation(kind, self, self.num_started, num_bytes)
+        self.clock.started(operation, work)
+        return operation
+
+
+class Operation(NamedTuple):
+    """One collective or transfer; `number` counts those of its line from 1."""
+
+    kind: str
+    line: Line
+    number: int
+    num_bytes: int
+
+    def __str__(self) -> str:
+        """Such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
+        size = f"{max(1, self.num_bytes // KIBIBYTE)} KiB"
+        if self.kind in TRANSFERS:
+            return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.line.ranks[0]}, {size}"
+        return f"{self.kind} over {self.line.name}, {size}"
+
+
+class Span(NamedTuple):
+    """From one mark to another. `inside` is the part of the step that it belongs to, empty for none."""
+
+    name: str
+    inside: str
+    start: Any
+    end: Any
+
+
+class Clock:
+    """Records waits and named parts of a step. The training thread writes; a watchdog may read `waiting` at any time.
+
+    Attributes:
+        step: the step that runs; 0 before the first.
+        micro_batch: of the pass that runs; None outside the pipeline.
+        waiting: what the training thread waits for, and since when in seconds of `time.monotonic`; None while it works.
+        num_waits: grows whenever a wait ends.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.micro_batch: int | None = None
+        self.waiting: tuple[Operation, float] | None = None
+        self.num_waits = 0
+        self.lines: list[Line] = []
+        self._inside = ""
+        self._spans: list[Span] = []
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        return float(end - start)
+
+    def begin_step(self, step: int) -> None:
+        self.step = step
+        self._spans.clear()
+
+    def started(self, operation: Operation, work: Any) -> None:
+        """Nothing to remember where whoever needs the result waits for it."""
+
+    def wait(self, operation: Operation, work: Any) -> None:
+        """Until the work that a rank has started for `operation` is done."""
+        start = self.mark()
+        self.waiting = operation, time.monotonic()
+        try:
+            work.wait()
+        finally:
+            self.waiting = None
+            self.num_waits += 1
+            self._spans.append(Span(operation.line.name, self._inside, start, self.mark()))
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time the block as a part of the step; what it waits for is counted apart."""
+        start, self._inside = self.mark(), name
+        try:
+            yield
+        finally:
+            self._inside = ""
+            self._spans.append(Span(name, "", start, self.mark()))
+
+    def seconds_by_name(self) -> dict[str, float]:
+        """Seconds since the step began in waits, by line, and in parts without their waits. The device must be idle."""
+        seconds: dict[str, float] = defaultdict(float)
+        for span in self._spans:
+            elapsed = self.seconds_between(span.start, span.end)
+            seconds[span.name] += elapsed
+            if span.inside:
+                seconds[span.inside] -= elapsed
+        return seconds
