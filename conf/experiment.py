@@ -14,6 +14,7 @@ from pydantic import model_validator
 
 from conf.errors import InfeasiblePlan
 from conf.schema import (
+    ROTARY_BASE,
     BatchPlan,
     CheckpointPlan,
     ClusterSpec,
@@ -92,6 +93,7 @@ class Experiment(Parts):
         content["cluster"] = self.cluster.name
         # null and the value that it stands for measure the same thing
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
+        content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -22,6 +22,8 @@ Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Family = Literal["gpt", "llama"]
 Value = bool | int | float | str | None
+ROTARY_BASE = 10_000.0
+"""Of rotary positions, where a model names none. Source: arXiv 2104.09864, section 3.2.2."""
 
 
 class Frozen(BaseModel):
@@ -39,6 +41,7 @@ class ModelSpec(Frozen):
         ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
         num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
         head_size: width of one head; null takes hidden_size / num_attention_heads.
+        rotary_base: base of the frequencies of rotary positions; null takes 10,000.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
@@ -53,6 +56,7 @@ class ModelSpec(Frozen):
     num_attention_heads: Count
     num_query_groups: Count
     head_size: Count | None
+    rotary_base: Annotated[float, Field(gt=1)] | None
     gated_mlp: bool
     tied_embeddings: bool
     vocab_size: Count
@@ -83,6 +87,13 @@ class ModelSpec(Frozen):
                 self.num_query_groups,
                 f"does not divide model.num_attention_heads = {self.num_attention_heads}",
                 "Choose a number of query groups that divides it.",
+            )
+        if self.family == "llama" and self.query_size // self.num_attention_heads % 2:
+            raise ConfigError(
+                "model.head_size",
+                self.query_size // self.num_attention_heads,
+                "is odd, and rotary positions turn pairs of its elements",
+                "Choose an even model.head_size, or fewer or more heads.",
             )
         return self
 

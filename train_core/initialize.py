@@ -16,7 +16,7 @@ def initial_value(name: str, shape: torch.Size, num_layers: int, seed: int, devi
     """The whole parameter in fp32. The same on every rank of one kind of device (CPU and GPU draw differently).
 
     Normal weights with standard deviation 0.02, smaller by sqrt(2 num_layers) where they end a residual branch; norms
-    start at one, biases at zero. Source: GPT-2 (Radford et al. 2019), section 2.3.
+    start at one, biases at zero. Source: GPT-2 (Radford et al. 2019), section 2.3; taken for the Llama family too.
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape, device=device)

@@ -1,4 +1,7 @@
-"""GPT in plain modules: learned positions, LayerNorm, GELU, biases, embedding tied to the output head.
+"""GPT and Llama in plain modules; a `ModelSpec` says which parts a model has.
+
+The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU.
+Both may share keys and values among heads, gate their feed-forward layer, and tie the output head to the embedding.
 
 Nothing here knows that it may run in parallel; `parallelize` replaces modules by name. Activations are sequence first,
 so that sequence parallelism cuts dim 0. Shapes: s sequence, b micro-batch, h hidden, f feed-forward, V vocabulary.
@@ -6,11 +9,16 @@ so that sequence parallelism cuts dim 0. Shapes: s sequence, b micro-batch, h hi
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.schema import ModelSpec
+from conf.schema import ROTARY_BASE, ModelSpec
+from train_core.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
+
+NORM_EPSILON = 1e-5
 
 
 class TokenEmbedding(nn.Module):
@@ -41,57 +49,87 @@ class Embedding(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
-        self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size)
+        learned = spec.family == "gpt"
+        self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
 
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.positions(self.tokens(tokens))
         return out
 
 
-class CausalAttention(nn.Module):
-    """Softmax of masked scores times values; no parameters. What selective recomputation repeats.
+class RMSNorm(nn.Module):
+    """Scales every vector to unit mean square: (..., h) -> (..., h)."""
 
-    The rows of the qkv weight are ordered (head, q | k | v, head_size), so that a cut along them gives whole heads.
-    """
-
-    def __init__(self, head_size: int) -> None:
+    def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.head_size = head_size
+        self.weight = nn.Parameter(torch.ones(hidden_size))
 
-    def forward(self, qkv: Tensor) -> Tensor:
-        """(s, b, 3h) -> (s, b, h)."""
-        s, b, _ = qkv.shape
-        q, k, v = qkv.view(s, b, -1, 3, self.head_size).permute(3, 1, 2, 0, 4).unbind(0)  # (b, heads, s, head_size)
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return out.permute(2, 0, 1, 3).reshape(s, b, -1)
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, NORM_EPSILON)
+
+
+def norm_of(spec: ModelSpec) -> nn.Module:
+    return nn.LayerNorm(spec.hidden_size, NORM_EPSILON) if spec.family == "gpt" else RMSNorm(spec.hidden_size)
+
+
+class CausalAttention(nn.Module):
+    """Softmax of masked scores times values; no parameters. What selective recomputation repeats."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(b, heads, s, head_size), and as many heads or one for each group of them -> (s, b, heads * head_size)."""
+        grouped = key.size(1) < query.size(1)
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+        return out.permute(2, 0, 1, 3).flatten(2)
 
 
 class Attention(nn.Module):
-    """Causal self-attention: (s, b, h) -> (s, b, h)."""
+    """Causal self-attention: (s, b, h) -> (s, b, h).
+
+    The rows of the qkv weight are ordered (query group, its query heads | key head | value head, head_size), so that a
+    cut along them gives whole groups.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        h = spec.hidden_size
-        self.qkv: nn.Module = nn.Linear(h, 3 * h)
-        self.core = CausalAttention(h // spec.num_attention_heads)
-        self.projection: nn.Module = nn.Linear(h, h)
+        biased = spec.family == "gpt"
+        self.head_size = spec.query_size // spec.num_attention_heads
+        self.queries_per_group = spec.num_attention_heads // spec.num_query_groups
+        self.qkv: nn.Module = nn.Linear(spec.hidden_size, spec.query_size + 2 * spec.key_value_size, bias=biased)
+        self.core = CausalAttention()
+        self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.projection(self.core(self.qkv(x)))
+    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
+        heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary)
+        out: Tensor = self.projection(self.core(*heads))
         return out
 
 
 class FeedForward(nn.Module):
-    """(s, b, h) -> (s, b, f) -> (s, b, h)."""
+    """(s, b, h) -> (s, b, f) -> (s, b, h).
+
+    With a gate, the rows of the up weight are ordered (block, gate | up, row of the block). There are as many blocks as
+    the largest tensor-parallel size, so that a cut along them gives whole blocks.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.up: nn.Module = nn.Linear(spec.hidden_size, spec.ffn_hidden_size)
-        self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size)
+        biased, self.gated = spec.family == "gpt", spec.gated_mlp
+        self.activation = GELU if spec.family == "gpt" else SILU
+        self.block_size = gate_block_size(spec)
+        width = spec.ffn_hidden_size * (2 if spec.gated_mlp else 1)
+        self.up: nn.Module = nn.Linear(spec.hidden_size, width, bias=biased)
+        self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size, bias=biased)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(functional.gelu(self.up(x), approximate="tanh"))
+        x = self.up(x)
+        x = gated(x, self.block_size, self.activation) if self.gated else self.activation.forward(x)
+        out: Tensor = self.down(x)
         return out
+
+
+def gate_block_size(spec: ModelSpec) -> int:
+    """Rows of a gate that stand together; every tensor-parallel size divides both heads and feed-forward layer."""
+    return spec.ffn_hidden_size // math.gcd(spec.num_query_groups, spec.ffn_hidden_size)
 
 
 class Layer(nn.Module):
@@ -99,13 +137,13 @@ class Layer(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(spec.hidden_size)
+        self.attention_norm = norm_of(spec)
         self.attention = Attention(spec)
-        self.feed_forward_norm = nn.LayerNorm(spec.hidden_size)
+        self.feed_forward_norm = norm_of(spec)
         self.feed_forward = FeedForward(spec)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
+    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return out
 
@@ -117,7 +155,15 @@ class CrossEntropy(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-class GPT(nn.Module):
+def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tensor | None:
+    """Cosines and sines (2, s, head_size / 2) of every position, in fp32; None where positions are learned."""
+    if spec.family == "gpt":
+        return None
+    head_size = spec.query_size // spec.num_attention_heads
+    return rotary_table(spec.seq_length, head_size, spec.rotary_base or ROTARY_BASE).to(device)
+
+
+class Transformer(nn.Module):
     """The whole model, or one stage of it when parts have been cut away.
 
     The first stage takes token ids (s, b), the others activations (s, b, h). The last stage returns the loss (a scalar
@@ -130,16 +176,19 @@ class GPT(nn.Module):
         embedding = Embedding(spec)
         self.embedding: Embedding | None = embedding
         self.layers = nn.ModuleDict({str(index): Layer(spec) for index in range(spec.num_layers)})
-        self.final_norm: nn.LayerNorm | None = nn.LayerNorm(spec.hidden_size)
+        self.final_norm: nn.Module | None = norm_of(spec)
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.loss: nn.Module = CrossEntropy()
-        self.head.weight = embedding.tokens.weight  # type: ignore[assignment]
+        self.rotary: Tensor | None
+        self.register_buffer("rotary", rotary_table_of(spec), persistent=False)
+        if spec.tied_embeddings:
+            self.head.weight = embedding.tokens.weight  # type: ignore[assignment]
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers.values():
-            x = layer(x)
+            x = layer(x, self.rotary)
         if self.head is None or self.final_norm is None:
             return x
         loss: Tensor = self.loss(self.head(self.final_norm(x)), targets)

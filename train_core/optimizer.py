@@ -43,7 +43,7 @@ class Optimizer:
         self.plan, self.mesh, self.device = experiment.training, mesh, device
         self.buckets = flatten(stage, mesh)
         self.replicas = Replicas(mesh.data, experiment.parallel.zero_stage, device)
-        self.tied_gradient = _tied_gradient(stage, mesh)
+        self.tied_gradient = _tied_gradient(stage, mesh) if experiment.model.tied_embeddings else None
         self.states = [AdamState(self.replicas.own(bucket.weights)) for bucket in self.buckets]
 
     def zero_gradients(self) -> None:

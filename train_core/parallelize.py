@@ -1,4 +1,4 @@
-"""From a plain GPT to one rank's part of it. The order of `parallelize` is the documentation."""
+"""From the plain model to one rank's part of it. The order of `parallelize` is the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conf.schema import ModelSpec, Recompute
 from train_core.collectives import Axis, shard
 from train_core.initialize import initial_value
 from train_core.mesh import Mesh
-from train_core.model import GPT, Attention, Layer
+from train_core.model import Attention, Layer, Transformer, rotary_table_of
 from train_core.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -69,7 +69,7 @@ class Stage:
     Modules of all chunks have the names that they have in the whole model, so no two share one.
     """
 
-    chunks: tuple[GPT, ...]
+    chunks: tuple[Transformer, ...]
     placements: dict[str, Placement]
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -79,20 +79,22 @@ class Stage:
 
 def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
     """Build one rank's part of the model. On the meta device nothing is allocated."""
-    chunks: list[GPT] = []
+    dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements: dict[str, Placement] = {}
     for layers in chunk_layers(experiment, mesh.pipeline.rank):
         with torch.device("meta"):
-            model = GPT(experiment.model)
+            model = Transformer(experiment.model)
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         cut_chunk(model, layers)
         placed = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
         apply_recompute(model, experiment.parallel.recompute)
         if device.type != "meta":
             fill = partial(_initial_part, experiment.model, experiment.training.seed, shapes, mesh.tensor, device)
-            _replace_parameters(model, lambda name: fill(placed[name]).to(DTYPES[experiment.precision.dtype]))  # noqa: B023
+            _replace_parameters(model, lambda name: fill(placed[name]).to(dtype))  # noqa: B023
+            rotary = rotary_table_of(experiment.model, device)
+            model.rotary = None if rotary is None else rotary.to(dtype)
         else:
-            model.to(DTYPES[experiment.precision.dtype])
+            model.to(dtype)
         chunks.append(model)
         placements |= placed
     return Stage(tuple(chunks), placements)
@@ -112,7 +114,7 @@ def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
     return [range(first, first + per_chunk) for first in firsts]
 
 
-def cut_chunk(model: GPT, layers: range) -> None:
+def cut_chunk(model: Transformer, layers: range) -> None:
     """Keep these layers; the embedding with the first of the model, norm and head with the last."""
     num_layers = len(model.layers)
     model.layers = nn.ModuleDict({str(index): model.layers[str(index)] for index in layers})
@@ -123,15 +125,16 @@ def cut_chunk(model: GPT, layers: range) -> None:
         model.loss = nn.Identity()
 
 
-def apply_tensor_parallel(model: GPT, mesh: Mesh, sequence: bool) -> dict[str, Placement]:
+def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dict[str, Placement]:
     """Replace modules by their split form, by the table of styles; also on an axis of one rank, where it is as fast."""
     for name, module in list(model.named_modules()):
         style = _style_of(name)
         if style is not None and not isinstance(module, nn.Identity):
             model.set_submodule(name, style(module, mesh.tensor, sequence))
-    if model.embedding is not None and model.head is not None:
+    tied = model.spec.tied_embeddings
+    if tied and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight
-    return {name: _placement(name, sequence, mesh) for name, _ in model.named_parameters()}
+    return {name: _placement(name, sequence, tied) for name, _ in model.named_parameters()}
 
 
 def _style_of(module_name: str) -> Style | None:
@@ -140,11 +143,11 @@ def _style_of(module_name: str) -> Style | None:
     return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
 
 
-def _placement(name: str, sequence: bool, mesh: Mesh) -> Placement:
+def _placement(name: str, sequence: bool, tied: bool) -> Placement:
     module_name, _, leaf = name.rpartition(".")
     style = _style_of(module_name)
     split_dim = SPLIT_DIMS.get(style, {}).get(leaf) if style is not None else None
-    is_tied_copy = name == TIED_HEAD
+    is_tied_copy = tied and name == TIED_HEAD
     return Placement(
         name=TIED_EMBEDDING if is_tied_copy else name,
         split_dim=split_dim,
@@ -153,7 +156,7 @@ def _placement(name: str, sequence: bool, mesh: Mesh) -> Placement:
     )
 
 
-def apply_recompute(model: GPT, recompute: Recompute) -> None:
+def apply_recompute(model: Transformer, recompute: Recompute) -> None:
     """Repeat part of every layer's forward pass in backward instead of keeping its activations."""
     for layer in model.layers.values():
         assert isinstance(layer, Layer)
@@ -176,7 +179,7 @@ def _initial_part(
     return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
 
 
-def _replace_parameters(model: GPT, value_of: Callable[[str], Tensor]) -> None:
+def _replace_parameters(model: Transformer, value_of: Callable[[str], Tensor]) -> None:
     """Give every parameter its value; a parameter that two modules share stays shared."""
     replaced = {id(old): nn.Parameter(value_of(name)) for name, old in model.named_parameters()}
     for module in model.modules():

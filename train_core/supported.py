@@ -30,19 +30,7 @@ def require_supported(experiment: Experiment) -> None:
 
 
 def _choices(experiment: Experiment) -> Iterator[Choice]:
-    model, parallel, dtype = experiment.model, experiment.parallel, experiment.precision.dtype
-    gpt = "Train a model of the papers' GPT shape, such as model=gpt-175b."
-    layers = list(experiment.layers_per_stage)
-    even = "Use a pipeline_parallel_size that divides model.num_layers, and layers_per_stage=null."
-    yield Choice("model.family", model.family, model.family == "gpt", gpt)
-    yield Choice("model.gated_mlp", model.gated_mlp, not model.gated_mlp, gpt)
-    yield Choice("model.tied_embeddings", model.tied_embeddings, model.tied_embeddings, gpt)
-    yield Choice(
-        "model.num_query_groups", model.num_query_groups, model.num_query_groups == model.num_attention_heads, gpt
-    )
-    yield Choice("model.head_size", model.head_size, model.query_size == model.hidden_size, gpt)
-    yield Choice("parallel.schedule", parallel.schedule, parallel.schedule == "1f1b", "Use schedule=1f1b.")
-    yield Choice("parallel.layers_per_stage", layers, len(set(layers)) == 1, even)
+    parallel, dtype = experiment.parallel, experiment.precision.dtype
     yield Choice("parallel.zero_stage", parallel.zero_stage, parallel.zero_stage <= 1, "Use zero_stage 0 or 1.")
     yield Choice("parallel.recompute_every", parallel.recompute_every, parallel.recompute_every == 1, "Use 1.")
     yield Choice("precision.dtype", dtype, dtype != "fp16", "Use precision=bf16 or precision=fp32.")

@@ -191,6 +191,7 @@ def _model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         num_attention_heads=heads,
         num_query_groups=count_of(row, "kv_heads", default=heads),
         head_size=count_of(row, "head_dim") if text_of(row, "head_dim") else None,
+        rotary_base=None,
         gated_mlp=gated,
         tied_embeddings=flag_of(row, "tied_embeddings", default=family == "gpt"),
         vocab_size=_padded(count_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),

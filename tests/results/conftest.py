@@ -41,6 +41,7 @@ PROXY = ModelSpec(
     num_attention_heads=4,
     num_query_groups=4,
     head_size=None,
+    rotary_base=None,
     gated_mlp=False,
     tied_embeddings=True,
     vocab_size=256,

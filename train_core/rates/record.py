@@ -25,6 +25,7 @@ SMALL_LAYER = ModelSpec(
     num_attention_heads=2,
     num_query_groups=2,
     head_size=None,
+    rotary_base=None,
     gated_mlp=False,
     tied_embeddings=True,
     vocab_size=16,

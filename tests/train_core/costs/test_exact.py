@@ -27,13 +27,13 @@ from train_core.costs.memory import group_memory
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
 from train_core.mesh import Layout, build_mesh
-from train_core.model import GPT
+from train_core.model import Transformer
 from train_core.parallelize import Stage, parallelize
 
 NUM_SEQUENCES = 2
 
 
-def counted_flops(model: GPT | Llama, tokens_shape: tuple[int, int]) -> int:
+def counted_flops(model: Transformer | Llama, tokens_shape: tuple[int, int]) -> int:
     tokens = torch.zeros(tokens_shape, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(tokens, tokens).backward()
@@ -42,7 +42,7 @@ def counted_flops(model: GPT | Llama, tokens_shape: tuple[int, int]) -> int:
 
 def assert_exact(spec: ModelSpec) -> None:
     with torch.device("meta"):
-        model = GPT(spec) if spec.family == "gpt" else Llama(spec)
+        model = Transformer(spec) if spec.family == "gpt" else Llama(spec)
     shape = (spec.seq_length, NUM_SEQUENCES) if spec.family == "gpt" else (NUM_SEQUENCES, spec.seq_length)
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(spec)
     assert counted_flops(model, shape) == model_flops(spec, NUM_SEQUENCES)

@@ -1,0 +1,135 @@
+"""What lies between the matrix products of a Llama, with backward passes that keep less than autograd would.
+
+Shapes: s sequence, b micro-batch, g query groups, n query heads of a group, d head size, f feed-forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+aten = torch.ops.aten
+
+
+class Activation(NamedTuple):
+    """A function and its gradient: `backward(grad_out, x)`."""
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+
+
+GELU = Activation(
+    lambda x: functional.gelu(x, approximate="tanh"),
+    lambda grad_out, x: aten.gelu_backward(grad_out, x, approximate="tanh"),
+)
+SILU = Activation(functional.silu, aten.silu_backward)
+
+
+class _RMSNorm(Function):
+    """Keeps its input and one fp32 value per vector."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        wide = x.float()
+        scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.size(-1)).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        out: Tensor = (wide * scale).to(x.dtype).mul_(weight)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        normed, grad = x.float() * scale, grad_out.float()
+        grad_weight = (grad * normed).flatten(0, -2).sum(0).to(weight.dtype)
+        grad = grad * weight
+        along = (grad * normed).mean(-1, keepdim=True)
+        return grad.addcmul_(normed, along, value=-1).mul_(scale).to(x.dtype), grad_weight, None
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """x / sqrt(mean of x^2 + epsilon) * weight, along the last dim. Source: arXiv 1910.07467, equation 4."""
+    if x.is_cuda:  # where torch has a fused kernel that keeps as little
+        return functional.rms_norm(x, (x.size(-1),), weight, epsilon)
+    out: Tensor = _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Gated(Function):
+    """Keeps gate and input alone; the activated gate is computed again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activation: Activation) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(x)
+        gate, up = x.unbind(-2)
+        return activation.forward(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        (x,), activation = ctx.saved_tensors, ctx.activation
+        gate, up = x.unbind(-2)
+        grad_gate = activation.backward(grad_out * up, gate)
+        return torch.stack((grad_gate, activation.forward(gate).mul_(grad_out)), dim=-2), None
+
+
+def gated(x: Tensor, block_size: int, activation: Activation) -> Tensor:
+    """activation(gate) * up: (..., 2f) -> (..., f), where blocks of both take turns along the last dim.
+
+    Source: arXiv 2002.05202, section 2 (SwiGLU and its kin).
+    """
+    out: Tensor = _Gated.apply(x.unflatten(-1, (-1, 2, block_size)), activation)  # type: ignore[no-untyped-call]
+    return out.flatten(-2)
+
+
+def rotary_table(seq_length: int, head_size: int, base: float) -> Tensor:
+    """Cosines and sines (2, s, d/2) of position x base^(-2i/d). Source: arXiv 2104.09864, equation 15."""
+    frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    angles = torch.arange(seq_length, dtype=torch.float32)[:, None] * frequencies
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
+    """Turn element i and i + d/2 of each vector of x (s, b, g, n, d) by its position's angle, as Hugging Face does."""
+    cos, sin = table[:, :, None, None, None]
+    (left, right), (into_left, into_right) = x.chunk(2, -1), into.chunk(2, -1)
+    torch.mul(left, cos, out=into_left).addcmul_(right, sin, value=-sign)
+    torch.mul(right, cos, out=into_right).addcmul_(left, sin, value=sign)
+
+
+class _TurnedHeads(Function):
+    """Copies queries, keys and values apart and turns the first two; keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+        ctx.table = table
+        parts = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
+        query, key = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts[:2])
+        _turn(parts[0], table, 1, into=query)
+        _turn(parts[1], table, 1, into=key)
+        return query, key, parts[2].contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        query, key, value = gradients
+        grad = query.new_empty(*query.shape[:-2], query.size(-2) + 2, query.size(-1))
+        parts = torch.split(grad, [query.size(-2), 1, 1], dim=-2)
+        _turn(query, ctx.table, -1, into=parts[0])
+        _turn(key, ctx.table, -1, into=parts[1])
+        parts[2].copy_(value)
+        return grad, None
+
+
+def split_heads(qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries (b, g n, s, d), keys and values (b, g, s, d) from (s, b, g (n + 2) d), turned by `table` if there is one.
+
+    The last dim holds group after group: its query heads, its key head, its value head.
+    """
+    heads = qkv.view(*qkv.shape[:-1], -1, queries_per_group + 2, head_size)
+    apart, sizes = _TurnedHeads.apply, [queries_per_group, 1, 1]
+    parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
+    return tuple(part.permute(1, 2, 3, 0, 4).flatten(1, 2) for part in parts)
