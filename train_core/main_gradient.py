@@ -6,9 +6,17 @@ pass over it. Where a parameter has no buffer, they hand the gradient to autogra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
 
+from train_core.collectives import Axis, Pending, all_gather
+
 ATTRIBUTE = "main_gradient"
+ALONE = Axis()
 
 
 def attach(parameter: nn.Parameter, buffer: Tensor) -> None:
@@ -30,8 +38,65 @@ def _move_into_buffer(parameter: Tensor) -> None:
         parameter.grad = None
 
 
-def add_product(weight: Tensor, grad_out: Tensor, x: Tensor) -> Tensor | None:
-    """The gradient grad_out^T x of a linear weight (out, in), from (..., out) and (..., in)."""
+class Product(NamedTuple):
+    """A weight gradient that was put off; see `add_product`."""
+
+    weight: Tensor
+    grad_out: Tensor
+    x: Tensor
+    axis_of_grad_out: Axis
+    axis_of_x: Axis
+
+
+@contextmanager
+def deferred_products() -> Iterator[list[Product]]:
+    """Collects the products of backward passes inside the block instead of making them.
+
+    They are collected in a global, because autograd runs the backward passes of a GPU on threads of its own.
+    """
+    global _deferred
+    _deferred = []
+    try:
+        yield _deferred
+    finally:
+        _deferred = None
+
+
+_deferred: list[Product] | None = None
+
+
+def are_products_deferred() -> bool:
+    return _deferred is not None
+
+
+@torch.no_grad()
+def add_products(products: list[Product]) -> None:
+    """Make products that were put off; what the next one has to gather travels meanwhile. Empties the list."""
+    gathering = [(product.weight, _gathered(product)) for product in products[:1]]
+    while products:
+        products.pop(0)
+        weight, (grad_out, x) = gathering.pop()
+        gathering = [(product.weight, _gathered(product)) for product in products[:1]]
+        without_buffer = add_product(weight, grad_out.wait(), x.wait())
+        assert without_buffer is None, "only a weight with a main gradient can wait for it"
+
+
+def _gathered(product: Product) -> tuple[Pending, Pending]:
+    return all_gather(product.grad_out, product.axis_of_grad_out), all_gather(product.x, product.axis_of_x)
+
+
+def add_product(
+    weight: Tensor, grad_out: Tensor, x: Tensor, *, axis_of_grad_out: Axis = ALONE, axis_of_x: Axis = ALONE
+) -> Tensor | None:
+    """The gradient grad_out^T x of a linear weight (out, in), from (..., out) and (..., in).
+
+    Args:
+        axis_of_grad_out: where products are put off, grad_out is only a shard of its sequence, to be gathered over this
+            axis later, so that no more waits than a rank's share of the activations; likewise axis_of_x.
+    """
+    if _deferred is not None:
+        _deferred.append(Product(weight, grad_out, x, axis_of_grad_out, axis_of_x))
+        return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     buffer = main_gradient(weight)
     if buffer is None:

@@ -18,16 +18,26 @@ from train_core.collectives import Axis
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the three axes, and the arithmetic between ranks and coordinates. No process group needed."""
+    """Sizes of the three axes, and the arithmetic between ranks and coordinates. No process group needed.
+
+    Attributes:
+        pipeline_is_ring: the last stage sends to the first, which has the next model chunk of the interleaved schedule.
+    """
 
     tensor_size: int
     pipeline_size: int
     data_size: int
+    pipeline_is_ring: bool = False
 
     @classmethod
     def of(cls, experiment: Experiment) -> Layout:
         parallel = experiment.parallel
-        return cls(parallel.tensor_parallel_size, parallel.pipeline_parallel_size, experiment.data_parallel_size)
+        return cls(
+            parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size,
+            experiment.data_parallel_size,
+            pipeline_is_ring=parallel.virtual_pipeline_size > 1,
+        )
 
     @property
     def world_size(self) -> int:
@@ -59,10 +69,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Channel:
-    """One direction of traffic between two neighbouring stages.
+    """Activations or gradients from one stage to one other.
 
-    Activations and gradients have a group each: one group for both would serialise the two directions between a pair of
-    stages, and could deadlock where sends wait for receives.
+    Each has a group of its own: whatever shares a group between two ranks runs one after the other on a GPU, and could
+    deadlock where a send waits for its receive.
     """
 
     peer: int
@@ -77,7 +87,8 @@ class Mesh:
     Attributes:
         clock: is told of every wait on the axes and channels.
         embedding: joins the first and the last stage, which both hold the tied token embedding; size 1 elsewhere.
-        activations_in: from the stage before; gradients_in from the one after. None at the ends of the pipeline.
+        activations_in: from the stage before; gradients_in from the one after. None at the ends of the pipeline,
+            unless it is a ring.
     """
 
     layout: Layout
@@ -112,14 +123,12 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None) -> Mesh:
     clock = clock or Clock()
     tensor = _axis("tensor", layout.tensor_group(rank), rank, clock)
     data = _axis("data", layout.data_group(rank), rank, clock)
-    activations, gradients = _group(stages), _group(stages)
     embedding = Axis()
     if last:
         members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
         ends = _axis("embedding", members, rank, clock, even_alone=True)
         embedding = ends if ends.size > 1 else embedding
-    before = stages[stage - 1] if stage > 0 else None
-    after = stages[stage + 1] if stage < last else None
+    channels = _channels(stages, stage, clock, is_ring=layout.pipeline_is_ring)
     return Mesh(
         layout=layout,
         clock=clock,
@@ -128,10 +137,7 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None) -> Mesh:
         pipeline=Axis(layout.pipeline_size, stage),
         data=data,
         embedding=embedding,
-        activations_in=_channel(before, activations, clock),
-        activations_out=_channel(after, activations, clock),
-        gradients_in=_channel(after, gradients, clock),
-        gradients_out=_channel(before, gradients, clock),
+        **channels,
     )
 
 
@@ -147,5 +153,22 @@ def _group(ranks: list[int], *, even_alone: bool = False) -> dist.ProcessGroup |
     return group
 
 
-def _channel(peer: int | None, group: dist.ProcessGroup | None, clock: Clock) -> Channel | None:
-    return None if peer is None else Channel(peer, group, Line("pipeline", (peer,), clock))
+def _channels(stages: list[int], stage: int, clock: Clock, *, is_ring: bool) -> dict[str, Channel]:
+    """The fields of a mesh that are channels. Edge k joins stage k and the next one.
+
+    Edges of one round share no stage, so that no stage waits for one that waits for it. A stage without an edge in a
+    round makes groups of its own, because all must make as many.
+    """
+    size, channels = len(stages), {}
+    edges = range(size if is_ring else size - 1)
+    rounds = [2 if edge == size - 1 and size % 2 else edge % 2 for edge in edges]
+    for now in range(max(rounds, default=-1) + 1):
+        edge = next((k for k in (stage, (stage - 1) % size) if k in edges and rounds[k] == now), None)
+        ends = [stages[stage]] if edge is None else [stages[edge], stages[(edge + 1) % size]]
+        activations, gradients = _group(ends, even_alone=True), _group(ends, even_alone=True)
+        if edge is not None:
+            peer = ends[1] if edge == stage else ends[0]
+            names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")
+            for name, group in zip(names, (activations, gradients), strict=True):
+                channels[name] = Channel(peer, group, Line("pipeline", (peer,), clock))
+    return channels

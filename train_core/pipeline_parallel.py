@@ -1,24 +1,21 @@
-"""Pipeline parallelism: a schedule is a list of actions, and one executor runs any list."""
+"""Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from train_core.collectives import Pending
+from train_core.main_gradient import Product, add_products, deferred_products
 from train_core.mesh import Channel, Mesh
-from train_core.model import GPT
+from train_core.schedules import Action
 
-
-class Action(NamedTuple):
-    """The forward or the backward pass of one micro-batch through this rank's stage."""
-
-    kind: Literal["forward", "backward"]
-    micro_batch: int
+AHEAD = 1  # inputs on their way while another is worked on
 
 
 class MicroBatch(NamedTuple):
@@ -28,88 +25,100 @@ class MicroBatch(NamedTuple):
     targets: Tensor
 
 
-def one_forward_one_backward(num_stages: int, stage: int, num_micro_batches: int) -> list[Action]:
-    """1F1B: fill the pipeline, then alternate, then drain; at most num_stages - stage micro-batches in flight.
-
-    Source: arXiv 2104.04473, section 2.2.1.
-    """
-    warmup = min(num_micro_batches, num_stages - stage - 1)
-    actions = [Action("forward", index) for index in range(warmup)]
-    for index in range(num_micro_batches - warmup):
-        actions += [Action("forward", index + warmup), Action("backward", index)]
-    return actions + [Action("backward", index) for index in range(num_micro_batches - warmup, num_micro_batches)]
-
-
 class PipelineExecutor:
     """Runs one stage's actions, exchanging activations and their gradients with the neighbouring stages.
 
-    The input of the next action is asked for before the present one is computed, so that it travels meanwhile. Inputs
-    arrive in the order in which the neighbour computes them, so neighbouring stages must run matching lists.
+    The next input is asked for before the present one is worked on, and outputs are sent while the work goes on. What
+    is sent has no name: a neighbour receives in the order in which it runs its own list.
     """
 
-    def __init__(self, model: GPT, mesh: Mesh, activation_shape: Sequence[int], dtype: torch.dtype) -> None:
+    def __init__(
+        self, chunks: Sequence[nn.Module], mesh: Mesh, activation_shape: Sequence[int], dtype: torch.dtype
+    ) -> None:
         """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
-        self.model, self.mesh = model, mesh
+        self.chunks, self.mesh = chunks, mesh
         self.activation_shape, self.dtype = tuple(activation_shape), dtype
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.device = next(chunks[0].parameters()).device
+        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._deferred: dict[tuple[int, int], list[Product]] = {}
         self._arriving: dict[Action, Pending] = {}
         self._sending: list[Pending] = []
 
-    def run(self, actions: Sequence[Action], batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor:
-        """One step's forward and backward passes.
+    def run(self, actions: Sequence[Action], batch: Callable[[int], MicroBatch], gradient_scale: float = 1.0) -> Tensor:
+        """One step's passes; an evaluation where `actions` are `schedules.forward_only` and gradients are disabled.
 
         Args:
-            batch: the micro-batch with an index.
+            batch: the micro-batch with an index; asked on the first and the last stage alone.
             gradient_scale: factor of every micro-batch's loss before backward.
 
         Returns:
             The sum of the micro-batches' losses, a scalar in fp32, on the last stage; 0 elsewhere.
         """
-        device = next(self.model.parameters()).device
-        losses = torch.zeros((), device=device)
-        for action, following in zip(actions, [*actions[1:], None], strict=True):
-            self._ask_for(action, device)
-            if following is not None:
-                self._ask_for(following, device)
+        losses = torch.zeros((), device=self.device)
+        split = {action[1:] for action in actions if action.kind == "weight"}
+        inputs = deque(action for action in actions if self._channel_in(action) is not None)
+        for action in actions:
+            self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
             if action.kind == "forward":
                 losses += self._forward(action, batch, gradient_scale)
+            elif action.kind == "backward":
+                self._backward(action, defer=action[1:] in split)
             else:
-                self._backward(action)
+                add_products(self._deferred.pop(action[1:]))
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
         return losses
 
     def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
-        at_an_end = self.mesh.is_first_stage or self.mesh.is_last_stage
-        tokens, targets = batch(action.micro_batch) if at_an_end else (None, None)
-        x = tokens if self.mesh.is_first_stage else self._arriving.pop(action).wait().requires_grad_()
+        is_first, is_last = self._is_first(action), self._is_last(action)
+        tokens, targets = batch(action.micro_batch) if is_first or is_last else (None, None)
+        x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
         assert x is not None
-        out: Tensor = self.model(x, targets)
-        if self.mesh.is_last_stage:
-            self._kept[action.micro_batch] = (x, out * gradient_scale)
-            return out.detach()
-        self._send(out.detach(), self.mesh.activations_out)
-        self._kept[action.micro_batch] = (x, out)
-        return 0.0
+        out: Tensor = self.chunks[action.chunk](x, targets)
+        if not is_last:
+            self._send(out.detach(), self.mesh.activations_out)
+        if torch.is_grad_enabled():
+            self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
+        return out.detach() if is_last else 0.0
 
-    def _backward(self, action: Action) -> None:
-        x, out = self._kept.pop(action.micro_batch)
-        gradient = None if self.mesh.is_last_stage else self._arriving.pop(action).wait()
-        torch.autograd.backward(out, gradient)
-        if not self.mesh.is_first_stage:
+    def _backward(self, action: Action, *, defer: bool) -> None:
+        x, out = self._kept.pop(action[1:])
+        gradient = None if self._is_last(action) else self._arriving.pop(action).wait()
+        if defer:
+            with deferred_products() as self._deferred[action[1:]]:
+                torch.autograd.backward(out, gradient)
+        else:
+            torch.autograd.backward(out, gradient)
+        if not self._is_first(action):
             assert x.grad is not None
             self._send(x.grad, self.mesh.gradients_out)
 
-    def _ask_for(self, action: Action, device: torch.device) -> None:
-        channel = self.mesh.activations_in if action.kind == "forward" else self.mesh.gradients_in
-        if channel is None or action in self._arriving:
-            return
-        buffer = torch.empty(self.activation_shape, dtype=self.dtype, device=device)
-        self._arriving[action] = Pending(buffer, dist.irecv(buffer, channel.peer, group=channel.group))
+    def _is_first(self, action: Action) -> bool:
+        return self.mesh.is_first_stage and action.chunk == 0
+
+    def _is_last(self, action: Action) -> bool:
+        return self.mesh.is_last_stage and action.chunk == len(self.chunks) - 1
+
+    def _channel_in(self, action: Action) -> Channel | None:
+        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients."""
+        if action.kind == "forward":
+            return None if self._is_first(action) else self.mesh.activations_in
+        return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in
+
+    def _ask_for(self, inputs: deque[Action], count: int) -> None:
+        """Have `count` inputs on their way or arrived, the next ones of `inputs`."""
+        while inputs and len(self._arriving) < count:
+            action = inputs.popleft()
+            channel = self._channel_in(action)
+            assert channel is not None
+            buffer = torch.empty(self.activation_shape, dtype=self.dtype, device=self.device)
+            work = dist.irecv(buffer, channel.peer, group=channel.group)
+            self._arriving[action] = Pending(buffer, work, "receive", channel.line)
 
     def _send(self, tensor: Tensor, channel: Channel | None) -> None:
         assert channel is not None
         self._sending = [sending for sending in self._sending if not sending.is_done()]
         tensor = tensor.contiguous()
-        self._sending.append(Pending(tensor, dist.isend(tensor, channel.peer, group=channel.group)))
+        work = dist.isend(tensor, channel.peer, group=channel.group)
+        self._sending.append(Pending(tensor, work, "send", channel.line))

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from train_core.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
-from train_core.main_gradient import add_product, add_rows, add_sum
+from train_core.main_gradient import ALONE, add_product, add_rows, add_sum, are_products_deferred
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -36,12 +36,13 @@ class _ColumnLinear(Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
-        gathered = all_gather(x, ctx.axis) if ctx.sequence else Pending(x)
+        # A product that is put off gathers its input when it is made.
+        gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
         grad_x = grad_out @ ctx.weight
         x = gathered.wait()
         # One collective at a time: the weight gradient below hides the reduction.
         reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
-        grad_weight = add_product(ctx.weight, grad_out, x)
+        grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=ctx.axis if ctx.sequence else ALONE)
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         return reduced.wait(), grad_weight, grad_bias, None, None
 
@@ -63,9 +64,11 @@ class _RowLinear(Function):
         (x,) = ctx.saved_tensors
         gathered = all_gather(grad_out, ctx.axis) if ctx.sequence else Pending(grad_out)
         grad_bias = add_sum(ctx.bias, grad_out)
-        grad_out = gathered.wait()
-        grad_x = grad_out @ ctx.weight
-        return grad_x, add_product(ctx.weight, grad_out, x), grad_bias, None, None
+        whole = gathered.wait()
+        grad_x = whole @ ctx.weight
+        # A product that is put off keeps the shard, and gathers it anew when it is made.
+        kept, axis = (grad_out if are_products_deferred() else whole), (ctx.axis if ctx.sequence else ALONE)
+        return grad_x, add_product(ctx.weight, kept, x, axis_of_grad_out=axis), grad_bias, None, None
 
 
 class _VocabularyEmbedding(Function):

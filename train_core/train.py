@@ -14,7 +14,8 @@ from train_core.measurement import Performance, StepMetrics
 from train_core.mesh import Layout, build_mesh
 from train_core.optimizer import Optimizer, StepResult
 from train_core.parallelize import DTYPES, parallelize
-from train_core.pipeline_parallel import PipelineExecutor, one_forward_one_backward
+from train_core.pipeline_parallel import PipelineExecutor
+from train_core.schedules import actions_of
 from train_core.world import World
 
 OnStep = Callable[[StepMetrics], None]
@@ -26,25 +27,25 @@ class Trainer:
     def __init__(self, experiment: Experiment, world: World, cache_dir: Path) -> None:
         """Raises ConfigError when the text cannot be used; see `tokens.prepare`."""
         self.experiment = experiment
-        self.mesh = build_mesh(Layout.of(experiment), world.rank)
+        self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock)
         self.batches = Batches(experiment, self.mesh, world.device, cache_dir)
         self.stage = parallelize(experiment, self.mesh, world.device)
         self.optimizer = Optimizer(self.stage, self.mesh, experiment, world.device)
         self.pipeline = PipelineExecutor(
-            self.stage.chunks[0], self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
+            self.stage.chunks, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
         )
-        self.actions = one_forward_one_backward(
-            self.mesh.pipeline.size, self.mesh.pipeline.rank, experiment.num_micro_batches
-        )
+        self.actions = actions_of(experiment, self.mesh.pipeline.rank)
 
     def step(self, step: int) -> StepResult:
         """One optimizer step over the global batch; steps count from 1."""
+        self.mesh.clock.begin_step(step)
         num_summands = self.experiment.num_micro_batches * self.mesh.data.size
         self.optimizer.zero_gradients()
         losses = self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), 1 / num_summands)
         # Every tensor rank of the last stage knows the loss; one of them reports it.
         share = losses / num_summands if self.mesh.tensor.rank == 0 else losses * 0
-        return self.optimizer.step(step, share)
+        with self.mesh.clock.part("optimizer"):
+            return self.optimizer.step(step, share)
 
 
 def train(experiment: Experiment, world: World, cache_dir: Path, on_step: OnStep | None = None) -> Performance:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_core.costs.schedule import INTERLEAVED, ZERO_BUBBLE
+from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.setting import FLOAT32_BYTES, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import Work, group_parameters
@@ -69,14 +69,14 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
 def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     """Forward passes of model chunks that a stage holds at once; without interleaving a chunk is a whole stage.
 
-    Source: arXiv 2104.04473, section 2.2 (1F1B, interleaved); arXiv 2401.10241, section 2.2: ZB-H1 defers weight
-    gradients until every stage holds as much as the first.
+    Source: arXiv 2104.04473, section 2.2 (GPipe, 1F1B, interleaved); arXiv 2401.10241, section 2.2: ZB-H1 defers
+    weight gradients until every stage holds as much as the first.
     """
     p, v, m = plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.num_micro_batches
     later = p - stage
     interleaved = np.minimum(2 * (later - 1) + (v - 1) * p + 1, m * v)
     plain = np.minimum(np.where(plans.schedule == ZERO_BUBBLE, p, later), m)
-    return np.where(plans.schedule == INTERLEAVED, interleaved, plain)
+    return np.where(plans.schedule == INTERLEAVED, interleaved, np.where(plans.schedule == GPIPE, m, plain))
 
 
 def activation_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:

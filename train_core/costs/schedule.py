@@ -13,7 +13,9 @@ import numpy as np
 from train_core.costs.setting import SCHEDULES, Floats, Integers
 from train_core.costs.stages import StageGroup
 
-ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = (SCHEDULES.index(name) for name in ("1f1b", "interleaved", "zero-bubble"))
+ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (
+    SCHEDULES.index(name) for name in ("1f1b", "interleaved", "zero-bubble", "gpipe")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ def pipeline_seconds(
         before = before + group.count * total
         pace = m * total
         plain = _one_f_one_b(group, stage, before - total, whole - before, num_stages, m)
-        chunked = np.where(schedule == INTERLEAVED, (whole - total) / num_chunks + pace, waiting - wait + pace)
-        chain = np.where(schedule == ONE_F_ONE_B, plain, chunked)
+        filled = (whole - total) / num_chunks + pace  # GPipe has one chunk
+        chain = np.where(schedule == ZERO_BUBBLE, waiting - wait + pace, filled)
+        chain = np.where(schedule == ONE_F_ONE_B, plain, chain)
         longer = (group.count > 0) & (chain > longest)
         longest, slowest = np.where(longer, chain, longest), np.where(longer, index, slowest)
     return longest, slowest

@@ -51,8 +51,6 @@ def interleaved_passes(stage: int, num_stages: int, num_micro_batches: int, num_
         forwards.append(Pass("forward", chunk, j))
         backwards.append(Pass("backward", num_chunks - 1 - chunk, j))
     ahead = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * num_stages, total)
-    if num_micro_batches == num_stages:
-        ahead = total
     passes = forwards[:ahead]
     for number in range(total - ahead):
         passes += [forwards[number + ahead], backwards[number]]

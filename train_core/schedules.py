@@ -1,0 +1,109 @@
+"""Pipeline schedules as data: the order in which one stage runs its passes, from which everything else follows.
+
+With v model chunks on each of p stages, chunk c of stage r is the (c p + r)-th part of the model, so that a micro-batch
+goes round all stages v times. Neighbouring stages run their passes of one direction in one order, which is why nothing
+that is sent between them needs a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from conf.experiment import Experiment
+
+
+class Action(NamedTuple):
+    """One pass of a micro-batch through a model chunk of this stage.
+
+    Attributes:
+        kind: `backward` computes all gradients, or only those of activations where a `weight` action of the same
+            micro-batch and chunk follows, which then computes those of the weights.
+    """
+
+    kind: Literal["forward", "backward", "weight"]
+    micro_batch: int
+    chunk: int = 0
+
+
+def actions_of(experiment: Experiment, stage: int) -> list[Action]:
+    """What one stage does in one step, in order."""
+    parallel, m = experiment.parallel, experiment.num_micro_batches
+    p, v = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+    match parallel.schedule:
+        case "gpipe":
+            return gpipe(m)
+        case "1f1b":
+            return one_forward_one_backward(p, stage, m)
+        case "interleaved":
+            return interleaved(p, stage, m, v)
+        case "zero-bubble":
+            return zero_bubble(p, stage, m)
+
+
+def forward_only(experiment: Experiment, num_micro_batches: int) -> list[Action]:
+    """An evaluation of some micro-batches, the same on every stage; for interleaved chunks a multiple of the stages."""
+    parallel = experiment.parallel
+    return _forwards(parallel.pipeline_parallel_size, num_micro_batches, parallel.virtual_pipeline_size)
+
+
+def gpipe(num_micro_batches: int) -> list[Action]:
+    """All forward passes, then all backward passes; every micro-batch is in flight. Source: arXiv 1811.06965."""
+    forwards = _forwards(1, num_micro_batches, 1)
+    return _alternating(forwards, forwards, num_micro_batches)
+
+
+def one_forward_one_backward(num_stages: int, stage: int, num_micro_batches: int) -> list[Action]:
+    """1F1B: fill the pipeline, then alternate, then drain; at most num_stages - stage micro-batches in flight.
+
+    Source: arXiv 2104.04473, section 2.2.1.
+    """
+    forwards = _forwards(num_stages, num_micro_batches, 1)
+    return _alternating(forwards, forwards, num_stages - stage - 1)
+
+
+def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks: int) -> list[Action]:
+    """1F1B over model chunks: micro-batches go round in groups of one a stage, backward through the last chunk first.
+
+    Source: arXiv 2104.04473, section 2.2.2, in the order of Megatron-LM's
+    `forward_backward_pipelining_with_interleaving`.
+    """
+    forwards = _forwards(num_stages, num_micro_batches, num_chunks)
+    backwards = [action._replace(chunk=num_chunks - 1 - action.chunk) for action in forwards]
+    return _alternating(forwards, backwards, 2 * (num_stages - stage - 1) + (num_chunks - 1) * num_stages)
+
+
+def zero_bubble(num_stages: int, stage: int, num_micro_batches: int) -> list[Action]:
+    """ZB-H1: 1F1B whose weight gradients come as many micro-batches late as there are stages before, filling waits.
+
+    A micro-batch is in flight until its weight gradients are done: num_stages of them on every stage.
+
+    Source: arXiv 2401.10241, section 2.2.
+    """
+    actions: list[Action] = []
+    for action in one_forward_one_backward(num_stages, stage, num_micro_batches):
+        actions.append(action)
+        if action.kind == "backward" and action.micro_batch >= stage:
+            actions.append(Action("weight", action.micro_batch - stage))
+    deferred = range(max(0, num_micro_batches - stage), num_micro_batches)
+    return actions + [Action("weight", index) for index in deferred]
+
+
+def _forwards(num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Action]:
+    """A group of `num_stages` micro-batches goes through chunk after chunk, then the next group."""
+    return [
+        Action("forward", first + index, chunk)
+        for first in range(0, num_micro_batches, num_stages)
+        for chunk in range(num_chunks)
+        for index in range(min(num_stages, num_micro_batches - first))
+    ]
+
+
+def _alternating(forwards: Sequence[Action], backwards: Sequence[Action], num_ahead: int) -> list[Action]:
+    """Some forward passes ahead, then one backward pass after each further one, then the rest of them."""
+    num_ahead = min(num_ahead, len(forwards))
+    actions = list(forwards[:num_ahead])
+    for index, backward in enumerate(backwards):
+        actions += forwards[num_ahead + index : num_ahead + index + 1]
+        actions.append(backward._replace(kind="backward"))
+    return actions
