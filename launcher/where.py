@@ -104,21 +104,19 @@ def slurm_answers() -> bool:
 
 
 def prepare_tokens(place: Place, record: SweepRecord) -> None:
-    """Read and tokenise the text of all trials before the first is started, so that bad data stops the sweep at once.
+    """Prepare the tokens of all trials before the first is started, so that bad data stops the sweep at once.
 
     Raises:
-        ConfigError: the data is missing, empty or not text.
+        ConfigError: the data is missing, empty or not what the configuration says it is.
     """
     from train_core.tokens import prepare
 
     beside = place.folder.path.parent / "tokens"
-    wanted = {
-        (trial.experiment.data, trial.experiment.model): trial.experiment
-        for trial in record.trials
-        if trial.selected and trial.experiment and trial.experiment.data.source == "text"
-    }
-    for data, model in wanted:
-        prepare(data, model, Path(data.cache_dir).expanduser() if data.cache_dir else beside)
+    chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
+    distinct = {(each.data, each.model, each.training, each.batch.global_batch_size): each for each in chosen}
+    for experiment in distinct.values():
+        configured = experiment.data.cache_dir
+        prepare(experiment, Path(configured).expanduser() if configured else beside)
 
 
 def _require_slurm() -> None:

@@ -72,9 +72,8 @@ def _trial_folder(settings: Settings, experiment: Experiment) -> TrialFolder:
 
 def _prepare_tokens(trial: TrialFolder, experiment: Experiment) -> None:
     """A wrong data path is a usage error here, not a failed trial."""
-    if experiment.data.source == "text":
-        with _folder_errors_explained(trial):
-            prepare(experiment.data, experiment.model, token_folder(trial, experiment))
+    with _folder_errors_explained(trial):
+        prepare(experiment, token_folder(trial, experiment))
 
 
 def _write_trial(trial: TrialFolder, experiment: Experiment, *, is_writer: bool) -> None:

@@ -119,3 +119,13 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
     gathered: list[Any] = [None] * axis.size
     dist.all_gather_object(gathered, value, group=axis.group)
     return gathered
+
+
+def broadcast_object(value: Any, axis: Axis) -> Any:
+    """The small Python value of the axis's first rank; what the others give is not looked at."""
+    if axis.size == 1:
+        return value
+    shared = [value]
+    first = 0 if axis.group is None else dist.get_global_rank(axis.group, 0)
+    dist.broadcast_object_list(shared, first, axis.group)
+    return shared[0]

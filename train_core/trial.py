@@ -51,16 +51,10 @@ def run_trial_here(
 
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
-        _prepare_tokens(job.trial, experiment)
+        prepare(experiment, token_folder(job.trial, experiment))  # one message for a wrong path, and not one per rank
     except ConfigError as error:
         return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
     return supervise(job, experiment.fingerprint, started)
-
-
-def _prepare_tokens(trial: TrialFolder, experiment: Experiment) -> None:
-    """Before the ranks start, so that a wrong path is one message and not one per rank."""
-    if experiment.data.source == "text":
-        prepare(experiment.data, experiment.model, token_folder(trial, experiment))
 
 
 def _gpus(experiment: Experiment, devices: tuple[int, ...]) -> tuple[int, ...] | None:

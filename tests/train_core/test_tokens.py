@@ -21,7 +21,7 @@ def asked(experiment_of: Any, path: Path | None, **values: Any) -> Any:
 
 
 def prepared(experiment: Any, cache: Path) -> Any:
-    return prepare(experiment.data, experiment.model, cache)
+    return prepare(experiment, cache)
 
 
 def test_bytes_are_the_text_itself(experiment_of: Any, tmp_path: Path) -> None:
@@ -29,7 +29,6 @@ def test_bytes_are_the_text_itself(experiment_of: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text)
     tokens = prepared(asked(experiment_of, tmp_path / "a.txt"), tmp_path / "cache")
     assert bytes(tokens.read().astype(np.uint8)).decode() == text
-    assert tokens.vocab_size == 256
     assert tokens.num_tokens == len(text.encode())
 
 
@@ -135,9 +134,9 @@ def test_a_vocabulary_below_the_bytes_is_refused(experiment_of: Any, tmp_path: P
 @pytest.mark.parametrize("suffix", [".json", ".npy"])
 def test_a_damaged_token_file_is_made_again(suffix: str, experiment_of: Any, tmp_path: Path) -> None:
     experiment = experiment_of()
-    made = prepare(experiment.data, experiment.model, tmp_path)
+    made = prepared(experiment, tmp_path)
     whole = made.read().copy()
     damaged = made.path.with_suffix(suffix)
     damaged.write_bytes(damaged.read_bytes()[:100])
-    again = prepare(experiment.data, experiment.model, tmp_path)
+    again = prepared(experiment, tmp_path)
     assert (again.read() == whole).all()

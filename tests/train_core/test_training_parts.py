@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from train_core.collectives import Axis
-from train_core.data import open_windows
 from train_core.flat_parameters import flatten
 from train_core.initialize import initial_value
 from train_core.measure import Meter, count_devices, matmul_flops_per_second
@@ -22,24 +20,6 @@ from train_core.world import World, usable_cores
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU, "gloo")
-
-
-@pytest.mark.parametrize("source", ["text", "synthetic"])
-def test_a_window_depends_on_seed_step_and_sequence_alone(experiment_of: Any, tmp_path: Path, source: str) -> None:
-    window = open_windows(experiment_of({"data.source": source}), tmp_path)
-    again = open_windows(experiment_of({"data.source": source}), tmp_path)
-    other_seed = open_windows(experiment_of({"data.source": source, "training.seed": 7}), tmp_path)
-    assert window(3, 5).tolist() == again(3, 5).tolist()
-    assert len({tuple(w.tolist()) for w in (window(3, 5), window(3, 6), window(4, 5), other_seed(3, 5))}) == 4
-    assert window(1, 0).shape == (17,)
-
-
-def test_text_windows_are_text(experiment_of: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("0123456789" * 10)
-    window = open_windows(experiment_of({"data.path": str(tmp_path / "a.txt")}), tmp_path / "cache")
-    for sequence in range(50):
-        ids = window(1, sequence)
-        assert all(following == (one - 48 + 1) % 10 + 48 for one, following in itertools.pairwise(ids))
 
 
 def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: Any) -> None:

@@ -1,0 +1,37 @@
+"""A permutation of 0 .. n-1 that is computed index by index: an epoch over any number of sequences takes no memory.
+
+A balanced Feistel network permutes the smallest square of a power of two that holds n; an index that it moves to n or
+above is moved on until it is below, which keeps it a permutation (cycle walking).
+Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", section 3.
+"""
+
+from __future__ import annotations
+
+NUM_ROUNDS = 4
+WORD = 2**64 - 1
+
+
+def permuted(index: int, size: int, seed: int) -> int:
+    """Where the permutation of 0 .. size-1 that `seed` names puts `index`."""
+    assert 0 <= index < size
+    half_bits = ((size - 1).bit_length() + 1) // 2
+    while True:
+        index = _network(index, half_bits, seed)
+        if index < size:
+            return index
+
+
+def _network(index: int, half_bits: int, seed: int) -> int:
+    mask = (1 << half_bits) - 1
+    left, right = index >> half_bits, index & mask
+    for number in range(NUM_ROUNDS):
+        left, right = right, left ^ (mixed(right + mixed(seed + number)) & mask)
+    return (left << half_bits) | right
+
+
+def mixed(value: int) -> int:
+    """Every bit of the result depends on every bit of `value` (64 bits). Source: SplitMix64, Steele et al. 2014."""
+    value = (value + 0x9E3779B97F4A7C15) & WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & WORD
+    return value ^ (value >> 31)

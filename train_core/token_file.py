@@ -1,0 +1,33 @@
+"""A file of token ids on disk, whoever wrote it. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Attributes:
+    dtype: of the ids in a file without a header; None for a `.npy`, which says it itself.
+    """
+
+    path: Path
+    num_tokens: int
+    dtype: str | None = None
+
+    def read(self) -> Ids:
+        """The ids (num_tokens), memory-mapped.
+
+        Raises:
+            OSError: the file is not there, or not on this node.
+        """
+        if self.dtype is None:
+            mapped: Ids = np.load(self.path, mmap_mode="r")
+            return mapped
+        return np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.num_tokens,))
