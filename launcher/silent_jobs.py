@@ -60,7 +60,8 @@ def verdict(folder: TrialFolder, submission: Submission, state: JobState | None)
     failure = why_ended(folder, submission, state)
     measurement = failed_measurement(folder.read_experiment().fingerprint, failure, submission.submitted)
     ended = state.ended if state and state.ended else time.time()
-    return measurement.model_copy(update={"failing_rank": failure.rank if failure.rank >= 0 else None, "ended": ended})
+    rankless = {"failing_rank": None} if failure.rank < 0 else {}
+    return measurement.model_copy(update={**rankless, "ended": ended})
 
 
 def why_ended(folder: TrialFolder, submission: Submission, state: JobState | None) -> RankFailure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -41,10 +41,14 @@ class Operation(NamedTuple):
     number: int
     num_bytes: int
 
+    @property
+    def is_transfer(self) -> bool:
+        return self.kind in TRANSFERS
+
     def __str__(self) -> str:
         """Such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
         size = f"{max(1, self.num_bytes // KIBIBYTE)} KiB"
-        if self.kind in TRANSFERS:
+        if self.is_transfer:
             return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.line.ranks[0]}, {size}"
         return f"{self.kind} over {self.line.name}, {size}"
 
@@ -59,7 +63,7 @@ class Span(NamedTuple):
 
 
 class Clock:
-    """Records waits and named parts of a step. The training thread writes; a watchdog may read `waiting` at any time.
+    """Records waits and named parts of a step. The training thread writes; a watchdog reads.
 
     Attributes:
         step: the step that runs; 0 before the first.
@@ -90,12 +94,16 @@ class Clock:
     def started(self, operation: Operation, work: Any) -> None:
         """Nothing to remember where whoever needs the result waits for it."""
 
-    def wait(self, operation: Operation, work: Any) -> None:
-        """Until the work that a rank has started for `operation` is done."""
+    def awaited(self) -> tuple[Operation, float] | None:
+        """What holds this rank up, and since when; None while it works. For other threads."""
+        return self.waiting
+
+    def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
+        """Call `finish`, which returns when `operation` is done."""
         start = self.mark()
         self.waiting = operation, time.monotonic()
         try:
-            work.wait()
+            finish()
         finally:
             self.waiting = None
             self.num_waits += 1

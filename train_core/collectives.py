@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Pending:
             if self.operation is None:
                 self.work.wait()
             else:
-                self.operation.line.clock.wait(self.operation, self.work)
+                self.operation.line.clock.wait(self.operation, self.work.wait)
         return self.tensor
 
     def is_done(self) -> bool:
@@ -117,7 +118,11 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
     if axis.size == 1:
         return [value]
     gathered: list[Any] = [None] * axis.size
-    dist.all_gather_object(gathered, value, group=axis.group)
+    gather = partial(dist.all_gather_object, gathered, value, group=axis.group)
+    if axis.line is None:
+        gather()
+    else:
+        axis.line.clock.wait(axis.line.start("all_gather", 0, None), gather)
     return gathered
 
 

@@ -84,7 +84,8 @@ def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
 def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -> Measurement:
     """The measurement of a trial that one rank's failure ended."""
     unmeasured = without_numbers(fingerprint, failure.outcome, failure.cause, started, failure.traceback)
-    return unmeasured.model_copy(update={"failing_rank": failure.rank})
+    culprit = failure.rank if failure.blamed is None else failure.blamed
+    return unmeasured.model_copy(update={"failing_rank": culprit})
 
 
 def without_numbers(

@@ -119,10 +119,15 @@ class Measurement(Frozen):
 
 
 class RankFailure(Frozen):
-    """`failures/rank-N.json`: left by a rank that caught its own exception, before it exits."""
+    """`failures/rank-N.json`: left by a rank that caught its own exception or waited in vain, before it exits.
+
+    Attributes:
+        blamed: the rank whose fault it is, where that is another one.
+    """
 
     rank: int
     outcome: Annotated[Outcome, Field(strict=False)]
     cause: str
     traceback: str
     time: float
+    blamed: int | None = None

@@ -15,6 +15,7 @@ from train_core.measurement import Environment, Measurement, Outcome, StepMetric
 from train_core.tokens import token_folder
 from train_core.train import train
 from train_core.trial_folder import TrialFolder
+from train_core.watchdog import watched
 from train_core.world import Seat, World, choose_device, join, leave
 
 
@@ -38,8 +39,10 @@ def run_rank(
         if on_step is not None:
             on_step(metrics)
 
-    world = join(seat, choose_device(kind, device_index))
-    performance = train(experiment, world, token_folder(trial, experiment), report)
+    hang_seconds = experiment.watch.hang_seconds
+    world = join(seat, choose_device(kind, device_index), hang_seconds)
+    with watched(trial, world, hang_seconds):
+        performance = train(experiment, world, token_folder(trial, experiment), report)
     leave(world)
     return Measurement(
         fingerprint=experiment.fingerprint,

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from conf.experiment import Experiment
+from train_core.hang import Standing
 from train_core.measurement import Measurement, RankFailure, StepMetrics
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -69,6 +70,7 @@ class TrialFolder:
     heartbeat           touched by rank 0 at every step
     metrics.jsonl       one `StepMetrics` a line, appended by rank 0
     failures/           one `RankFailure` for every rank that caught its own exception
+    waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank
     measurement.json    a `Measurement`, once the trial has ended
     running.lock        held (flock) by the job while it runs on this machine
     logs/               standard output and error of the job and of every rank
@@ -81,6 +83,8 @@ class TrialFolder:
         self.heartbeat = self.path / "heartbeat"
         self.metrics = self.path / "metrics.jsonl"
         self.failures = self.path / "failures"
+        self.waits = self.path / "waits"
+        self.alarm = self.waits / "alarm"
         self.measurement = self.path / "measurement.json"
         self.running_lock = self.path / "running.lock"
         self.logs = self.path / "logs"
@@ -101,7 +105,8 @@ class TrialFolder:
 
     def clear_results(self) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean."""
-        for path in (self.metrics, self.heartbeat, self.measurement, *self.failures.glob("rank-*.json")):
+        told = (*self.failures.glob("rank-*.json"), *self.waits.glob("*"))
+        for path in (self.metrics, self.heartbeat, self.measurement, *told):
             path.unlink(missing_ok=True)
 
     def append_metrics(self, metrics: StepMetrics) -> None:
@@ -123,6 +128,29 @@ class TrialFolder:
         """Earliest first."""
         parsed = (_parsed(RankFailure, path.read_text()) for path in self.failures.glob("rank-*.json"))
         return sorted((failure for failure in parsed if failure), key=lambda failure: failure.time)
+
+    def raise_alarm(self) -> bool:
+        """Ask every rank where it stands; True for the first that asks."""
+        self.waits.mkdir(parents=True, exist_ok=True)
+        try:
+            self.alarm.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def write_standing(self, standing: Standing) -> None:
+        write_atomically(self._standing_of(standing.rank), standing.model_dump_json(indent=1))
+
+    def _standing_of(self, rank: int) -> Path:
+        return self.waits / f"rank-{rank:05d}.json"
+
+    def read_standing(self, rank: int, not_before: float) -> Standing | None:
+        """Where a rank stands; None if it has not said so since `not_before`, in the file system's time."""
+        path = self._standing_of(rank)
+        try:
+            return _parsed(Standing, path.read_text()) if path.stat().st_mtime >= not_before else None
+        except FileNotFoundError:
+            return None
 
     def write_measurement(self, measurement: Measurement) -> None:
         write_atomically(self.measurement, measurement.model_dump_json(indent=1))

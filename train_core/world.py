@@ -16,7 +16,7 @@ import torch.distributed as dist
 from conf.errors import UsageError
 from train_core.clock import Clock
 
-TIMEOUT = datetime.timedelta(minutes=10)
+MEETING_SECONDS = 600.0
 FIRST_PORT, NUM_PORTS = 15000, 15000  # below the ephemeral range of Linux, which starts at 32768
 
 
@@ -112,12 +112,17 @@ def choose_device(kind: str, index: int) -> torch.device:
     return device
 
 
-def join(seat: Seat, device: torch.device) -> World:
-    """Meet the other ranks; waits for them at most ten minutes. A world of one needs no meeting."""
+def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
+    """Meet the other ranks. A world of one needs no meeting.
+
+    Args:
+        hang_seconds: for how long a watchdog lets a collective wait; torch, who knows less, is to speak after it.
+    """
+    timeout = datetime.timedelta(seconds=MEETING_SECONDS + hang_seconds)
     backend = "nccl" if device.type == "cuda" else "gloo"
     if seat.size > 1:
         dist.init_process_group(
-            backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=TIMEOUT
+            backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=timeout
         )
     return World(seat.rank, seat.size, device, backend)
 

@@ -16,6 +16,7 @@ from conf.experiment import Experiment
 from conf.load import compose_tree, with_values
 from conf.schema import Value
 from conf.settings import Settings
+from train_core.trial_folder import TrialFolder
 from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave
 
 ANSWER_SECONDS = 60
@@ -104,5 +105,15 @@ def experiment_of() -> Callable[..., Experiment]:
             "training.num_warmup_steps": 1,
         }
         return Settings.model_validate(with_values(tree, defaults | (values or {}))).experiment()
+
+    return build
+
+
+@pytest.fixture
+def trial_of(tmp_path: Path, experiment_of: Any) -> Callable[..., TrialFolder]:
+    def build(values: dict[str, Any]) -> TrialFolder:
+        trial = TrialFolder(tmp_path / "trials" / "one")
+        trial.write_trial({"experiment": experiment_of(values).model_dump(mode="json")})
+        return trial
 
     return build

@@ -34,16 +34,6 @@ LONG = {"training.num_steps": 100_000}
 
 
 @pytest.fixture
-def trial_of(tmp_path: Path, experiment_of: Any) -> Callable[..., TrialFolder]:
-    def build(values: dict[str, Any]) -> TrialFolder:
-        trial = TrialFolder(tmp_path / "trials" / "one")
-        trial.write_trial({"experiment": experiment_of(values).model_dump(mode="json")})
-        return trial
-
-    return build
-
-
-@pytest.fixture
 def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
     """Have one rank do something after its second step; ranks are forked, so they inherit the patch."""
 

@@ -1,0 +1,104 @@
+"""Which rank the others wait for: each says where it stands, and the waits lead to the one that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from conf.schema import Frozen
+
+
+class Standing(Frozen):
+    """`waits/rank-N.json`: where a rank stands while a job seems to hang.
+
+    Attributes:
+        operation: what it waits for, in words; None while it is at its own work.
+        line: name of the axis on which it waits; empty for its own work.
+        number: which one of the operations that it started on that axis; 0 for a transfer.
+        ranks: those without which the operation does not end; for a transfer the other end.
+        reached: how many operations it has started, by axis.
+        seconds: for how long it has stood there.
+        stack: where its training thread is, innermost call last.
+    """
+
+    rank: int
+    step: int
+    micro_batch: int | None
+    operation: str | None
+    line: str
+    number: int
+    ranks: Annotated[tuple[int, ...], Field(strict=False)]
+    reached: dict[str, int]
+    seconds: float
+    stack: str
+
+    def waits_with(self, other: Standing) -> bool:
+        """Both wait in the same collective."""
+        return self.number > 0 and (self.line, self.number, self.ranks) == (other.line, other.number, other.ranks)
+
+
+class Hang(NamedTuple):
+    """Why a wait does not end. `blamed` is the rank that did not arrive, None where all did or wait for each other."""
+
+    cause: str
+    blamed: int | None
+
+
+def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
+    """Follow the waits from this rank to one that waits for nobody.
+
+    Args:
+        standing_of: where another rank stands; None if it does not say, as one that is dead or stopped.
+    """
+    followed, seen = [own], {own.rank}
+    for waiting in followed:  # grows as it goes
+        missing = _missing(waiting, standing_of)
+        found = {rank: standing_of(rank) for rank in missing}
+        for rank, standing in found.items():
+            if standing is None or standing.operation is None:
+                return _absent(rank, waiting, standing_of)
+        followed += [standing for rank, standing in found.items() if standing is not None and rank not in seen]
+        seen |= found.keys()
+    if len(seen) == 1:
+        return Hang(f"{_place(own)} does not end although all its ranks have reached it", None)
+    return Hang(f"{_ranks(seen)} wait for each other, rank {own.rank} in {_place(own)}", None)
+
+
+def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -> list[int]:
+    """The ranks that have not started the operation; of a transfer always the other end."""
+    if waiting.number == 0:
+        return list(waiting.ranks)
+    found = {rank: standing_of(rank) for rank in waiting.ranks if rank != waiting.rank}
+    return [
+        rank
+        for rank, standing in found.items()
+        if standing is None or standing.reached.get(waiting.line, 0) < waiting.number
+    ]
+
+
+def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
+    beside = (standing_of(other) for other in waiting.ranks) if waiting.number else ()
+    there = {waiting.rank} | {other.rank for other in beside if other is not None and other.waits_with(waiting)}
+    doing = "gives no sign of life" if standing_of(rank) is None else "is at its own work"
+    return Hang(
+        f"rank {rank} has not reached {_place(waiting)}; {_ranks(there)} wait{'s' if len(there) == 1 else ''} there"
+        f" since {waiting.seconds:.0f} s, and rank {rank} {doing}",
+        rank,
+    )
+
+
+def _place(waiting: Standing) -> str:
+    micro_batch = "" if waiting.micro_batch is None else f", micro-batch {waiting.micro_batch}"
+    return f"{waiting.operation} (step {waiting.step}{micro_batch})"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 7`."""
+    ordered = sorted(set(ranks))
+    cuts = [0, *(index for index, (one, next_) in enumerate(pairwise(ordered), 1) if next_ > one + 1), len(ordered)]
+    runs = [(ordered[first], ordered[end - 1]) for first, end in pairwise(cuts)]
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank{'s' if len(ordered) > 1 else ''} {text}"
