@@ -58,6 +58,7 @@ class PipelineExecutor:
         split = {action[1:] for action in actions if action.kind == "weight"}
         inputs = deque(action for action in actions if self._channel_in(action) is not None)
         for action in actions:
+            self.mesh.clock.micro_batch = action.micro_batch
             self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
             if action.kind == "forward":
                 losses += self._forward(action, batch, gradient_scale)
@@ -68,6 +69,7 @@ class PipelineExecutor:
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
+        self.mesh.clock.micro_batch = None
         return losses
 
     def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
