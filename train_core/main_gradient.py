@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from train_core.collectives import Axis, Pending, all_gather
 
-ATTRIBUTE = "main_gradient"
+ATTRIBUTE, LISTENER = "main_gradient", "gradient_listener"
 ALONE = Axis()
 
 
-def attach(parameter: nn.Parameter, buffer: Tensor) -> None:
-    """Accumulate the gradient of `parameter` into `buffer`, fp32 and of the same shape."""
+class Listener(Protocol):
+    """Is told before a gradient is added to a parameter's buffer, and after."""
+
+    def before_gradient(self) -> None: ...
+
+    def after_gradient(self) -> None: ...
+
+
+def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener | None = None) -> None:
+    """Accumulate the gradient of `parameter` into `buffer`, of the same shape."""
     setattr(parameter, ATTRIBUTE, buffer)
+    setattr(parameter, LISTENER, listener)
     parameter.register_post_accumulate_grad_hook(_move_into_buffer)  # type: ignore[no-untyped-call]
 
 
@@ -30,12 +39,27 @@ def main_gradient(parameter: Tensor) -> Tensor | None:
     return buffer
 
 
+def _opened(parameter: Tensor) -> Tensor | None:
+    """The buffer, about to be added to; `_added` follows."""
+    buffer = main_gradient(parameter)
+    if buffer is not None and (listener := getattr(parameter, LISTENER)) is not None:
+        listener.before_gradient()
+    return buffer
+
+
+def _added(parameter: Tensor) -> None:
+    listener: Listener | None = getattr(parameter, LISTENER)
+    if listener is not None:
+        listener.after_gradient()
+
+
 def _move_into_buffer(parameter: Tensor) -> None:
     """For modules that leave their gradient to autograd, such as LayerNorm."""
-    buffer = main_gradient(parameter)
-    if buffer is not None and parameter.grad is not None:
-        buffer.add_(parameter.grad)
+    gradient = parameter.grad
+    if gradient is not None and (buffer := _opened(parameter)) is not None:
+        buffer.add_(gradient)
         parameter.grad = None
+        _added(parameter)
 
 
 class Product(NamedTuple):
@@ -98,29 +122,34 @@ def add_product(
         _deferred.append(Product(weight, grad_out, x, axis_of_grad_out, axis_of_x))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
-    buffer = main_gradient(weight)
+    buffer = _opened(weight)
     if buffer is None:
         return left @ right
     if buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
     else:
         buffer.add_(left @ right)
+    _added(weight)
     return None
 
 
 def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor) -> Tensor | None:
     """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row."""
-    buffer = main_gradient(weight)
+    buffer = _opened(weight)
     into = weight.new_zeros(weight.shape) if buffer is None else buffer
     into.index_add_(0, rows.flatten(), grad_out.flatten(0, -2).to(into.dtype))
-    return into if buffer is None else None
+    if buffer is None:
+        return into
+    _added(weight)
+    return None
 
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
     """The gradient of a bias (out) from (..., out)."""
     summed = grad_out.flatten(0, -2).sum(0)
-    buffer = main_gradient(bias)
+    buffer = _opened(bias)
     if buffer is None:
         return summed
     buffer.add_(summed)
+    _added(bias)
     return None

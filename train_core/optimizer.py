@@ -11,19 +11,25 @@ from torch import Tensor
 from conf.experiment import Experiment
 from conf.schema import TrainingPlan
 from train_core.collectives import all_reduce, total
-from train_core.data_parallel import Replicas
-from train_core.flat_parameters import flatten
-from train_core.main_gradient import main_gradient
+from train_core.data_parallel import replicas_of
+from train_core.loss_scale import LossScale
 from train_core.mesh import Mesh
-from train_core.parallelize import TIED_EMBEDDING, TIED_HEAD, Stage
+from train_core.parallelize import Stage
 
 
 class StepResult(NamedTuple):
-    """What one optimizer step saw, over the whole job: mean loss, and the gradient's norm before clipping."""
+    """What one optimizer step saw, over the whole job: mean loss, and the gradient's norm before clipping.
+
+    Attributes:
+        overflowed: fp16 gradients left their range, and the weights were left as they were.
+        num_requests: ranks that asked for a checkpoint.
+    """
 
     loss: float
     gradient_norm: float
     learning_rate: float
+    overflowed: bool = False
+    num_requests: int = 0
 
 
 def learning_rate_at(step: int, plan: TrainingPlan) -> float:
@@ -37,68 +43,83 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
 
 
 class Optimizer:
-    """AdamW over this rank's buckets."""
+    """AdamW over what this rank updates, in as many parts as its replicas have.
+
+    Attributes:
+        loss_scale: the factor that every loss is multiplied by before backward.
+    """
 
     def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
         self.plan, self.mesh, self.device = experiment.training, mesh, device
-        self.buckets = flatten(stage, mesh)
-        self.replicas = Replicas(mesh.data, experiment.parallel.zero_stage, device)
-        self.tied_gradient = _tied_gradient(stage, mesh) if experiment.model.tied_embeddings else None
-        self.states = [AdamState(self.replicas.own(bucket.weights)) for bucket in self.buckets]
+        self.replicas = replicas_of(stage, mesh, experiment)
+        self.loss_scale = LossScale.of(experiment.precision)
+        self.states = [AdamState(weights) for weights in self.replicas.own_weights()]
 
     def zero_gradients(self) -> None:
-        for bucket in self.buckets:
-            bucket.gradients.zero_()
+        self.replicas.zero_gradients()
 
-    def step(self, step: int, loss_share: Tensor) -> StepResult:
+    def step(self, step: int, loss_share: Tensor, *, requests_checkpoint: bool = False) -> StepResult:
         """Update the weights with the gradients accumulated since `zero_gradients`.
 
         Args:
             loss_share: this rank's summand of the mean loss over the global batch.
+            requests_checkpoint: told to all ranks in the result.
         """
-        self.reduce_gradients()
-        loss, gradient_norm = self._over_the_world(loss_share)
+        gradients = self.reduced_gradients()
+        loss, gradient_norm, num_requests = self._over_the_world(gradients, loss_share, requests_checkpoint)
         learning_rate = learning_rate_at(step, self.plan)
-        self._update(step, learning_rate, self._clip_factor(gradient_norm))
-        return StepResult(loss, gradient_norm, learning_rate)
+        overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
+        if overflowed:
+            self.loss_scale.overflowed()
+        else:
+            factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
+            self._update(gradients, step - self.loss_scale.num_skipped, learning_rate, factor)
+            self.loss_scale.succeeded()
+        return StepResult(loss, gradient_norm, learning_rate, overflowed, round(num_requests))
 
-    def reduce_gradients(self) -> None:
-        """Complete the gradients over the tensor axis, the tied embedding's two stages, and the replicas."""
-        for reducing in [
-            all_reduce(bucket.gradients, self.mesh.tensor) for bucket in self.buckets if bucket.treatment.partial
-        ]:
-            reducing.wait()
-        if self.tied_gradient is not None:
-            all_reduce(self.tied_gradient, self.mesh.embedding).wait()
-        self.replicas.reduce_gradients(self.buckets)
+    def reduced_gradients(self) -> list[Tensor]:
+        """Of every part the gradient, complete over replicas, tensor axis and the two stages of a tied embedding."""
+        gradients = self.replicas.reduced_gradients()
+        # Sums over one axis or another commute: over the replicas first, so that only what is kept goes on.
+        completing = []
+        for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True):
+            if treatment.partial:
+                completing.append(all_reduce(gradient, self.mesh.tensor))
+            if treatment.tied:
+                completing.append(all_reduce(gradient, self.mesh.embedding))
+        for summing in completing:
+            summing.wait()
+        return gradients
 
-    def _over_the_world(self, loss_share: Tensor) -> tuple[float, float]:
-        """Mean loss and gradient norm of the whole job, in one collective and one wait for the device."""
+    def _over_the_world(
+        self, gradients: list[Tensor], loss_share: Tensor, requests_checkpoint: bool
+    ) -> tuple[float, float, float]:
+        """Mean loss, gradient norm and requests of the whole job, in one collective and one wait for the device."""
         counted = [
-            torch.linalg.vector_norm(self.replicas.own(bucket.gradients), dtype=torch.float64)
-            for bucket in self.buckets
-            if bucket.treatment.counted
+            torch.linalg.vector_norm(gradient, dtype=torch.float64)
+            for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
+            if treatment.counted
         ]
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         square = torch.stack(counted).square().sum() if counted else zero
         shares = torch.stack((loss_share.double(), square)).tolist()
-        loss, squares = total(shares, self.mesh.world, self.device)
+        loss, squares, num_requests = total([*shares, float(requests_checkpoint)], self.mesh.world, self.device)
         holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # replicas that counted the same values
-        return loss, math.sqrt(squares / holders)
+        return loss, math.sqrt(squares / holders) / self.loss_scale.scale, num_requests
 
     def _clip_factor(self, gradient_norm: float) -> float:
         limit = self.plan.clip_gradient_norm
         return 1.0 if limit is None or gradient_norm <= limit else limit / (gradient_norm + 1e-6)
 
-    def _update(self, step: int, learning_rate: float, factor: float) -> None:
-        for state, bucket in zip(self.states, self.buckets, strict=True):
-            gradients = self.replicas.own(bucket.gradients)
+    def _update(self, gradients: list[Tensor], num_updates: int, learning_rate: float, factor: float) -> None:
+        parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)
+        for state, treatment, gradient, weights in parts:
             if factor != 1.0:
-                gradients.mul_(factor)
-            weight_decay = self.plan.weight_decay if bucket.treatment.decays else 0.0
-            state.update(gradients, step, learning_rate, weight_decay, self.plan)
-            state.write_to(self.replicas.own(bucket.weights))
-        self.replicas.gather_weights(self.buckets)
+                gradient.mul_(factor)
+            weight_decay = self.plan.weight_decay if treatment.decays else 0.0
+            state.update(gradient.float(), num_updates, learning_rate, weight_decay, self.plan)
+            state.write_to(weights)
+        self.replicas.share_weights()
 
 
 class AdamState:
@@ -111,9 +132,9 @@ class AdamState:
         self.second_moments = torch.zeros_like(self.masters)
 
     def update(
-        self, gradients: Tensor, step: int, learning_rate: float, weight_decay: float, plan: TrainingPlan
+        self, gradients: Tensor, num_updates: int, learning_rate: float, weight_decay: float, plan: TrainingPlan
     ) -> None:
-        """One AdamW step; `step` counts from 1. Source: arXiv 1711.05101, algorithm 2.
+        """One AdamW step with fp32 gradients; `num_updates` counts this one. Source: arXiv 1711.05101, algorithm 2.
 
         The kernel behind torch.optim.AdamW(fused=True), called directly: constructing a torch optimizer imports the
         compiler, which costs every rank a second at its start.
@@ -124,7 +145,7 @@ class AdamState:
             [self.first_moments],
             [self.second_moments],
             [],
-            [torch.tensor(float(step), device=gradients.device)],
+            [torch.tensor(float(num_updates), device=gradients.device)],
             lr=learning_rate,
             beta1=plan.adam_beta1,
             beta2=plan.adam_beta2,
@@ -137,11 +158,3 @@ class AdamState:
     def write_to(self, weights: Tensor) -> None:
         if weights.dtype != self.masters.dtype:
             weights.copy_(self.masters)
-
-
-def _tied_gradient(stage: Stage, mesh: Mesh) -> Tensor | None:
-    """The gradient of the token embedding where the first and the last stage each have a part of it."""
-    if mesh.embedding.size == 1:
-        return None
-    held = dict(stage.named_parameters())
-    return main_gradient(held[TIED_HEAD if TIED_HEAD in held else TIED_EMBEDDING])

@@ -14,8 +14,7 @@ PIPELINE = ["parallel.world_size=4", "parallel.pipeline_parallel_size=4", "clust
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["parallel.zero_stage=2"], r"parallel\.zero_stage = 2: .*Use zero_stage 0 or 1"),
-        (["parallel.zero_stage=3"], r"parallel\.zero_stage = 3"),
+        (["parallel.zero_stage=3"], r"parallel\.zero_stage = 3: .*Use zero_stage 0 to 2"),
         (["cluster=selene", "precision=fp16"], r"precision\.dtype = 'fp16': .*Use precision=bf16"),
     ],
 )

@@ -1,0 +1,66 @@
+"""Dynamic loss scaling: keeps fp16 gradients inside fp16's range by trying ever larger scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conf.schema import PrecisionPlan
+
+BACKOFF, GROWTH = 0.5, 2.0
+
+
+@dataclass
+class LossScale:
+    """The factor of the loss, and how the last steps went under it.
+
+    It halves at every overflow and doubles after `window` steps without one. Source: arXiv 1710.03740, section 3.2.
+
+    Attributes:
+        scale: 1 and constant where the precision is not fp16.
+        num_good_steps: since the scale last changed.
+        num_overflows_in_a_row: steps that were skipped just now.
+        num_skipped: steps that were skipped since the training began.
+    """
+
+    window: int | None
+    scale: float
+    num_good_steps: int = 0
+    num_overflows_in_a_row: int = 0
+    num_skipped: int = 0
+
+    @classmethod
+    def of(cls, plan: PrecisionPlan) -> LossScale:
+        if plan.dtype != "fp16":
+            return cls(window=None, scale=1.0)
+        return cls(plan.loss_scale_window, plan.initial_loss_scale)
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.window is not None
+
+    def overflowed(self) -> None:
+        self.scale *= BACKOFF
+        self.num_good_steps = 0
+        self.num_overflows_in_a_row += 1
+        self.num_skipped += 1
+
+    def succeeded(self) -> None:
+        self.num_overflows_in_a_row = 0
+        self.num_good_steps += 1
+        if self.num_good_steps == self.window:
+            self.scale *= GROWTH
+            self.num_good_steps = 0
+
+    def state(self) -> dict[str, float]:
+        return {
+            "scale": self.scale,
+            "num_good_steps": self.num_good_steps,
+            "num_overflows_in_a_row": self.num_overflows_in_a_row,
+            "num_skipped": self.num_skipped,
+        }
+
+    def restore(self, state: dict[str, float]) -> None:
+        self.scale = state["scale"]
+        self.num_good_steps = int(state["num_good_steps"])
+        self.num_overflows_in_a_row = int(state["num_overflows_in_a_row"])
+        self.num_skipped = int(state["num_skipped"])
