@@ -1,4 +1,4 @@
-"""The command line: `trisweep plan | sweep | status | cancel | report | ui | train`.
+"""The command line: `trisweep plan | dry-run | sweep | status | cancel | report | ui | train`.
 
 Commands stay thin: they choose, call and print, and import what only they need, so that none waits for another's
 torch, mlflow or submitit. Only here and in the modules of single commands do `launcher` and `results` meet.
@@ -19,7 +19,7 @@ from rich.markup import escape
 from conf.errors import TrisweepError, UsageError
 from conf.load import load
 from conf.units import GIBIBYTE
-from launcher import estimate_command, plan_command
+from launcher import dry_run_command, estimate_command, plan_command
 from launcher.arguments import Overrides, ShowConfig, Sweep
 from launcher.calibrate import command as calibrate_command
 from launcher.plan_command import print_config, print_plan, print_question
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(plan_command.plan)
 app.command()(estimate_command.estimate)
+app.command()(dry_run_command.dry_run)
 app.command()(calibrate_command.calibrate)
 console = Console(highlight=False, soft_wrap=False)
 

@@ -64,7 +64,7 @@ def plan(
     output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    sweep, given = _sweep_and_overrides(name, overrides or [])
+    sweep, given = sweep_and_overrides(name, overrides or [])
     complete = [*([f"sweep={sweep}"] if sweep else []), *given]
     if cfg:
         print_config(complete)
@@ -98,7 +98,7 @@ def plan(
     run_search(complete, options, console)
 
 
-def _sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     """The first argument is a sweep unless it is an override.
 
     Raises:

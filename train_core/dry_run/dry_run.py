@@ -1,0 +1,46 @@
+"""`dry_run(experiment)`: every stage rehearsed, several at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+from conf.experiment import Experiment
+from train_core.costs.computable import require_computable
+from train_core.dry_run.record import DryRun
+from train_core.supported import require_supported
+
+if TYPE_CHECKING:
+    from train_core.dry_run.record import StageStep
+
+MOST_PROCESSES = 2
+"""Each takes the memory of a torch process, about 0.4 GB, and a core."""
+
+
+def dry_run(experiment: Experiment) -> DryRun:
+    """One step of the trainer at full size, in processes of their own, without devices.
+
+    Raises:
+        InfeasiblePlan: the trainer does not run this experiment.
+        ConfigError: its sizes are beyond 64 bits.
+    """
+    require_supported(experiment)
+    require_computable(experiment.model, experiment.batch.micro_batch_size)
+    num_stages = experiment.parallel.pipeline_parallel_size
+    with ProcessPoolExecutor(min(MOST_PROCESSES, num_stages), mp_context=get_context("spawn")) as pool:
+        stages = tuple(pool.map(_rehearse, [experiment] * num_stages, range(num_stages)))
+    replicas = experiment.data_parallel_size * experiment.parallel.tensor_parallel_size
+    return DryRun(
+        label=experiment.label,
+        world_size=experiment.parallel.world_size,
+        num_micro_batches=experiment.num_micro_batches,
+        flops=replicas * sum(stage.flops for stage in stages),
+        stages=stages,
+    )
+
+
+def _rehearse(experiment: Experiment, stage: int) -> StageStep:
+    from train_core.dry_run.rehearsal import rehearse  # torch, in the process that needs it alone
+
+    return rehearse(experiment, stage)

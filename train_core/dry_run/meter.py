@@ -1,0 +1,171 @@
+"""What one rank's step would do to a device, seen operation by operation: memory, matrix products, collectives."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from train_core.dry_run.groups import GroupNames
+
+COLLECTIVES = {
+    "allreduce_": "all_reduce",
+    "_allgather_base_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "send": "send",
+    "recv_": "receive",
+}
+"""Names of torch's operations, and those of the trainer."""
+TRANSFERS = ("send", "receive")
+"""Between stages, in groups of the two."""
+FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
+"""Those that write into a buffer of their own, which is the first argument."""
+
+
+class Traffic(NamedTuple):
+    """A kind of collective over an axis of the mesh."""
+
+    group: str
+    kind: str
+
+
+def _attention_flops(num_products: int) -> Callable[..., int]:
+    """Of a fused kernel: products of the full square, for each of which it takes (b, heads, s, head_size)."""
+
+    def flops(*tensors: Any, **_: Any) -> int:
+        b, heads, s, head_size = (int(size) for size in tensors[0].shape)
+        return num_products * 2 * b * heads * s * s * head_size
+
+    return flops
+
+
+aten = torch.ops.aten
+FLOPS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    # Under fake tensors attention is the CPU's flash kernel, which torch's own counter does not know.
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops(2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_flops(4),
+}
+
+
+@dataclass(slots=True)
+class Block:
+    """One piece of memory; times are indices of events.
+
+    Attributes:
+        in_backward: allocated by a backward pass, a repeated forward included.
+        is_filled: a collective or transfer writes into it.
+        taken: when a computation outside backward passes first read what was filled in; None where none did.
+        freed: None while it lives.
+    """
+
+    num_bytes: int
+    shape: tuple[int, ...]
+    born: int
+    in_backward: bool
+    is_filled: bool = False
+    taken: int | None = None
+    freed: int | None = None
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records while it is entered.
+
+    Attributes:
+        blocks: every piece of memory that was ever allocated, in that order.
+        events: bytes that each allocation adds and each release takes away.
+        backward_events: indices of the allocations of backward passes.
+        flops: of matrix products, attention over the full square.
+        num_collectives, collective_bytes: by group and kind; bytes are those of the whole tensor that is summed,
+            gathered, scattered or sent.
+    """
+
+    def __init__(self, groups: GroupNames) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.groups = groups
+        self.blocks: list[Block] = []
+        self.events: list[int] = []
+        self.backward_events: list[int] = []
+        self.flops = 0
+        self.num_collectives: Counter[Traffic] = Counter()
+        self.collective_bytes: Counter[Traffic] = Counter()
+        self._live: dict[int, Block] = {}
+        self._filled: dict[int, Block] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is aten._local_scalar_dense.default:
+            return 1.0  # what a step reads back, such as the gradient's norm, has no value here
+        out = function(*args, **kwargs)
+        if function.namespace == "c10d":
+            self._count_collective(function._opname, args)
+            return out
+        count = FLOPS.get(function.overloadpacket)
+        if count is not None:
+            self.flops += count(*args, **kwargs, out_val=out)
+        in_backward = torch._C._current_autograd_node() is not None
+        if self._filled and not in_backward:
+            self._take(args)
+        for tensor in tensors_of(out):
+            self._allocate(tensor, in_backward)
+        return out
+
+    def block_of(self, tensor: Tensor) -> Block | None:
+        """What holds a tensor; None where the meter has not seen its allocation."""
+        return self._live.get(tensor.untyped_storage()._cdata)
+
+    def _count_collective(self, name: str, args: Any) -> None:
+        kind = COLLECTIVES.get(name, name)
+        key = Traffic("pipeline" if kind in TRANSFERS else self.groups.name_of(args), kind)
+        self.num_collectives[key] += 1
+        self.collective_bytes[key] += max(tensor.nbytes for tensor in tensors_of(args))
+        if name in FILLING:
+            for tensor in tensors_of(args[0]):
+                self._fill(tensor)
+
+    def _fill(self, tensor: Tensor) -> None:
+        block = self.block_of(tensor)
+        if block is not None and not block.is_filled:
+            block.is_filled = True
+            self._filled[tensor.untyped_storage()._cdata] = block
+
+    def _take(self, args: Any) -> None:
+        for tensor in tensors_of(args):
+            block = self._filled.pop(tensor.untyped_storage()._cdata, None)
+            if block is not None:
+                block.taken = len(self.events)
+
+    def _allocate(self, tensor: Tensor, in_backward: bool) -> None:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address in self._live:
+            return
+        block = Block(storage.nbytes(), tuple(tensor.shape), len(self.events), in_backward)
+        self.blocks.append(block)
+        self._live[address] = block
+        if in_backward:
+            self.backward_events.append(len(self.events))
+        self.events.append(block.num_bytes)
+        weakref.finalize(storage, self._free, address)
+
+    def _free(self, address: int) -> None:
+        block = self._live.pop(address)
+        self._filled.pop(address, None)
+        block.freed = len(self.events)
+        self.events.append(-block.num_bytes)
+
+
+def tensors_of(tree: Any) -> Iterator[Tensor]:
+    """Tensors in the arguments or results of an operation."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for leaf in tree:
+            yield from tensors_of(leaf)

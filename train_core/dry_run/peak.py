@@ -1,0 +1,68 @@
+"""The fullest moment of a step, and what memory holds in it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
+from torch import Tensor
+
+from train_core.dry_run.meter import Block, Meter
+from train_core.dry_run.record import StageBytes
+from train_core.main_gradient import main_gradient
+from train_core.parallelize import Stage
+
+
+class Kinds:
+    """Sorts memory by what it holds.
+
+    What lives when the rank has been built is state. Of the rest, activations are what a forward pass leaves behind for
+    a backward pass, communication is what was filled by others and has not been taken by a forward pass, logits are
+    recognized by their shape, (..., V/t), and anything else is working memory.
+    """
+
+    def __init__(self, meter: Meter, stage: Stage, vocabulary: int) -> None:
+        """`vocabulary` is what one tensor rank holds of it."""
+        parameters = [parameter for _, parameter in stage.named_parameters()]
+        self.weights = _blocks(meter, parameters)
+        self.gradients = _blocks(meter, filter_none(main_gradient(parameter) for parameter in parameters))
+        self.built, self.vocabulary, self.meter = len(meter.events), vocabulary, meter
+
+    def at_peak(self) -> StageBytes:
+        """Bytes by kind at the fullest moment since the rank was built."""
+        live = list(accumulate(self.meter.events))
+        peak = max(range(self.built, len(live)), key=live.__getitem__)
+        held = dict.fromkeys(StageBytes.model_fields, 0)
+        for block in self.meter.blocks:
+            if block.born <= peak and (block.freed is None or block.freed > peak):
+                held[self._kind_of(block, peak)] += block.num_bytes
+        return StageBytes(**held)
+
+    def _kind_of(self, block: Block, now: int) -> str:
+        if id(block) in self.weights:
+            return "weights_bytes"
+        if id(block) in self.gradients:
+            return "gradients_bytes"
+        if block.born < self.built:
+            return "optimizer_bytes"
+        if block.shape[-1:] == (self.vocabulary,):
+            return "logits_bytes"
+        if block.is_filled and (block.taken is None or block.taken > now):
+            return "communication_bytes"
+        if block.in_backward or not self._outlives_its_forward(block):
+            return "working_bytes"
+        return "activations_bytes"
+
+    def _outlives_its_forward(self, block: Block) -> bool:
+        events = self.meter.backward_events
+        following = bisect_right(events, block.born)
+        return following < len(events) and (block.freed is None or block.freed > events[following])
+
+
+def _blocks(meter: Meter, tensors: Iterable[Tensor]) -> set[int]:
+    return {id(meter.block_of(tensor)) for tensor in tensors}
+
+
+def filter_none(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]

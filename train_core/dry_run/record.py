@@ -1,0 +1,73 @@
+"""What a dry run found out, as values that print and serialize."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from conf.schema import Frozen
+
+
+class StageBytes(Frozen):
+    """Bytes on one rank at the fullest moment of a step, by what they hold; names are those of `costs.StageMemory`."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    working_bytes: int
+    logits_bytes: int
+    communication_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(getattr(self, name) for name in type(self).model_fields)
+
+
+class GroupTraffic(Frozen):
+    """The collectives of one kind that one rank takes part in during a step, over one group of ranks.
+
+    Attributes:
+        group: an axis of the mesh: tensor, pipeline, data; `embedding` (the two copies of a tied one); or `world`.
+        kind: all_reduce, all_gather, reduce_scatter, send or receive.
+        num_bytes: of the whole tensors that are summed, gathered, scattered or sent.
+    """
+
+    group: str
+    kind: str
+    number: int
+    num_bytes: int
+
+
+class StageStep(Frozen):
+    """One step of the first rank of a stage.
+
+    Attributes:
+        flops: of its matrix products, recomputation included, attention over the full square.
+    """
+
+    stage: int
+    num_layers: int
+    memory: StageBytes
+    flops: int
+    traffic: Annotated[tuple[GroupTraffic, ...], Field(strict=False)]
+
+
+class DryRun(Frozen):
+    """One step of the real trainer, rehearsed on fake tensors: counted, neither measured nor predicted.
+
+    Attributes:
+        stages: the first rank of every pipeline stage.
+        flops: of all ranks; every tensor rank and replica of a stage computes as much as its first rank.
+    """
+
+    label: str
+    world_size: int
+    num_micro_batches: int
+    flops: int
+    stages: Annotated[tuple[StageStep, ...], Field(strict=False)]
+
+    @property
+    def fullest_stage(self) -> StageStep:
+        return max(self.stages, key=lambda stage: stage.memory.total_bytes)
