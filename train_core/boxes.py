@@ -33,12 +33,15 @@ class Box(NamedTuple):
         return flat[self.start : self.start + prod(self.sizes)].view(self.sizes)
 
 
-def boxes_of(member: Member, held: range, stage: Stage, mesh: Mesh) -> Iterator[Box]:
-    """The boxes of what a rank holds of a parameter, where it holds the elements `held` of the parameter's bucket."""
+def boxes_of(member: Member, held: range, origin: int, stage: Stage, mesh: Mesh) -> Iterator[Box]:
+    """The boxes of a parameter's elements that are among the elements `held` of its bucket.
+
+    They start relative to the element `origin` of the bucket.
+    """
     placement, shape = stage.placements[member.name], tuple(member.parameter.shape)
     first = max(held.start, member.start)
     stop = min(held.stop, member.start + member.parameter.numel())
-    start = first - held.start
+    start = first - origin
     for offsets, sizes in row_boxes(shape, first - member.start, stop - member.start):
         yield placed(placement, shape, offsets, sizes, start, mesh)
         start += prod(sizes)

@@ -81,19 +81,25 @@ class Replicas:
 
     def boxes(self) -> list[list[Box]]:
         """Where in the model's parameters the elements of each bucket's own part lie."""
+        return [self._boxes(bucket, self._own_range(bucket)) for bucket in self.buckets]
+
+    def boxes_to_write(self) -> list[list[Box]]:
+        """The same of what this rank writes into a checkpoint, so that together all ranks write everything once."""
         return [
-            [
-                box
-                for member in bucket.members
-                for box in boxes_of(member, self._own_range(bucket), self.stage, self.mesh)
-            ]
+            self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.counted else []
             for bucket in self.buckets
         ]
 
+    def _boxes(self, bucket: Bucket, held: range) -> list[Box]:
+        origin = self._own_range(bucket).start
+        return [box for member in bucket.members for box in boxes_of(member, held, origin, self.stage, self.mesh)]
+
     def _own_range(self, bucket: Bucket) -> range:
-        length = len(self.own(bucket.weights))
-        first = self.axis.rank * length if self.is_sharded else 0
-        return range(first, first + length)
+        return self._shard_range(bucket) if self.is_sharded else range(len(bucket.weights))
+
+    def _shard_range(self, bucket: Bucket) -> range:
+        width = len(bucket.weights) // self.axis.size
+        return range(self.axis.rank * width, (self.axis.rank + 1) * width)
 
     def start(self, gradients: Tensor) -> Pending:
         if self.scatters:

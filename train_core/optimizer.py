@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -22,14 +23,12 @@ class StepResult(NamedTuple):
 
     Attributes:
         overflowed: fp16 gradients left their range, and the weights were left as they were.
-        num_requests: ranks that asked for a checkpoint.
     """
 
     loss: float
     gradient_norm: float
     learning_rate: float
     overflowed: bool = False
-    num_requests: int = 0
 
 
 def learning_rate_at(step: int, plan: TrainingPlan) -> float:
@@ -58,15 +57,14 @@ class Optimizer:
     def zero_gradients(self) -> None:
         self.replicas.zero_gradients()
 
-    def step(self, step: int, loss_share: Tensor, *, requests_checkpoint: bool = False) -> StepResult:
+    def step(self, step: int, loss_share: Tensor) -> StepResult:
         """Update the weights with the gradients accumulated since `zero_gradients`.
 
         Args:
             loss_share: this rank's summand of the mean loss over the global batch.
-            requests_checkpoint: told to all ranks in the result.
         """
         gradients = self.reduced_gradients()
-        loss, gradient_norm, num_requests = self._over_the_world(gradients, loss_share, requests_checkpoint)
+        loss, gradient_norm = self._over_the_world(gradients, loss_share)
         learning_rate = learning_rate_at(step, self.plan)
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
         if overflowed:
@@ -75,7 +73,7 @@ class Optimizer:
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, step - self.loss_scale.num_skipped, learning_rate, factor)
             self.loss_scale.succeeded()
-        return StepResult(loss, gradient_norm, learning_rate, overflowed, round(num_requests))
+        return StepResult(loss, gradient_norm, learning_rate, overflowed)
 
     def reduced_gradients(self) -> list[Tensor]:
         """Of every part the gradient, complete over replicas, tensor axis and the two stages of a tied embedding."""
@@ -91,10 +89,8 @@ class Optimizer:
             summing.wait()
         return gradients
 
-    def _over_the_world(
-        self, gradients: list[Tensor], loss_share: Tensor, requests_checkpoint: bool
-    ) -> tuple[float, float, float]:
-        """Mean loss, gradient norm and requests of the whole job, in one collective and one wait for the device."""
+    def _over_the_world(self, gradients: list[Tensor], loss_share: Tensor) -> tuple[float, float]:
+        """Mean loss and gradient norm of the whole job, in one collective and one wait for the device."""
         counted = [
             torch.linalg.vector_norm(gradient, dtype=torch.float64)
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
@@ -103,9 +99,9 @@ class Optimizer:
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         square = torch.stack(counted).square().sum() if counted else zero
         shares = torch.stack((loss_share.double(), square)).tolist()
-        loss, squares, num_requests = total([*shares, float(requests_checkpoint)], self.mesh.world, self.device)
+        loss, squares = total(shares, self.mesh.world, self.device)
         holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # replicas that counted the same values
-        return loss, math.sqrt(squares / holders) / self.loss_scale.scale, num_requests
+        return loss, math.sqrt(squares / holders) / self.loss_scale.scale
 
     def _clip_factor(self, gradient_norm: float) -> float:
         limit = self.plan.clip_gradient_norm
@@ -154,6 +150,21 @@ class AdamState:
             amsgrad=False,
             maximize=False,
         )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it, by name."""
+        return {
+            "weights": self.masters,
+            "first_moments": self.first_moments,
+            "second_moments": self.second_moments,
+        }
+
+    def on_host(self) -> AdamState:
+        """A copy that stays as it is while training goes on."""
+        copied = copy(self)
+        for name, tensor in vars(self).items():
+            setattr(copied, name, tensor.to("cpu", copy=True))
+        return copied
 
     def write_to(self, weights: Tensor) -> None:
         if weights.dtype != self.masters.dtype:

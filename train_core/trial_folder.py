@@ -69,6 +69,7 @@ class TrialFolder:
     submission.json     Slurm's or the local executor's job ids; written by the launcher
     heartbeat           touched by rank 0 at every step
     metrics.jsonl       one `StepMetrics` a line, appended by rank 0
+    checkpoints/        step-000100/ and so on; see `checkpoint_folder`
     failures/           one `RankFailure` for every rank that caught its own exception
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank
     measurement.json    a `Measurement`, once the trial has ended
@@ -82,6 +83,7 @@ class TrialFolder:
         self.submission = self.path / "submission.json"
         self.heartbeat = self.path / "heartbeat"
         self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
         self.failures = self.path / "failures"
         self.waits = self.path / "waits"
         self.alarm = self.waits / "alarm"
@@ -104,10 +106,22 @@ class TrialFolder:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
 
     def clear_results(self) -> None:
-        """Forget what an earlier attempt left, so that a new one starts clean."""
-        told = (*self.failures.glob("rank-*.json"), *self.waits.glob("*"))
-        for path in (self.metrics, self.heartbeat, self.measurement, *told):
+        """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""
+        self.forget_progress()
+        for path in (*self.failures.glob("rank-*.json"), *self.waits.glob("*")):
             path.unlink(missing_ok=True)
+
+    def forget_progress(self) -> None:
+        """What rank 0 wrote. Metrics that checkpoints may go on from stay until it is known where they do."""
+        for path in (self.heartbeat, self.measurement, *(() if self.checkpoints.exists() else (self.metrics,))):
+            path.unlink(missing_ok=True)
+
+    def rewind_metrics(self, step: int, *, rewrite: bool) -> list[StepMetrics]:
+        """The metrics up to a step; with `rewrite` the file keeps no others, because they will be measured again."""
+        kept = [metrics for metrics in self.read_metrics() if metrics.step <= step]
+        if rewrite and self.metrics.exists():
+            write_atomically(self.metrics, "".join(metrics.model_dump_json() + "\n" for metrics in kept))
+        return kept
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         with self.metrics.open("a") as file:

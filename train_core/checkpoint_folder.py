@@ -1,0 +1,97 @@
+"""Which checkpoints a folder holds, and which of them are whole. No torch.
+
+A checkpoint is written into a draft folder beside the others and renamed when its last byte is on disk, so that a kill
+at any time leaves whole ones and drafts. Files that were cut off later are found by their sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from conf.schema import Frozen, ModelSpec
+
+FACTS = "checkpoint.json"
+LOGGER = logging.getLogger(__name__)
+
+
+class Facts(Frozen):
+    """What a checkpoint says of itself.
+
+    Attributes:
+        step: the last one that was done.
+        label: the layout that wrote it, for people.
+        loss_scale: see `loss_scale.LossScale.state`.
+        file_bytes: size of every other file.
+    """
+
+    step: int
+    label: str
+    model: ModelSpec
+    loss_scale: dict[str, float]
+    file_bytes: dict[str, int]
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:06d}"
+
+
+def draft_of(folder: Path, step: int) -> Path:
+    return folder / f".draft-{step:06d}"
+
+
+def read_facts(checkpoint: Path) -> Facts:
+    return Facts.model_validate_json((checkpoint / FACTS).read_text())
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint; None when it is whole."""
+    try:
+        facts = read_facts(checkpoint)
+    except (OSError, ValidationError, UnicodeDecodeError):
+        return f"has no readable {FACTS}"
+    for name, expected in facts.file_bytes.items():
+        path = checkpoint / name
+        found = path.stat().st_size if path.exists() else None
+        if found != expected:
+            return f"lacks {name}" if found is None else f"has {found} of the {expected} bytes of {name}"
+    return None
+
+
+def last_whole(folder: Path) -> Path | None:
+    """The latest checkpoint that is whole; damaged ones that are later are named in the log."""
+    for checkpoint in sorted(folder.glob("step-*"), reverse=True):
+        problem = damage(checkpoint)
+        if problem is None:
+            return checkpoint
+        LOGGER.warning("checkpoint %s %s; going back to an earlier one", checkpoint, problem)
+    return None
+
+
+def publish(folder: Path, step: int, label: str, model: ModelSpec, loss_scale: dict[str, float]) -> None:
+    """Make the draft of a step, whose files are all written, a checkpoint."""
+    draft, final = draft_of(folder, step), path_of(folder, step)
+    file_bytes = {path.name: path.stat().st_size for path in draft.iterdir()}
+    facts = Facts(step=step, label=label, model=model, loss_scale=loss_scale, file_bytes=file_bytes)
+    with (draft / FACTS).open("w") as file:
+        file.write(json.dumps(facts.model_dump(mode="json"), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, else this step had not been done again
+    draft.rename(final)
+
+
+def delete_old(folder: Path, keep_last: int) -> None:
+    for checkpoint in sorted(folder.glob("step-*"))[:-keep_last]:
+        shutil.rmtree(checkpoint)
+
+
+def delete_drafts(folder: Path) -> None:
+    """Of writers that were killed."""
+    for draft in folder.glob(".draft-*"):
+        shutil.rmtree(draft)
