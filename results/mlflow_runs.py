@@ -27,6 +27,7 @@ STATUS = {
 
 STEP_FIELDS = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second") + (
     "model_flops_per_second_per_device",
+    "held_out_loss",
 )
 
 
@@ -159,6 +160,7 @@ def _step_metrics(steps: Sequence[StepMetrics]) -> list[LoggedMetric]:
         LoggedMetric(f"steps/{name}", getattr(step, name), _milliseconds(step.time), step.step)
         for step in steps
         for name in STEP_FIELDS
+        if getattr(step, name) is not None
     ]
 
 

@@ -22,6 +22,7 @@ from conf.load import CONF_DIR, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
 from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.stop import Stopped
 from train_core.supported import require_supported
 from train_core.tokens import prepare, token_folder
 from train_core.trial import run_trial_as_rank, run_trial_here
@@ -39,6 +40,9 @@ def main(config: DictConfig) -> None:
     except TrisweepError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except Stopped as stopped:
+        print(f"Saved after step {stopped.step}. The same command goes on from there.", file=sys.stderr)
+        raise
     except KeyboardInterrupt:
         print("Interrupted: nothing was measured.", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
@@ -99,8 +103,10 @@ def _folder_errors_explained(trial: TrialFolder) -> Iterator[None]:
 
 
 def _print_step(metrics: StepMetrics) -> None:
+    held_out = "" if metrics.held_out_loss is None else f" (held out {metrics.held_out_loss:.4f})"
     print(
-        f"step {metrics.step:>4}/{metrics.num_steps}  loss {metrics.loss:.4f}  norm {metrics.gradient_norm:.3f}"
+        f"step {metrics.step:>4}/{metrics.num_steps}  loss {metrics.loss:.4f}{held_out}"
+        f"  norm {metrics.gradient_norm:.3f}"
         f"  {metrics.step_seconds * 1e3:.1f} ms  {metrics.tokens_per_second:,.0f} tokens/s"
         f"{'  (warm-up)' if metrics.warmup else ''}",
         flush=True,

@@ -36,6 +36,7 @@ class StepMetrics(Frozen):
         step_seconds: the slowest rank's.
         warmup: the step is left out of the measurement.
         time: seconds since the epoch.
+        held_out_loss: after this step, where it was evaluated.
     """
 
     step: Count
@@ -48,6 +49,7 @@ class StepMetrics(Frozen):
     model_flops_per_second_per_device: Positive
     warmup: bool
     time: float
+    held_out_loss: float | None = None
 
 
 class Performance(Frozen):

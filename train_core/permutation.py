@@ -7,6 +7,8 @@ Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002, "Ciphers wi
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 NUM_ROUNDS = 4
 WORD = 2**64 - 1
 
@@ -24,9 +26,14 @@ def permuted(index: int, size: int, seed: int) -> int:
 def _network(index: int, half_bits: int, seed: int) -> int:
     mask = (1 << half_bits) - 1
     left, right = index >> half_bits, index & mask
-    for number in range(NUM_ROUNDS):
-        left, right = right, left ^ (mixed(right + mixed(seed + number)) & mask)
+    for key in _round_keys(seed):
+        left, right = right, left ^ (mixed(right + key) & mask)
     return (left << half_bits) | right
+
+
+@lru_cache(maxsize=2)
+def _round_keys(seed: int) -> tuple[int, ...]:
+    return tuple(mixed(seed + number) for number in range(NUM_ROUNDS))
 
 
 def mixed(value: int) -> int:

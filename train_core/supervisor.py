@@ -32,8 +32,10 @@ from train_core.failures import (
     without_numbers,
 )
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
+from train_core.stop import STOP_SIGNALS, StopAsked, Stopped, StopSwitch, never
 from train_core.trial_folder import TrialFolder
 
+Handler = Callable[[int, FrameType | None], object]
 PR_SET_PDEATHSIG = 1
 PROBE_SECONDS = 1.0
 """A lock that is held for less was only tried, by somebody who asks whether the trial runs."""
@@ -49,6 +51,7 @@ class Job:
     Attributes:
         gpus: GPU of each rank; None runs on the CPU.
         on_step: called in the supervising process for each step.
+        stop_asked: looked at by the ranks after each step.
     """
 
     trial: TrialFolder
@@ -56,6 +59,7 @@ class Job:
     gpus: tuple[int, ...] | None
     time_limit_seconds: float | None
     on_step: Callable[[StepMetrics], None] | None
+    stop_asked: StopAsked = never
 
 
 @contextmanager
@@ -84,14 +88,19 @@ def held(lock: Path) -> Iterator[None]:
 
 
 @contextmanager
-def cancelled_by_signals() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, whatever handlers the launcher had set."""
+def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
+    """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, whatever handlers the launcher had set.
+
+    Args:
+        switch: of ranks that save and stop when they are asked to; it is turned instead, by SIGUSR2 too.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signal.signal(signal.SIGTERM, _exit_on)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    handlers: dict[int, Handler] = {signal.SIGTERM: _exit_on, signal.SIGINT: signal.default_int_handler}
+    if switch is not None:
+        handlers = dict.fromkeys((*STOP_SIGNALS, signal.SIGINT), switch.turn)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
@@ -104,7 +113,11 @@ def _exit_on(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
-    """Start the ranks, wait for their end or the first failure, and say how it ended."""
+    """Start the ranks, wait for their end or the first failure, and say how it ended.
+
+    Raises:
+        Stopped: they saved and stopped, as they were asked to.
+    """
     oom_kills = oom_kill_count()
     with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting:
         ranks = Ranks(job, Path(meeting) / "rendezvous")
@@ -119,6 +132,8 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
     if outcome is Outcome.TIMED_OUT:
         cause = f"the trial ran longer than its limit of {job.time_limit_seconds:g} s"
         return without_numbers(fingerprint, outcome, cause, started)
+    if ranks.stopped is not None:
+        raise ranks.stopped
     assert ranks.measurement is not None
     return ranks.measurement.model_copy(update={"started": started, "ended": time.time()})
 
@@ -129,6 +144,7 @@ class Ranks:
     def __init__(self, job: Job, meeting: Path) -> None:
         self.job, self.meeting = job, meeting
         self.measurement: Measurement | None = None
+        self.stopped: Stopped | None = None
         self._context = multiprocessing.get_context("fork" if job.gpus is None else "spawn")
         self._receiver, self._sender = self._context.Pipe(duplex=False)
         self._open = True
@@ -145,7 +161,7 @@ class Ranks:
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(self.job.world_size):
-            arguments = (self._seat(rank), self._sender if rank == 0 else None)
+            arguments = (self._seat(rank), self._sender if rank == 0 else None, self.job.stop_asked)
             process = self._context.Process(target=rank_process, args=arguments, name=f"rank-{rank}")  # type: ignore[attr-defined]
             process.start()
             self._processes.append(process)
@@ -181,6 +197,8 @@ class Ranks:
                 return
             if isinstance(message, Measurement):
                 self.measurement = message
+            elif isinstance(message, Stopped):
+                self.stopped = message
             elif self.job.on_step is not None:
                 self.job.on_step(message)
 
@@ -238,15 +256,18 @@ def rank_log(trial: TrialFolder, rank: int) -> Path:
     return trial.logs / f"rank-{rank}.log"
 
 
-def rank_process(start: RankStart, sender: Connection | None) -> None:
+def rank_process(start: RankStart, sender: Connection | None, stop_asked: StopAsked) -> None:
     """The life of one rank's process. Ends the process with code 1 when it fails."""
     _die_with(start.supervisor)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor acts on it
+    for number in STOP_SIGNALS:  # the supervisor acts on those that reach all, such as Ctrl-C
+        signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     trial = TrialFolder(start.folder)
     _redirect_output(rank_log(trial, start.rank))
     try:
-        _run(trial, start, sender)
+        message = _run(trial, start, sender, stop_asked)
+        if sender is not None:
+            sender.send(message)
     except BaseException as error:
         try:
             traceback.clear_frames(error.__traceback__)  # frees what filled the memory, so that this can be told
@@ -257,15 +278,18 @@ def rank_process(start: RankStart, sender: Connection | None) -> None:
             os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
-def _run(trial: TrialFolder, start: RankStart, sender: Connection | None) -> None:
+def _run(
+    trial: TrialFolder, start: RankStart, sender: Connection | None, stop_asked: StopAsked
+) -> Measurement | Stopped:
     from train_core.rank import run_rank
     from train_core.world import Seat, file_rendezvous
 
     seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
     kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)
-    measurement = run_rank(trial, seat, kind, index, sender.send if sender is not None else None)
-    if sender is not None:
-        sender.send(measurement)
+    try:
+        return run_rank(trial, seat, kind, index, sender.send if sender is not None else None, stop_asked)
+    except Stopped as stopped:
+        return stopped
 
 
 def _die_with(supervisor: int) -> None:

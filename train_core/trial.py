@@ -13,6 +13,7 @@ from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from train_core.failures import failed_measurement, failure_of, first_cause
 from train_core.measurement import Measurement, StepMetrics
+from train_core.stop import Stopped, StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.supervisor import Job, cancelled_by_signals, held, supervise
 from train_core.tokens import prepare, token_folder
 from train_core.trial_folder import TrialFolder
@@ -29,7 +30,7 @@ def run_trial_here(
     """Run every rank of a trial on this machine, watch them, and write how it ended to `measurement.json`.
 
     Cancelled by SIGTERM or SIGINT it ends its ranks, writes nothing and lets SystemExit or KeyboardInterrupt out, so
-    that the trial can be run again.
+    that the trial can be run again. A trial with checkpoints is saved first, and goes on when it is run again.
 
     Args:
         devices: GPU of each rank; empty runs on the CPU, or on GPUs 0, 1, ... where the cluster's device is a GPU.
@@ -37,13 +38,15 @@ def run_trial_here(
 
     Raises:
         UsageError: another process runs this trial, or the number of devices is not the number of ranks.
+        Stopped: a signal came, and the training was saved.
     """
     trial = TrialFolder(folder)
-    with held(trial.running_lock), cancelled_by_signals():
+    experiment = trial.read_experiment()
+    switch = StopSwitch() if saves_when_stopped(experiment) else None
+    with held(trial.running_lock), cancelled_by_signals(switch):
         trial.clear_results()
-        started = time.time()
-        experiment = trial.read_experiment()
-        job = Job(trial, experiment.parallel.world_size, _gpus(experiment, devices), time_limit_seconds, on_step)
+        started, gpus = time.time(), _gpus(experiment, devices)
+        job = Job(trial, experiment.parallel.world_size, gpus, time_limit_seconds, on_step, switch or never)
         measurement = _measure(job, experiment, started)
         trial.write_measurement(measurement)
     return measurement
@@ -77,12 +80,14 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
 
     Raises:
         UsageError: no launcher gave a seat, or it started another number of ranks than the plan has.
+        Stopped: a signal came, and the training was saved.
     """
+    trial = TrialFolder(folder)
+    experiment = trial.read_experiment()
+    stop_asked = noted_signals() if saves_when_stopped(experiment) else never
     from train_core.rank import run_rank
     from train_core.world import seat_from_launcher
 
-    trial = TrialFolder(folder)
-    experiment = trial.read_experiment()
     seat = seat_from_launcher(os.environ)
     if seat is None:
         raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
@@ -91,7 +96,9 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
     _forget(trial, seat.rank)
     try:
-        measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step)
+        measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
+    except Stopped:
+        raise
     except BaseException as error:
         trial.write_failure(failure_of(seat.rank, error))
         traceback.print_exc()

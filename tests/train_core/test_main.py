@@ -54,7 +54,6 @@ def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:
         ("data.path=/nowhere", "data.path = '/nowhere'"),
         ("training.num_steps=0", "training.num_steps = 0"),
         ("model.vocab_size=100", "model.vocab_size = 100"),
-        ("model=llama-2-7b", "model.family = 'llama'"),
         ("parallel.zero_stage=2", "parallel.zero_stage = 2"),
     ],
 )

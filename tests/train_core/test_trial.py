@@ -38,14 +38,14 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
     """Have one rank do something after its second step; ranks are forked, so they inherit the patch."""
 
     def arrange(rank: int, act: Callable[[], None]) -> None:
-        def disturbed(experiment: Experiment, world: Any, cache_dir: Path, on_step: Any) -> Any:
+        def disturbed(experiment: Experiment, world: Any, cache_dir: Path, *rest: Any) -> Any:
             from train_core.train import Trainer
 
             trainer = Trainer(experiment, world, cache_dir)
             trainer.step(1)
             if world.rank == rank:
                 act()
-            return train(experiment, world, cache_dir, on_step)
+            return train(experiment, world, cache_dir, *rest)
 
         monkeypatch.setattr("train_core.rank.train", disturbed)
 

@@ -1,0 +1,67 @@
+"""Asking a training to save and stop: a signal is noted, and acted on by all ranks after the step. No torch.
+
+SIGUSR2 is Slurm's warning before the time limit, and asks to go on in another job. SIGTERM, and Ctrl-C on one machine,
+ask for an end. A trial without checkpoints has nothing to save, and ends at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Callable
+from multiprocessing.sharedctypes import RawValue
+from types import FrameType
+
+from conf.experiment import Experiment
+
+StopAsked = Callable[[], int]
+"""The signal that asked, or 0. Of several ranks' answers the largest counts: SIGTERM (15) goes before SIGUSR2 (12)."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+
+
+class Stopped(SystemExit):
+    """Training was saved after `step` and ended because a signal asked for it; it goes on when it is run again."""
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__(128 + number)
+        self.step, self.number = step, number
+
+    def __reduce__(self) -> tuple[type[Stopped], tuple[int, int]]:
+        return type(self), (self.step, self.number)
+
+
+def saves_when_stopped(experiment: Experiment) -> bool:
+    return experiment.checkpoint.every_steps is not None
+
+
+def never() -> int:
+    return 0
+
+
+class StopSwitch:
+    """Shared between a supervisor, whose signals turn it, and the ranks that it starts, which look at it."""
+
+    def __init__(self) -> None:
+        self._number = RawValue(ctypes.c_int, 0)
+
+    def __call__(self) -> int:
+        return self._number.value
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler of a signal to a rank of its own."""
+        self._number.value = number
+
+    def turn(self, number: int, frame: FrameType | None) -> None:
+        """The handler of a supervisor. Who asks a second time does not want to wait for the step and the saving."""
+        if self._number.value:
+            raise SystemExit(128 + number)
+        self.note(number, frame)
+
+
+def noted_signals() -> StopAsked:
+    """From now on these signals to this process are only noted; returns what tells of them."""
+    switch = StopSwitch()
+    for number in STOP_SIGNALS:
+        signal.signal(number, switch.note)
+    return switch
