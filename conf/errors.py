@@ -3,6 +3,7 @@
 - `ConfigError`: a value is wrong; carries the dotted key, the value and the remedy.
   - `InfeasiblePlan`: every value is right alone, but the combination cannot exist. A sweep turns it into a row.
 - `UsageError`: what was asked for cannot be done here (no `sbatch`, folder in use); carries the remedy.
+- `TrainingError`: what was asked for was done, and went wrong on the way (weights diverged); carries what to do.
 """
 
 from __future__ import annotations
@@ -39,3 +40,7 @@ class UsageError(TrisweepError):
 
     def __reduce__(self) -> tuple[type[UsageError], tuple[str, str]]:
         return type(self), (self.problem, self.remedy)
+
+
+class TrainingError(UsageError):
+    """A training that ran has gone wrong by itself, and its weights are not to be used."""

@@ -273,4 +273,30 @@ def _check_precision(experiment: Experiment) -> None:
         )
 
 
-CHECKS = (_check_devices, _check_tensor_axis, _check_pipeline_axis, _check_batch, _check_schedule, _check_precision)
+def _check_profile(experiment: Experiment) -> None:
+    profile, training, world_size = experiment.profile, experiment.training, experiment.parallel.world_size
+    if absent := [rank for rank in profile.trace_ranks if rank >= world_size]:
+        problem = f"names ranks that do not exist ({absent}): parallel.world_size = {world_size}"
+        remedy = f"Use ranks 0 to {world_size - 1}."
+        raise InfeasiblePlan("profile.trace_ranks", list(profile.trace_ranks), problem, remedy)
+    key, steps = "profile.trace_steps", list(profile.trace_steps)
+    if absent := [step for step in steps if step > training.num_steps]:
+        problem = f"names steps that do not come ({absent}): training.num_steps = {training.num_steps}"
+        raise InfeasiblePlan(key, steps, problem, f"Use steps 1 to {training.num_steps}, or more steps.")
+    if bool(steps) != bool(profile.trace_ranks):
+        remedy = "Give both profile.trace_steps and profile.trace_ranks, or neither."
+        raise InfeasiblePlan(key, steps, f"does not go with profile.trace_ranks = {list(profile.trace_ranks)}", remedy)
+    if sum(step > training.num_warmup_steps for step in set(steps)) == training.num_steps - training.num_warmup_steps:
+        remedy = "Trace fewer steps, or add steps: traced ones are slower and so not timed."
+        raise InfeasiblePlan(key, steps, "leaves no step to time", remedy)
+
+
+CHECKS = (
+    _check_devices,
+    _check_tensor_axis,
+    _check_pipeline_axis,
+    _check_batch,
+    _check_schedule,
+    _check_precision,
+    _check_profile,
+)

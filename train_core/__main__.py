@@ -21,7 +21,8 @@ from conf.experiment import Experiment
 from conf.load import CONF_DIR, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
-from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.hang import ranks_text
+from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.stop import Stopped
 from train_core.supported import require_supported
 from train_core.tokens import prepare, token_folder
@@ -108,7 +109,8 @@ def _print_step(metrics: StepMetrics) -> None:
         f"step {metrics.step:>4}/{metrics.num_steps}  loss {metrics.loss:.4f}{held_out}"
         f"  norm {metrics.gradient_norm:.3f}"
         f"  {metrics.step_seconds * 1e3:.1f} ms  {metrics.tokens_per_second:,.0f} tokens/s"
-        f"{'  (warm-up)' if metrics.warmup else ''}",
+        f"{'  (warm-up)' if metrics.warmup else ''}"
+        f"{f'  {ranks_text(metrics.stragglers)} slow' if metrics.stragglers else ''}",
         flush=True,
     )
 
@@ -125,7 +127,20 @@ def _summary(measurement: Measurement) -> str:
         f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"
+        f"{_breakdown_line(performance)}"
     )
+
+
+def _breakdown_line(performance: Performance) -> str:
+    """Where the step of the slowest rank goes, and who straggles; empty where neither is known."""
+    lines = ""
+    if (breakdown := performance.breakdown) is not None:
+        terms = breakdown.slowest.model_dump().items()
+        parts = (f"{name.removesuffix('_seconds').replace('_', ' ')} {value * 1e3:.1f}" for name, value in terms)
+        lines = f"\nrank {breakdown.slowest_rank} has the most work; its step in ms: {', '.join(parts)}"
+    if performance.stragglers:
+        lines += f"\nstraggling: {ranks_text(performance.stragglers)}"
+    return lines
 
 
 if __name__ == "__main__":

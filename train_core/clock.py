@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+import torch
 
 KIBIBYTE = 1024
 TRANSFERS = ("send", "receive")
@@ -128,3 +130,39 @@ class Clock:
             if span.inside:
                 seconds[span.inside] -= elapsed
         return seconds
+
+
+class DeviceClock(Clock):
+    """Where the host only queues work: times are those of events on the device, and what it waits for is not finished.
+
+    Times hold for the stream that computes. An event costs about a microsecond of the host's time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unfinished: deque[tuple[Operation, Any]] = deque()
+        self._oldest: tuple[Operation, float] | None = None
+
+    def mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1e3
+
+    def started(self, operation: Operation, work: Any) -> None:
+        while self._unfinished and self._unfinished[0][1].is_completed():
+            self._unfinished.popleft()
+        if work is not None:
+            self._unfinished.append((operation, work))
+
+    def awaited(self) -> tuple[Operation, float] | None:
+        """The oldest operation that is not finished, and since when it has been found to be that."""
+        unfinished = tuple(self._unfinished)
+        oldest = next((operation for operation, work in unfinished if not work.is_completed()), None)
+        if oldest is None:
+            self._oldest = None
+        elif self._oldest is None or self._oldest[0] is not oldest:
+            self._oldest = oldest, time.monotonic()
+        return self._oldest or self.waiting

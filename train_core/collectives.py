@@ -113,6 +113,15 @@ def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
     return [float(value) for value in all_reduce(tensor, axis).wait().tolist()]
 
 
+def gather(values: list[float], axis: Axis, device: torch.device) -> list[list[float]]:
+    """Every rank's values, in rank order."""
+    if axis.size == 1:
+        return [values]
+    tensor = torch.tensor([values], dtype=torch.float64, device=device)
+    gathered: list[list[float]] = all_gather(tensor, axis).wait().tolist()
+    return gathered
+
+
 def gather_objects(value: Any, axis: Axis) -> list[Any]:
     """Every rank's small Python value, in rank order."""
     if axis.size == 1:

@@ -64,7 +64,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
         seen |= found.keys()
     if len(seen) == 1:
         return Hang(f"{_place(own)} does not end although all its ranks have reached it", None)
-    return Hang(f"{_ranks(seen)} wait for each other, rank {own.rank} in {_place(own)}", None)
+    return Hang(f"{ranks_text(seen)} wait for each other, rank {own.rank} in {_place(own)}", None)
 
 
 def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -> list[int]:
@@ -84,7 +84,7 @@ def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing 
     there = {waiting.rank} | {other.rank for other in beside if other is not None and other.waits_with(waiting)}
     doing = "gives no sign of life" if standing_of(rank) is None else "is at its own work"
     return Hang(
-        f"rank {rank} has not reached {_place(waiting)}; {_ranks(there)} wait{'s' if len(there) == 1 else ''} there"
+        f"rank {rank} has not reached {_place(waiting)}; {ranks_text(there)} wait{'s' if len(there) == 1 else ''} there"
         f" since {waiting.seconds:.0f} s, and rank {rank} {doing}",
         rank,
     )
@@ -95,7 +95,7 @@ def _place(waiting: Standing) -> str:
     return f"{waiting.operation} (step {waiting.step}{micro_batch})"
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, or `ranks 0-2, 7`."""
     ordered = sorted(set(ranks))
     cuts = [0, *(index for index, (one, next_) in enumerate(pairwise(ordered), 1) if next_ > one + 1), len(ordered)]

@@ -12,11 +12,13 @@ from pathlib import Path
 import torch
 
 from conf.experiment import Experiment
-from train_core.collectives import Axis, gather_objects, maximum, total
+from train_core.collectives import Axis, gather, gather_objects, total
 from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters
 from train_core.measurement import Performance, StepMetrics
+from train_core.mesh import Layout
 from train_core.optimizer import StepResult
 from train_core.parallelize import DTYPES
+from train_core.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 from train_core.world import World, usable_cores
 
 MEASURED = "measured"
@@ -74,7 +76,8 @@ class Meter:
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
         self._forget_peak_memory()
-        self.seconds: list[float] = []
+        self.layout, self.history = Layout.of(experiment), TermsHistory()
+        self.timed_seconds: list[float] = []
         self.losses: list[float] = []
 
     def _peak(self) -> tuple[float, str]:
@@ -98,8 +101,13 @@ class Meter:
         result = run()
         synchronize(self.world.device)
         elapsed = time.perf_counter() - start
-        seconds = maximum([elapsed], self.axis, self.world.device)[0]
-        self.seconds.append(seconds)
+        is_warmup = step <= self.experiment.training.num_warmup_steps
+        is_timed = not is_warmup and step not in self.experiment.profile.trace_steps
+        self.history.add(terms_of(elapsed, self.world.clock.seconds_by_name()), is_timed=is_timed)
+        of_ranks = gather([elapsed, self.history.recent_own_seconds()], self.axis, self.world.device)
+        seconds = max(elapsed for elapsed, _ in of_ranks)
+        if is_timed:
+            self.timed_seconds.append(seconds)
         self.losses.append(result.loss)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         return StepMetrics(
@@ -111,18 +119,20 @@ class Meter:
             step_seconds=seconds,
             tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
             model_flops_per_second_per_device=model_flops(model, batch.global_batch_size) / seconds / self.num_devices,
-            warmup=step <= plan.num_warmup_steps,
+            warmup=is_warmup,
+            stragglers=self._stragglers([own for _, own in of_ranks]),
             time=time.time(),
         )
 
     def performance(self) -> Performance:
-        """Over the steps after warm-up. Every rank calls it, because memory is gathered."""
+        """Over the steps after warm-up that were not traced. Every rank calls it, because memory is gathered."""
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
-        timed = self.seconds[experiment.training.num_warmup_steps :]
+        timed = self.timed_seconds
         seconds = statistics.median(timed)
         needed = model_flops(experiment.model, batch)
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute)
         rate = 1 / (seconds * self.num_devices)
+        breakdown = breakdown_of(gather(self.history.medians(), self.axis, self.world.device))
         return Performance(
             step_seconds=seconds,
             step_seconds_min=min(timed),
@@ -143,7 +153,12 @@ class Meter:
             losses=tuple(self.losses),
             final_loss=self.losses[-1],
             num_parameters=num_parameters(experiment.model),
+            breakdown=breakdown if experiment.profile.breakdown else None,
+            stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]),
         )
+
+    def _stragglers(self, own_seconds: list[float]) -> tuple[int, ...]:
+        return stragglers(own_seconds, self.layout, self.experiment.watch.straggler_ratio)
 
     def _memory_of_all_ranks(self) -> tuple[int, ...]:
         return tuple(gather_objects(peak_memory_bytes(self.world.device), self.axis))

@@ -35,6 +35,7 @@ class StepMetrics(Frozen):
         step: 1 for the first.
         step_seconds: the slowest rank's.
         warmup: the step is left out of the measurement.
+        stragglers: ranks whose own work has lately taken much longer than that of the other ranks.
         time: seconds since the epoch.
         held_out_loss: after this step, where it was evaluated.
     """
@@ -48,8 +49,48 @@ class StepMetrics(Frozen):
     tokens_per_second: Positive
     model_flops_per_second_per_device: Positive
     warmup: bool
+    stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
     time: float
     held_out_loss: float | None = None
+
+
+class StepTerms(Frozen):
+    """Where one rank's step goes: medians over the timed steps. Terms of `costs.StepTime` stand in brackets.
+
+    A wait is the part of a collective or transfer that no work hides, and includes waiting for ranks that come later.
+
+    Attributes:
+        compute_seconds: the rank's own work but for the optimizer, recomputation included (compute).
+        tensor_seconds: waits for tensor-parallel collectives (tensor).
+        pipeline_wait_seconds: waits for other stages: activations, gradients, the tied embedding (pipeline + bubble).
+        data_seconds: waits for sums of gradients and gathered weights (data).
+        synchronization_seconds: waits for all ranks in the sums of the loss and the gradient's norm (jitter, and what
+            is left of the bubble).
+        optimizer_seconds: own work of clipping and update (optimizer).
+    """
+
+    compute_seconds: NonNegative
+    tensor_seconds: NonNegative
+    pipeline_wait_seconds: NonNegative
+    data_seconds: NonNegative
+    synchronization_seconds: NonNegative
+    optimizer_seconds: NonNegative
+
+    @property
+    def own_seconds(self) -> float:
+        """Without waits."""
+        return self.compute_seconds + self.optimizer_seconds
+
+
+class Breakdown(Frozen):
+    """The step of every rank, in rank order, and the rank with the most work of its own."""
+
+    ranks: Annotated[tuple[StepTerms, ...], Field(strict=False, min_length=1)]
+    slowest_rank: int
+
+    @property
+    def slowest(self) -> StepTerms:
+        return self.ranks[self.slowest_rank]
 
 
 class Performance(Frozen):
@@ -65,6 +106,8 @@ class Performance(Frozen):
         model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
         peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
         losses: one for every step, warm-up included.
+        breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
+        stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
     """
 
     step_seconds: Positive
@@ -86,6 +129,8 @@ class Performance(Frozen):
     losses: Annotated[tuple[float, ...], Field(strict=False)]
     final_loss: float
     num_parameters: Count
+    breakdown: Breakdown | None = None
+    stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
 
 
 class Environment(Frozen):

@@ -69,7 +69,7 @@ class Optimizer:
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
         if overflowed:
             self.loss_scale.overflowed()
-        else:
+        elif math.isfinite(gradient_norm):  # else the weights stay, so that it can be found where it comes from
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, step - self.loss_scale.num_skipped, learning_rate, factor)
             self.loss_scale.succeeded()

@@ -7,12 +7,14 @@ import platform
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from train_core.git_sha import git_sha
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
 from train_core.tokens import token_folder
+from train_core.traces import traced
 from train_core.train import train
 from train_core.trial_folder import TrialFolder
 from train_core.watchdog import watched
@@ -42,7 +44,8 @@ def run_rank(
     hang_seconds = experiment.watch.hang_seconds
     world = join(seat, choose_device(kind, device_index), hang_seconds)
     with watched(trial, world, hang_seconds):
-        performance = train(experiment, world, token_folder(trial, experiment), report)
+        around_step = partial(traced, trial, seat.rank, experiment.profile)
+        performance = train(experiment, world, token_folder(trial, experiment), report, around_step=around_step)
     leave(world)
     return Measurement(
         fingerprint=experiment.fingerprint,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
+from conf.errors import TrainingError
 from conf.experiment import Experiment
+from train_core.agreement import require_equal_replicas
 from train_core.data import Batches
 from train_core.measure import Meter
 from train_core.measurement import Performance, StepMetrics
 from train_core.mesh import Layout, build_mesh
+from train_core.nonfinite import origin_of_nonfinite
 from train_core.optimizer import Optimizer, StepResult
 from train_core.parallelize import DTYPES, parallelize
 from train_core.pipeline_parallel import PipelineExecutor
@@ -19,6 +25,7 @@ from train_core.schedules import actions_of
 from train_core.world import World
 
 OnStep = Callable[[StepMetrics], None]
+AroundStep = Callable[[int], AbstractContextManager[object]]
 
 
 class Trainer:
@@ -39,30 +46,48 @@ class Trainer:
     def step(self, step: int) -> StepResult:
         """One optimizer step over the global batch; steps count from 1."""
         self.mesh.clock.begin_step(step)
-        num_summands = self.experiment.num_micro_batches * self.mesh.data.size
-        self.optimizer.zero_gradients()
-        losses = self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), 1 / num_summands)
+        losses = self.passes(step)
         # Every tensor rank of the last stage knows the loss; one of them reports it.
-        share = losses / num_summands if self.mesh.tensor.rank == 0 else losses * 0
+        share = losses / self.num_summands if self.mesh.tensor.rank == 0 else losses * 0
         with self.mesh.clock.part("optimizer"):
             return self.optimizer.step(step, share)
 
+    def passes(self, step: int) -> Tensor:
+        """Forward and backward over this replica's part of the global batch; the sum of its losses."""
+        self.optimizer.zero_gradients()
+        return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), 1 / self.num_summands)
 
-def train(experiment: Experiment, world: World, cache_dir: Path, on_step: OnStep | None = None) -> Performance:
+    @property
+    def num_summands(self) -> int:
+        """Micro-batches of all replicas."""
+        return self.experiment.num_micro_batches * self.mesh.data.size
+
+
+def train(
+    experiment: Experiment,
+    world: World,
+    cache_dir: Path,
+    on_step: OnStep | None = None,
+    around_step: AroundStep = nullcontext,
+) -> Performance:
     """Train `training.num_steps` steps and measure them. Every rank of a joined world calls it.
 
     Args:
         cache_dir: folder of the token files.
         on_step: called on rank 0 after each step.
+        around_step: entered before each step and left after it, for a profiler.
 
     Raises:
-        FloatingPointError: the loss or the gradient is not finite, so the weights are lost.
+        TrainingError: the loss or the gradient is not finite, or replicas have diverged.
         ConfigError: the text cannot be used.
     """
     trainer = Trainer(experiment, world, cache_dir)
     meter = Meter(experiment, world, trainer.mesh.world)
     for step in range(1, experiment.training.num_steps + 1):
-        metrics = meter.timed(step, partial(_finite_step, trainer, step))
+        with around_step(step):
+            metrics = meter.timed(step, partial(_finite_step, trainer, step))
+        if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
+            require_equal_replicas(trainer.stage, trainer.mesh, step)
         if on_step is not None and world.rank == 0:
             on_step(metrics)
     return meter.performance()
@@ -71,9 +96,10 @@ def train(experiment: Experiment, world: World, cache_dir: Path, on_step: OnStep
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
     result = trainer.step(step)
     if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
-        raise FloatingPointError(
-            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm};"
-            " lower training.learning_rate or lengthen training.learning_rate_warmup_steps"
+        origin = origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, step))
+        raise TrainingError(
+            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm}, {origin}",
+            "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
         )
     return result
 

@@ -73,6 +73,7 @@ class TrialFolder:
     failures/           one `RankFailure` for every rank that caught its own exception
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank
     measurement.json    a `Measurement`, once the trial has ended
+    traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
     running.lock        held (flock) by the job while it runs on this machine
     logs/               standard output and error of the job and of every rank
     """
@@ -88,6 +89,7 @@ class TrialFolder:
         self.waits = self.path / "waits"
         self.alarm = self.waits / "alarm"
         self.measurement = self.path / "measurement.json"
+        self.traces = self.path / "traces"
         self.running_lock = self.path / "running.lock"
         self.logs = self.path / "logs"
 
@@ -108,7 +110,7 @@ class TrialFolder:
     def clear_results(self) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""
         self.forget_progress()
-        for path in (*self.failures.glob("rank-*.json"), *self.waits.glob("*")):
+        for path in (*self.failures.glob("rank-*.json"), *self.waits.glob("*"), *self.traces.glob("*.gz")):
             path.unlink(missing_ok=True)
 
     def forget_progress(self) -> None:
@@ -165,6 +167,15 @@ class TrialFolder:
             return _parsed(Standing, path.read_text()) if path.stat().st_mtime >= not_before else None
         except FileNotFoundError:
             return None
+
+    @contextlib.contextmanager
+    def writing_trace(self, step: int, rank: int) -> Iterator[Path]:
+        """A draft to write, which becomes a trace when the block ends well."""
+        self.traces.mkdir(parents=True, exist_ok=True)
+        name = f"step-{step:06d}-rank-{rank:05d}.json.gz"
+        draft = self.traces / f".{name}"  # keeps the end of the name, by which the profiler compresses
+        yield draft
+        draft.replace(self.traces / name)
 
     def write_measurement(self, measurement: Measurement) -> None:
         write_atomically(self.measurement, measurement.model_dump_json(indent=1))

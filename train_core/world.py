@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from conf.errors import UsageError
-from train_core.clock import Clock
+from train_core.clock import Clock, DeviceClock
 
 MEETING_SECONDS = 600.0
 FIRST_PORT, NUM_PORTS = 15000, 15000  # below the ephemeral range of Linux, which starts at 32768
@@ -124,7 +124,8 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
         dist.init_process_group(
             backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=timeout
         )
-    return World(seat.rank, seat.size, device, backend)
+    clock = DeviceClock() if device.type == "cuda" else Clock()
+    return World(seat.rank, seat.size, device, backend, clock)
 
 
 def leave(world: World) -> None:

@@ -1,0 +1,86 @@
+"""Where the first value that is not finite comes from: the passes of a step, run again under observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from train_core.collectives import gather_objects
+from train_core.hang import ranks_text
+from train_core.mesh import Mesh
+from train_core.parallelize import Stage
+
+WEIGHT, OUTPUT, GRADIENT = range(3)
+
+
+class Finding(NamedTuple):
+    """A tensor that is not finite; findings sort by when they came about.
+
+    Attributes:
+        phase: weights come before the forward pass, that before the backward pass.
+        stage: of the pipeline, negative in backward, where the last stage comes first.
+        order: the waits that the rank had behind it.
+    """
+
+    phase: int
+    micro_batch: int
+    stage: int
+    order: int
+    rank: int
+    place: str
+
+
+def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> str:
+    """In words where the first such value appears: rank and module. Every rank calls it, with unchanged weights."""
+    found = _in_weights(stage, mesh) or _in_passes(stage, mesh, run_passes)
+    findings = sorted(finding for finding in gather_objects(found, mesh.world) if finding is not None)
+    if not findings:
+        return "passes run again were finite"
+    ranks = ranks_text(finding.rank for finding in findings)
+    return f"first in {findings[0].place} of rank {findings[0].rank}; {ranks} saw such values"
+
+
+def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
+    for order, (name, parameter) in enumerate(stage.named_parameters()):
+        if not torch.isfinite(parameter).all():
+            return Finding(WEIGHT, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
+    return None
+
+
+def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Finding | None:
+    findings: list[Finding] = []
+
+    def look(values: Tensor, phase: int, name: str) -> None:
+        if findings or torch.isfinite(values).all():
+            return
+        micro_batch, passed = mesh.clock.micro_batch or 0, mesh.pipeline.rank
+        kind, order = ("output", passed) if phase == OUTPUT else ("gradient", -passed)
+        place = f"the {kind} of {name} (micro-batch {micro_batch})"
+        findings.append(Finding(phase, micro_batch, order, mesh.clock.num_waits, mesh.world.rank, place))
+
+    handles = [
+        module.register_forward_hook(_hook(look, name))
+        for chunk in stage.chunks
+        for name, module in chunk.named_modules()
+        if name and not list(module.children())
+    ]
+    run_passes()
+    for handle in handles:
+        handle.remove()
+    return findings[0] if findings else None
+
+
+def _hook(look: Callable[[Tensor, int, str], None], name: str) -> Callable[[nn.Module, Any, Any], None]:
+    """Looks at what a module puts out, and in backward at the gradient that reaches it."""
+
+    def forward_hook(module: nn.Module, inputs: Any, out: Any) -> None:
+        if not isinstance(out, Tensor):
+            return
+        look(out.detach(), OUTPUT, name)
+        if out.requires_grad:
+            out.register_hook(lambda gradient: look(gradient, GRADIENT, name))  # type: ignore[no-untyped-call]
+
+    return forward_hook
