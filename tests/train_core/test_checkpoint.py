@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from conf.errors import ConfigError
 from train_core.checkpoint import Checkpoints
-from train_core.checkpoint_folder import path_of
 from train_core.train import Trainer
 
 SEVEN_LAYERS = {"model.num_layers": 7, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}

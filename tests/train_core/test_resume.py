@@ -1,0 +1,146 @@
+"""A training that was killed goes on from its last whole checkpoint, with the losses it would have had."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import ConfigError
+from train_core.checkpoint import Checkpoints
+from train_core.checkpoint_folder import damage, delete_old, draft_of, last_whole, path_of, publish
+from train_core.measurement import Outcome
+from train_core.train import Trainer, train
+from train_core.trial import run_trial_here
+
+TWO_REPLICAS = {
+    "parallel.world_size": 2,
+    "parallel.zero_stage": 1,
+    "training.num_steps": 7,
+    "training.num_warmup_steps": 2,
+    "checkpoint.every_steps": 2,
+    "checkpoint.keep_last": 2,
+}
+
+
+@pytest.fixture
+def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rank 0 dies by SIGKILL once, after reporting the given step."""
+
+    def arrange(step: int, mark: Path) -> None:
+        def dying(experiment: Any, world: Any, cache_dir: Path, on_step: Any, *more: Any) -> Any:
+            def report(metrics: Any) -> None:
+                on_step(metrics)
+                if metrics.step == step and not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            return train(experiment, world, cache_dir, report, *more)
+
+        monkeypatch.setattr("train_core.rank.train", dying)
+
+    return arrange
+
+
+def test_a_killed_training_goes_on_bit_for_bit(trial_of: Any, killed_after: Any, tmp_path: Path) -> None:
+    expected = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.every_steps": None}).path).performance
+    trial = trial_of(TWO_REPLICAS)
+    killed_after(6, tmp_path / "killed")
+    killed = run_trial_here(trial.path)
+    assert killed.outcome is Outcome.FAILED, killed.cause
+    assert [metrics.step for metrics in trial.read_metrics()] == [1, 2, 3, 4, 5, 6]
+    measurement = run_trial_here(trial.path)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.cause
+    assert expected is not None
+    assert measurement.performance is not None
+    assert measurement.performance.losses == expected.losses
+    metrics = trial.read_metrics()
+    assert [one.step for one in metrics] == [1, 2, 3, 4, 5, 6, 7]
+    assert [one.loss for one in metrics] == list(expected.losses)
+    assert sum(one.warmup for one in metrics) == 4, "the steps after the interruption warm up again"
+    assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000004", "step-000006"]
+
+
+def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
+    trial = trial_of(
+        TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 4, "checkpoint.asynchronous": False}
+    )
+    first = run_trial_here(trial.path).performance
+    again = run_trial_here(trial.path).performance
+    assert first is not None
+    assert again is not None
+    assert again.losses == first.losses
+    assert again.step_seconds == first.step_seconds
+
+
+@pytest.fixture
+def three_checkpoints(experiment_of: Any, tmp_path: Path) -> Path:
+    for step in (1, 2, 3):
+        draft_of(tmp_path, step).mkdir()
+        (draft_of(tmp_path, step) / "__0_0.distcp").write_bytes(b"0123456789")
+        publish(tmp_path, step, "tp1", experiment_of().model, {"scale": 1.0})
+    return tmp_path
+
+
+def test_a_truncated_checkpoint_falls_back_to_the_last_whole_one_and_says_so(
+    three_checkpoints: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert last_whole(three_checkpoints) == path_of(three_checkpoints, 3)
+    (path_of(three_checkpoints, 3) / "__0_0.distcp").write_bytes(b"01234")
+    (path_of(three_checkpoints, 2) / "checkpoint.json").write_text("{")
+    with caplog.at_level(logging.WARNING):
+        assert last_whole(three_checkpoints) == path_of(three_checkpoints, 1)
+    assert "has 5 of the 10 bytes of __0_0.distcp" in caplog.text
+    assert "has no readable checkpoint.json" in caplog.text
+
+
+def test_a_draft_is_no_checkpoint_and_old_ones_go(three_checkpoints: Path) -> None:
+    draft_of(three_checkpoints, 4).mkdir()
+    delete_old(three_checkpoints, keep_last=1)
+    assert last_whole(three_checkpoints) == path_of(three_checkpoints, 3)
+    assert damage(path_of(three_checkpoints, 2)) is not None
+
+
+def refusal(world: Any, experiment: Any, folder: Path) -> str:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    with pytest.raises(ConfigError) as refused:
+        Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, None).restore()
+    return str(refused.value)
+
+
+def save_first(world: Any, experiment: Any, folder: Path) -> None:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    with Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder / "checkpoints") as checkpoints:
+        checkpoints.save(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "problem"),
+    [
+        ({"model.num_layers": 9}, "step-000001", r"of layers\.8\.\S+ it holds nothing, and model=tiny has"),
+        ({"model.num_layers": 4}, "step-000001", r"of layers\.4\.\S+ it holds \(32,\), and model=tiny has nothing"),
+        ({"model.ffn_hidden_size": 128}, "", r"feed_forward\.down\.weight it holds \(32, 64\), .* has \(32, 128\)"),
+        ({}, "step-000007", r"checkpoint\.load = .*: is no folder\. Name a checkpoint folder, or null"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_with_the_tensor_that_differs(
+    values: Any, name: str, problem: str, worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    worlds(1).run(save_first, experiment_of(), tmp_path)
+    load = {"checkpoint.load": str(tmp_path / "checkpoints" / name)}
+    (told,) = worlds(1).run(refusal, experiment_of(values | load), tmp_path)
+    assert told.startswith("checkpoint.load = ")
+    assert re.search(problem, told), told
+
+
+def test_a_truncated_checkpoint_that_was_asked_for_is_refused(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    worlds(1).run(save_first, experiment_of(), tmp_path)
+    asked = tmp_path / "checkpoints" / "step-000001"
+    (asked / "__0_0.distcp").unlink()
+    (told,) = worlds(1).run(refusal, experiment_of({"checkpoint.load": str(asked)}), tmp_path)
+    assert "is no whole checkpoint: it lacks __0_0.distcp. Name another one, or null." in told
