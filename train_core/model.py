@@ -3,7 +3,8 @@
 The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU.
 Both may share keys and values among heads, gate their feed-forward layer, and tie the output head to the embedding.
 
-Nothing here knows that it may run in parallel; `parallelize` replaces modules by name. Activations are sequence first,
+Nothing here knows that it may run in parallel; `parallelize` replaces modules by name, those called `dropout` too where
+a training drops values. Activations are sequence first,
 so that sequence parallelism cuts dim 0. Shapes: s sequence, b micro-batch, h hidden, f feed-forward, V vocabulary.
 """
 
@@ -51,9 +52,10 @@ class Embedding(nn.Module):
         self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
         learned = spec.family == "gpt"
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
+        self.dropout: nn.Module = nn.Identity()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.positions(self.tokens(tokens))
+        out: Tensor = self.dropout(self.positions(self.tokens(tokens)))
         return out
 
 
@@ -97,10 +99,11 @@ class Attention(nn.Module):
         self.qkv: nn.Module = nn.Linear(spec.hidden_size, spec.query_size + 2 * spec.key_value_size, bias=biased)
         self.core = CausalAttention()
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
+        self.dropout: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
         heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary)
-        out: Tensor = self.projection(self.core(*heads))
+        out: Tensor = self.dropout(self.projection(self.core(*heads)))
         return out
 
 
@@ -119,11 +122,12 @@ class FeedForward(nn.Module):
         width = spec.ffn_hidden_size * (2 if spec.gated_mlp else 1)
         self.up: nn.Module = nn.Linear(spec.hidden_size, width, bias=biased)
         self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size, bias=biased)
+        self.dropout: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
         x = gated(x, self.block_size, self.activation) if self.gated else self.activation.forward(x)
-        out: Tensor = self.down(x)
+        out: Tensor = self.dropout(self.down(x))
         return out
 
 

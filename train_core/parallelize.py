@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from conf.experiment import Experiment
-from conf.schema import ModelSpec, Recompute
+from conf.schema import ModelSpec, ParallelPlan
 from train_core.collectives import Axis, shard
+from train_core.compile import Compiler, compiler_of
+from train_core.dropout import AttentionWithDropout, Randomness, SeededDropout
 from train_core.initialize import initial_value
 from train_core.mesh import Mesh
-from train_core.model import Attention, Layer, Transformer, rotary_table_of
+from train_core.model import CausalAttention, Layer, Transformer, rotary_table_of
 from train_core.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -24,7 +26,7 @@ from train_core.tensor_parallel import (
     VocabularyParallelEmbedding,
 )
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
 Style = Callable[..., nn.Module]
@@ -66,11 +68,13 @@ class Placement:
 class Stage:
     """One rank's model chunks, first to last, and for each of its parameters (by name) how it relates to the whole.
 
-    Modules of all chunks have the names that they have in the whole model, so no two share one.
+    Modules of all chunks have the names that they have in the whole model, so no two share one. `randomness` has to be
+    told what is worked on, where a training drops values.
     """
 
     chunks: tuple[Transformer, ...]
     placements: dict[str, Placement]
+    randomness: Randomness
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """In model order; a parameter that two modules share comes once."""
@@ -81,15 +85,17 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
     """Build one rank's part of the model. On the meta device nothing is allocated."""
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements: dict[str, Placement] = {}
+    plan, randomness = experiment.training, _randomness(experiment, mesh)
     for layers in chunk_layers(experiment, mesh.pipeline.rank):
         with torch.device("meta"):
             model = Transformer(experiment.model)
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         cut_chunk(model, layers)
         placed = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
-        apply_recompute(model, experiment.parallel.recompute)
+        apply_dropout(model, plan.dropout, randomness, mesh.tensor, experiment.parallel.sequence_parallel)
+        apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         if device.type != "meta":
-            fill = partial(_initial_part, experiment.model, experiment.training.seed, shapes, mesh.tensor, device)
+            fill = partial(_initial_part, experiment.model, plan.seed, shapes, mesh.tensor, device)
             _replace_parameters(model, lambda name: fill(placed[name]).to(dtype))  # noqa: B023
             rotary = rotary_table_of(experiment.model, device)
             model.rotary = None if rotary is None else rotary.to(dtype)
@@ -97,7 +103,7 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
             model.to(dtype)
         chunks.append(model)
         placements |= placed
-    return Stage(tuple(chunks), placements)
+    return Stage(tuple(chunks), placements, randomness)
 
 
 def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
@@ -156,15 +162,34 @@ def _placement(name: str, sequence: bool, tied: bool) -> Placement:
     )
 
 
-def apply_recompute(model: Transformer, recompute: Recompute) -> None:
-    """Repeat part of every layer's forward pass in backward instead of keeping its activations."""
-    for layer in model.layers.values():
+def _randomness(experiment: Experiment, mesh: Mesh) -> Randomness:
+    size = experiment.batch.micro_batch_size
+    return Randomness(experiment.training.seed, mesh.data.rank * experiment.num_micro_batches * size, size)
+
+
+def apply_dropout(model: Transformer, probability: float, randomness: Randomness, axis: Axis, sequence: bool) -> None:
+    """Fill the places that the model leaves for dropout; the attention core drops scores itself."""
+    if probability == 0.0:
+        return
+    for name, module in list(model.named_modules()):
+        if isinstance(module, CausalAttention):
+            model.set_submodule(name, AttentionWithDropout(name, probability, randomness, axis.rank))
+        elif name.endswith("dropout"):
+            part = axis.rank if sequence else 0
+            model.set_submodule(name, SeededDropout(name, probability, randomness, part))
+
+
+def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler | None) -> None:
+    """Recompute part of the first layer and of every n-th after it in backward; compile every layer."""
+    for position, layer in enumerate(model.layers.values()):
         assert isinstance(layer, Layer)
+        recompute = plan.recompute if position % plan.recompute_every == 0 else "none"
+        if recompute == "selective":
+            _recompute(layer.attention.core)
+        if compiled is not None:
+            layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":
             _recompute(layer)
-        elif recompute == "selective":
-            assert isinstance(layer.attention, Attention)
-            _recompute(layer.attention.core)
 
 
 def _recompute(module: nn.Module) -> None:

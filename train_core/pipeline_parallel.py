@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from train_core.collectives import Pending
 from train_core.main_gradient import Product, add_products, deferred_products
 from train_core.mesh import Channel, Mesh
+from train_core.parallelize import Stage
 from train_core.schedules import Action
 
 AHEAD = 1  # inputs on their way while another is worked on
@@ -32,13 +33,11 @@ class PipelineExecutor:
     is sent has no name: a neighbour receives in the order in which it runs its own list.
     """
 
-    def __init__(
-        self, chunks: Sequence[nn.Module], mesh: Mesh, activation_shape: Sequence[int], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, stage: Stage, mesh: Mesh, activation_shape: Sequence[int], dtype: torch.dtype) -> None:
         """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
-        self.chunks, self.mesh = chunks, mesh
+        self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
         self.activation_shape, self.dtype = tuple(activation_shape), dtype
-        self.device = next(chunks[0].parameters()).device
+        self.device = next(self.chunks[0].parameters()).device
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._deferred: dict[tuple[int, int], list[Product]] = {}
         self._arriving: dict[Action, Pending] = {}
@@ -58,7 +57,7 @@ class PipelineExecutor:
         split = {action[1:] for action in actions if action.kind == "weight"}
         inputs = deque(action for action in actions if self._channel_in(action) is not None)
         for action in actions:
-            self.mesh.clock.micro_batch = action.micro_batch
+            self.mesh.clock.micro_batch = self.randomness.micro_batch = action.micro_batch
             self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
             if action.kind == "forward":
                 losses += self._forward(action, batch, gradient_scale)

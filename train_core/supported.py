@@ -30,7 +30,5 @@ def require_supported(experiment: Experiment) -> None:
 
 
 def _choices(experiment: Experiment) -> Iterator[Choice]:
-    parallel, dtype = experiment.parallel, experiment.precision.dtype
+    parallel = experiment.parallel
     yield Choice("parallel.zero_stage", parallel.zero_stage, parallel.zero_stage <= 2, "Use zero_stage 0 to 2.")
-    yield Choice("parallel.recompute_every", parallel.recompute_every, parallel.recompute_every == 1, "Use 1.")
-    yield Choice("precision.dtype", dtype, dtype != "fp16", "Use precision=bf16 or precision=fp32.")

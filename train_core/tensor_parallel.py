@@ -51,19 +51,20 @@ class _RowLinear(Function):
     """y = sum over the axis of x w^T, plus b; with sequence parallelism y is a shard (s/t, b, h)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, axis: Axis, sequence: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool) -> Tensor:
         ctx.axis, ctx.sequence, ctx.weight, ctx.bias = axis, sequence, weight, bias
         ctx.save_for_backward(x)
         if axis.size == 1:
             return functional.linear(x, weight, bias)
         partial = functional.linear(x, weight)
-        return (reduce_scatter if sequence else all_reduce)(partial, axis).wait().add_(bias)
+        out = (reduce_scatter if sequence else all_reduce)(partial, axis).wait()
+        return out if bias is None else out.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         gathered = all_gather(grad_out, ctx.axis) if ctx.sequence else Pending(grad_out)
-        grad_bias = add_sum(ctx.bias, grad_out)
+        grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         whole = gathered.wait()
         grad_x = whole @ ctx.weight
         # A product that is put off keeps the shard, and gathers it anew when it is made.

@@ -39,7 +39,7 @@ class Trainer:
         self.stage = parallelize(experiment, self.mesh, world.device)
         self.optimizer = Optimizer(self.stage, self.mesh, experiment, world.device)
         self.pipeline = PipelineExecutor(
-            self.stage.chunks, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
+            self.stage, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype]
         )
         self.actions = actions_of(experiment, self.mesh.pipeline.rank)
 
@@ -54,6 +54,7 @@ class Trainer:
 
     def passes(self, step: int) -> Tensor:
         """Forward and backward over this replica's part of the global batch; the sum of its losses."""
+        self.stage.randomness.step = step
         self.optimizer.zero_gradients()
         return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), 1 / self.num_summands)
 

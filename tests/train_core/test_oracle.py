@@ -1,4 +1,4 @@
-"""An independent GPT, written out in plain tensors with torch's own optimizer, trains like the trainer on one rank."""
+"""An independent GPT and Llama, in plain tensors with torch's own optimizer, train like the trainer on one rank."""
 
 from __future__ import annotations
 
@@ -7,46 +7,76 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from conf.experiment import Experiment
+from conf.schema import ModelSpec, Value
 from train_core.main_gradient import main_gradient
 from train_core.optimizer import learning_rate_at
 from train_core.train import Trainer
 
 
-def plain_attention(x: Tensor, weights: dict[str, Tensor], prefix: str, heads: int) -> Tensor:
-    """(b, s, h) -> (b, s, h) with an explicit mask and softmax."""
-    b, s, h = x.shape
-    qkv = x @ weights[f"{prefix}.qkv.weight"].T + weights[f"{prefix}.qkv.bias"]
-    q, k, v = (qkv.reshape(b, s, heads, 3, h // heads)[:, :, :, part].transpose(1, 2) for part in range(3))
-    scores = q @ k.transpose(-1, -2) / math.sqrt(h // heads)
+def plain_linear(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+    return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", torch.zeros(()))
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary positions of (b, heads, s, d): element i and i + d/2 are one complex number, turned by the position."""
+    left, right = x.float().chunk(2, -1)
+    angles = torch.outer(torch.arange(x.size(-2)), 10000.0 ** -torch.linspace(0, 1, left.size(-1) + 1)[:-1])
+    number = torch.complex(left, right) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((number.real, number.imag), -1)
+
+
+def plain_attention(x: Tensor, weights: dict[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
+    """(b, s, h) -> (b, s, h) with an explicit mask and softmax, every head's keys and values written out."""
+    b, s, _ = x.shape
+    shared = model.num_attention_heads // model.num_query_groups
+    groups = plain_linear(x, weights, f"{prefix}.qkv").reshape(b, s, model.num_query_groups, shared + 2, -1)
+    groups = groups.permute(0, 2, 3, 1, 4)  # (b, groups, members, s, d)
+    q = groups[:, :, :shared].flatten(1, 2)
+    k, v = (groups[:, :, shared + part].repeat_interleave(shared, dim=1) for part in range(2))
+    if model.family == "llama":
+        q, k = turned(q), turned(k)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -torch.inf)
-    mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, h)
-    return mixed @ weights[f"{prefix}.projection.weight"].T + weights[f"{prefix}.projection.bias"]
+    mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, -1)
+    return plain_linear(mixed, weights, f"{prefix}.projection")
+
+
+def plain_feed_forward(x: Tensor, weights: dict[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
+    x = plain_linear(x, weights, f"{prefix}.up")
+    if model.gated_mlp:  # rows take turns in as many blocks as there are query groups
+        gate, x = x.unflatten(-1, (model.num_query_groups, 2, -1)).unbind(-2)
+        gate, x = gate.flatten(-2), x.flatten(-2)
+        x = gate * torch.sigmoid(gate) * x
+    else:
+        x = functional.gelu(x, approximate="tanh")
+    return plain_linear(x, weights, f"{prefix}.down")
 
 
 def plain_norm(x: Tensor, weights: dict[str, Tensor], prefix: str) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-    return scaled * weights[f"{prefix}.weight"] + weights[f"{prefix}.bias"]
+    """LayerNorm where there is a bias, else RMSNorm."""
+    bias = weights.get(f"{prefix}.bias")
+    centred = x if bias is None else x - x.mean(-1, keepdim=True)
+    scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{prefix}.weight"]
+    return scaled if bias is None else scaled + bias
 
 
 def plain_loss(tokens: Tensor, targets: Tensor, weights: dict[str, Tensor], experiment: Experiment) -> Tensor:
     """Token ids (b, s) to the mean cross-entropy."""
     model = experiment.model
-    x = weights["embedding.tokens.weight"][tokens] + weights["embedding.positions.weight"]
+    embedding = weights["embedding.tokens.weight"]
+    x = embedding[tokens] + weights.get("embedding.positions.weight", torch.zeros(()))
     for index in range(model.num_layers):
         layer = f"layers.{index}"
-        normed = plain_norm(x, weights, f"{layer}.attention_norm")
-        x = x + plain_attention(normed, weights, f"{layer}.attention", model.num_attention_heads)
+        x = x + plain_attention(plain_norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
         y = plain_norm(x, weights, f"{layer}.feed_forward_norm")
-        y = y @ weights[f"{layer}.feed_forward.up.weight"].T + weights[f"{layer}.feed_forward.up.bias"]
-        y = functional.gelu(y, approximate="tanh")
-        x = x + y @ weights[f"{layer}.feed_forward.down.weight"].T + weights[f"{layer}.feed_forward.down.bias"]
-    logits = plain_norm(x, weights, "final_norm") @ weights["embedding.tokens.weight"].T
+        x = x + plain_feed_forward(y, weights, f"{layer}.feed_forward", model)
+    logits = plain_norm(x, weights, "final_norm") @ weights.get("head.weight", embedding).T
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -79,9 +109,21 @@ def train_both(world: Any, experiment: Experiment, cache_dir: Path) -> list[tupl
     return told
 
 
-def test_the_trainer_agrees_with_a_plain_gpt(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
-    values = {"training.clip_gradient_norm": 0.5, "training.learning_rate": 1e-2, "training.adam_epsilon": 1e-3}
-    (told,) = worlds(1).run(train_both, experiment_of(values), tmp_path)
+LLAMA = {
+    "model.family": "llama",
+    "model.gated_mlp": True,
+    "model.tied_embeddings": False,
+    "model.num_query_groups": 2,
+    "model.head_size": 6,
+}
+
+
+@pytest.mark.parametrize("model", [{}, LLAMA], ids=["gpt", "llama"])
+def test_the_trainer_agrees_with_a_plain_model(
+    model: dict[str, Value], worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    values = {"training.clip_gradient_norm": 0.5, "training.learning_rate": 3e-3, "training.adam_epsilon": 1e-3}
+    (told,) = worlds(1).run(train_both, experiment_of(values | model), tmp_path)
     plain_losses, losses, plain_norms, norms, errors = zip(*told, strict=True)
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)
     np.testing.assert_allclose(norms, plain_norms, rtol=1e-5)

@@ -40,25 +40,30 @@ def counted_flops(model: Transformer | Llama, tokens_shape: tuple[int, int]) -> 
     return counter.get_total_flops()
 
 
-def assert_exact(spec: ModelSpec) -> None:
-    with torch.device("meta"):
-        model = Transformer(spec) if spec.family == "gpt" else Llama(spec)
-    shape = (spec.seq_length, NUM_SEQUENCES) if spec.family == "gpt" else (NUM_SEQUENCES, spec.seq_length)
+def assert_exact(model: Transformer | Llama, spec: ModelSpec) -> None:
+    shape = (spec.seq_length, NUM_SEQUENCES) if isinstance(model, Transformer) else (NUM_SEQUENCES, spec.seq_length)
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(spec)
     assert counted_flops(model, shape) == model_flops(spec, NUM_SEQUENCES)
 
 
 @pytest.mark.parametrize("name", options("model"))
 def test_parameters_and_model_flops_equal_the_real_model(name: str) -> None:
-    assert_exact(load([f"model={name}"]).model)
+    spec = load([f"model={name}"]).model
+    with torch.device("meta"):
+        assert_exact(Transformer(spec), spec)
 
 
 @pytest.mark.parametrize(
     "override",
     ["model.num_query_groups=2", "model.head_size=64", "model.gated_mlp=false", "model.tied_embeddings=true"],
 )
-def test_parameters_and_model_flops_follow_every_part_of_a_llamas_shape(override: str) -> None:
-    assert_exact(load(["model=llama-3.1-8b", "model.num_layers=2", override]).model)
+@pytest.mark.parametrize("kind", [Transformer, Llama], ids=["the trainer's", "a plain one"])
+def test_parameters_and_model_flops_follow_every_part_of_a_llamas_shape(
+    kind: type[Transformer | Llama], override: str
+) -> None:
+    spec = load(["model=llama-3.1-8b", "model.num_layers=2", override]).model
+    with torch.device("meta"):
+        assert_exact(kind(spec), spec)
 
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -108,7 +113,8 @@ def experiment_of(model: str, tensor: int, pipeline: int, *overrides: str) -> Ex
 
 
 @pytest.mark.parametrize(
-    ("model", "tensor", "pipeline"), [("gpt-22b", 1, 8), ("gpt-22b", 8, 1), ("gpt-175b", 4, 16), ("gpt-1t", 8, 64)]
+    ("model", "tensor", "pipeline"),
+    [("gpt-22b", 1, 8), ("gpt-22b", 8, 1), ("gpt-175b", 4, 16), ("gpt-1t", 8, 64), ("llama-3.1-8b", 2, 4)],
 )
 def test_parameters_of_first_middle_and_last_stage_equal_the_trainers(model: str, tensor: int, pipeline: int) -> None:
     experiment = experiment_of(model, tensor, pipeline)
@@ -127,8 +133,9 @@ def layer_shape(experiment: Experiment) -> tuple[int, int, int]:
 
 @contextmanager
 def keeping(built: Stage) -> Iterator[list[torch.Tensor]]:
-    """What forward passes keep for backward, parameters aside."""
-    parameters = {parameter.untyped_storage()._cdata for parameter in built.chunks[0].parameters()}
+    """What forward passes keep for backward, aside from parameters and the table of rotary positions."""
+    chunk = built.chunks[0]
+    parameters = {tensor.untyped_storage()._cdata for tensor in (*chunk.parameters(), *chunk.buffers())}
     kept: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,19 +158,19 @@ def kept_bytes(experiment: Experiment) -> int:
     with fake_stage(experiment, rank=0) as built:
         x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
         with keeping(built) as kept:
-            out = built.chunks[0].layers["0"](x)
+            out = built.chunks[0].layers["0"](x, built.chunks[0].rotary)
         del out
         return num_bytes_of(kept)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True), (8, True)])
-@pytest.mark.parametrize("micro_batch", [1, 2])
+@pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 1), ("gpt-175b", 2), ("llama-3.1-8b", 2)])
 def test_activation_bytes_of_a_layer_equal_the_trainers(
-    recompute: Recompute, tensor: int, sequence: bool, micro_batch: int
+    recompute: Recompute, tensor: int, sequence: bool, model: str, micro_batch: int
 ) -> None:
     experiment = experiment_of(
-        "gpt-175b",
+        model,
         tensor,
         1,
         "model.num_layers=1",
@@ -219,7 +226,7 @@ def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recomp
     layer = work_of(setting, plan_of(experiment)).layer
     with fake_stage(experiment, rank=0) as built, Sent(8) as sent:
         x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
-        out = built.chunks[0].layers["0"](x)
+        out = built.chunks[0].layers["0"](x, built.chunks[0].rotary)
         forward = sent.num_bytes
         out.backward(torch.empty_like(out))
     assert layer.tensor_forward_seconds[0] * rate == pytest.approx(forward)

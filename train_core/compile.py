@@ -1,0 +1,56 @@
+"""`training.compile_layers`: torch's compiler over everything in a layer but its matrix products.
+
+The products start collectives and add to main gradients in backward, which a compiled graph could not do; what lies
+between them is what fusing speeds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from conf.errors import ConfigError
+from train_core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+
+Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]
+
+
+def compiler_of(device: torch.device) -> Compiler:
+    """Turns a layer into its compiled forward function.
+
+    Raises:
+        ConfigError: the machine lacks what torch's compiler needs.
+    """
+    missing = _missing_triton() if device.type == "cuda" else _missing_cpp_compiler()
+    if missing:
+        remedy = f"Install {missing}, or set training.compile_layers=false."
+        raise ConfigError("training.compile_layers", True, f"needs {missing}, which is not found here", remedy)
+    return _compiled
+
+
+def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
+    for module in layer.modules():
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear):
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
+    forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, dynamic=False)
+    return forward
+
+
+def _missing_triton() -> str | None:
+    from torch.utils._triton import has_triton
+
+    return None if has_triton() else "triton"
+
+
+def _missing_cpp_compiler() -> str | None:
+    """Imports torch's compiler, which takes a second."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "a C++ compiler"
+    return None
