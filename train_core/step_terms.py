@@ -33,10 +33,12 @@ class TermsHistory:
 
     def __init__(self) -> None:
         self._steps: deque[list[float]] = deque(maxlen=MAX_STEPS)
+        self._latest: deque[list[float]] = deque(maxlen=1)
         self._recent_own_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def add(self, terms: list[float], *, is_timed: bool) -> None:
         self._recent_own_seconds.append(terms[0] + terms[-1])
+        self._latest.append(terms)
         if is_timed:
             self._steps.append(terms)
 
@@ -45,8 +47,8 @@ class TermsHistory:
         return statistics.median(self._recent_own_seconds)
 
     def medians(self) -> list[float]:
-        """Of the timed steps."""
-        return [statistics.median(column) for column in zip(*self._steps, strict=True)]
+        """Of the timed steps, of the latest step where none was timed; empty where none was run."""
+        return [statistics.median(column) for column in zip(*(self._steps or self._latest), strict=True)]
 
 
 def breakdown_of(ranks: Sequence[Sequence[float]]) -> Breakdown:

@@ -10,9 +10,9 @@ from train_core.trial_folder import TrialFolder
 
 
 @contextmanager
-def traced(trial: TrialFolder, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
+def traced(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
     """Record the block if the plan asks for it, and leave a Chrome trace in the trial folder."""
-    if step not in plan.trace_steps or rank not in plan.trace_ranks:
+    if trial is None or step not in plan.trace_steps or rank not in plan.trace_ranks:
         yield
         return
     from torch.profiler import profile  # late: costs every rank a tenth of a second, and most trace nothing
