@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 
 from conf.experiment import Experiment
@@ -171,4 +172,20 @@ def _channels(stages: list[int], stage: int, clock: Clock, *, is_ring: bool) -> 
             names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")
             for name, group in zip(names, (activations, gradients), strict=True):
                 channels[name] = Channel(peer, group, Line("pipeline", (peer,), clock))
+                _connect(channels[name], sends=name.endswith("out"))
     return channels
+
+
+def _connect(channel: Channel, *, sends: bool) -> None:
+    """Send one number over a new channel.
+
+    NCCL joins two ranks when both first use their group, and whoever comes first waits: in the middle of a schedule,
+    where inputs are asked for ahead, that would be a circle.
+    """
+    backend = dist.get_backend(channel.group)
+    if backend == "fake":  # in a rehearsal nobody is at the other end
+        return
+    number = torch.zeros(1, device="cuda" if backend == "nccl" else "cpu")
+    work = (dist.isend if sends else dist.irecv)(number, channel.peer, group=channel.group)
+    assert work is not None
+    work.wait()
