@@ -15,7 +15,6 @@ PIPELINE = ["parallel.world_size=4", "parallel.pipeline_parallel_size=4", "clust
     ("overrides", "message"),
     [
         (["parallel.zero_stage=3"], r"parallel\.zero_stage = 3: .*Use zero_stage 0 to 2"),
-        (["cluster=selene", "precision=fp16"], r"precision\.dtype = 'fp16': .*Use precision=bf16"),
     ],
 )
 def test_what_the_trainer_does_not_run_is_refused(overrides: list[str], message: str) -> None:

@@ -1,0 +1,124 @@
+"""fp16 with its loss scale, and gradients in bf16: like one rank, and what happens when a step overflows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conf.errors import InfeasiblePlan, TrainingError
+from tests.train_core.layouts import Layout
+from tests.train_core.test_layouts import assembled, assert_alike, train_and_tell
+from train_core.loss_scale import LossScale
+from train_core.train import Trainer, train
+
+FP16 = {"cluster.device.peak_flops_per_second": {"fp32": 0.18e12, "fp16": 0.18e12}, "precision.dtype": "fp16"}
+"""A CPU multiplies fp16 no faster than fp32, so its device has no peak for it."""
+
+BF16_GRADIENTS = {"precision.dtype": "bf16", "precision.gradient_dtype": "bf16"}
+NUM_STEPS = 9
+LAYOUTS = {
+    1: [Layout(1, 1, 1, recompute=("selective", 1))],
+    2: [Layout(2, 1, 1, sequence_parallel=True), Layout(1, 2, 1, "zero-bubble"), Layout(1, 1, 2, zero_stage=2)],
+    4: [Layout(2, 1, 2, zero_stage=1), Layout(1, 2, 2, "interleaved", zero_stage=2)],
+}
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerances"),
+    [
+        # fp16 keeps 11 bits: 0.05 % a rounding, an eighth of bf16's.
+        (FP16, {"losses": 3e-4, "norms": 5e-3, "gradients": 1e-2, "weights": 2e-3}),
+        # Sums of bf16 gradients are rounded at every micro-batch: 0.4 % each.
+        (BF16_GRADIENTS, {"losses": 2e-3, "norms": 2e-2, "gradients": 5e-2, "weights": 1e-2}),
+    ],
+    ids=["fp16", "bf16 gradients"],
+)
+def test_layouts_agree_within_the_precision(
+    precision: Any, tolerances: Any, worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    for num_ranks, layouts in LAYOUTS.items():
+        experiments = [experiment_of(one.values() | precision) for one in layouts]
+        answers = worlds(num_ranks).run(train_and_tell, experiments, tmp_path)
+        alone = [experiment_of(one.values_on_one_rank() | precision) for one in layouts]
+        (expected,) = worlds(1).run(train_and_tell, alone, tmp_path)
+        for of_ranks, of_one, layout in zip(zip(*answers, strict=True), expected, layouts, strict=True):
+            try:
+                assert_alike(assembled(of_ranks), assembled([of_one]), **tolerances)
+            except AssertionError as error:
+                error.add_note(f"in {layout}")
+                raise
+
+
+def step_and_tell(world: Any, experiment: Any, cache_dir: Path) -> list[tuple[bool, float, float, float]]:
+    """Of each step: whether it overflowed, the scale after it, the loss, and how far the weights moved."""
+    trainer = Trainer(experiment, world, cache_dir)
+    told = []
+    for step in range(1, NUM_STEPS + 1):
+        before = [state.masters.clone() for state in trainer.optimizer.states]
+        result = trainer.step(step)
+        moved = max(
+            float((state.masters - old).abs().max())
+            for state, old in zip(trainer.optimizer.states, before, strict=True)
+        )
+        told.append((result.overflowed, trainer.optimizer.loss_scale.scale, result.loss, moved))
+    return told
+
+
+def test_an_overflow_skips_the_step_on_all_ranks_and_halves_the_scale(
+    worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    too_large = {"precision.initial_loss_scale": 2.0**20, "training.num_steps": NUM_STEPS}
+    values = Layout(1, 2, 1, zero_stage=0).values() | FP16 | too_large
+    answers = worlds(2).run(step_and_tell, experiment_of(values), tmp_path)
+    (overflows, scales, losses, _), *_ = (list(zip(*answer, strict=True)) for answer in answers)
+    assert answers[0][0][:3] == answers[1][0][:3]
+    assert overflows[0]
+    assert not overflows[-1]
+    for before, overflowed, scale in zip((2.0**20, *scales), overflows, scales, strict=False):
+        assert scale == (before / 2 if overflowed else before)
+    for answer in answers:
+        assert all((moved == 0) == overflowed for overflowed, _, _, moved in answer)
+    assert np.isfinite(losses).all()
+
+
+def message_of(world: Any, experiment: Any, cache_dir: Path) -> str:
+    with pytest.raises(TrainingError) as error:
+        train(experiment, world, cache_dir)
+    return str(error.value)
+
+
+def test_a_storm_of_overflows_ends_the_job_and_says_so(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    storm = {"precision.initial_loss_scale": 2.0**100, "watch.max_overflows": 3}
+    (told,) = worlds(1).run(message_of, experiment_of(FP16 | storm), tmp_path)
+    assert told.startswith("fp16 gradients overflowed in 3 steps in a row, the last at step 3 with a loss scale of")
+    assert "precision=bf16" in told
+
+
+def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Any) -> None:
+    values = FP16 | {"precision.loss_scale_window": 3, "precision.initial_loss_scale": 8.0}
+    scale = LossScale.of(experiment_of(values).precision)
+    scales = []
+    for overflows in (False, False, True, False, False, False, False):
+        (scale.overflowed if overflows else scale.succeeded)()
+        scales.append(scale.scale)
+    assert scales == [8, 8, 4, 4, 4, 8, 8]
+    assert scale.num_skipped == 1
+    restored = LossScale.of(experiment_of(values).precision)
+    restored.restore(scale.state())
+    assert restored == scale
+
+
+def test_other_precisions_do_not_scale(experiment_of: Any) -> None:
+    scale = LossScale.of(experiment_of({"precision.dtype": "bf16"}).precision)
+    scale.succeeded()
+    assert (scale.scale, scale.is_dynamic) == (1.0, False)
+
+
+def test_fp16_is_refused_on_a_device_without_it(experiment_of: Any) -> None:
+    with pytest.raises(
+        InfeasiblePlan, match=r"precision\.dtype = 'fp16': has no peak .* CPU rank\. Choose one of bf16"
+    ):
+        experiment_of({"precision.dtype": "fp16"})
