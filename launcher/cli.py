@@ -19,7 +19,7 @@ from rich.markup import escape
 from conf.errors import TrisweepError, UsageError
 from conf.load import load
 from conf.units import GIBIBYTE
-from launcher import dry_run_command, estimate_command, plan_command
+from launcher import dry_run_command, estimate_command, export_command, plan_command
 from launcher.arguments import Overrides, ShowConfig, Sweep
 from launcher.calibrate import command as calibrate_command
 from launcher.plan_command import print_config, print_plan, print_question
@@ -42,6 +42,7 @@ app.command()(plan_command.plan)
 app.command()(estimate_command.estimate)
 app.command()(dry_run_command.dry_run)
 app.command()(calibrate_command.calibrate)
+app.command()(export_command.export)
 console = Console(highlight=False, soft_wrap=False)
 
 

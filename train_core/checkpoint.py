@@ -45,6 +45,7 @@ from train_core.checkpoint_folder import (
     read_facts,
 )
 from train_core.collectives import Axis, gather_objects
+from train_core.huggingface import is_weights
 from train_core.model import Transformer
 from train_core.optimizer import AdamState, Optimizer
 
@@ -134,7 +135,7 @@ class Checkpoints:
         own = self._last_of_folder()
         if own is not None:
             return self._read(own).step
-        if self.plan.load is not None:
+        if self.plan.load is not None and not is_weights(self.plan.load):
             self._read(_given(Path(self.plan.load)))
         return 0
 

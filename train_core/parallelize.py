@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from conf.experiment import Experiment
-from conf.schema import ModelSpec, ParallelPlan
+from conf.schema import ParallelPlan
 from train_core.collectives import Axis, shard
 from train_core.compile import Compiler, compiler_of
 from train_core.dropout import AttentionWithDropout, Randomness, SeededDropout
@@ -29,6 +29,7 @@ from train_core.tensor_parallel import (
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
+FirstValue = Callable[[str, torch.Size], Tensor]
 Style = Callable[..., nn.Module]
 STYLES: dict[str, Style] = {
     "embedding.tokens": VocabularyParallelEmbedding,
@@ -95,7 +96,7 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
         apply_dropout(model, plan.dropout, randomness, mesh.tensor, experiment.parallel.sequence_parallel)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         if device.type != "meta":
-            fill = partial(_initial_part, experiment.model, plan.seed, shapes, mesh.tensor, device)
+            fill = partial(_first_part, first_values(experiment, device), shapes, mesh.tensor)
             _replace_parameters(model, lambda name: fill(placed[name]).to(dtype))  # noqa: B023
             rotary = rotary_table_of(experiment.model, device)
             model.rotary = None if rotary is None else rotary.to(dtype)
@@ -197,10 +198,20 @@ def _recompute(module: nn.Module) -> None:
     module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
 
 
-def _initial_part(
-    spec: ModelSpec, seed: int, shapes: dict[str, torch.Size], axis: Axis, device: torch.device, placement: Placement
-) -> Tensor:
-    whole = initial_value(placement.name, shapes[placement.name], spec.num_layers, seed, device)
+def first_values(experiment: Experiment, device: torch.device) -> FirstValue:
+    """Whole parameters in fp32 by name and shape: from Hugging Face weights where `checkpoint.load` names some."""
+    path, spec, seed = experiment.checkpoint.load, experiment.model, experiment.training.seed
+    if path is not None:
+        from train_core import huggingface  # which takes reading the files' format along
+
+        if huggingface.is_weights(path):
+            weights = huggingface.Weights(path, spec)
+            return lambda name, shape: weights.value(name, shape).to(device)
+    return lambda name, shape: initial_value(name, shape, spec.num_layers, seed, device)
+
+
+def _first_part(first: FirstValue, shapes: dict[str, torch.Size], axis: Axis, placement: Placement) -> Tensor:
+    whole = first(placement.name, shapes[placement.name])
     return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
 
 

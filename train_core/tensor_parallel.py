@@ -95,7 +95,11 @@ class _VocabularyEmbedding(Function):
 
 
 class _VocabularyCrossEntropy(Function):
-    """Mean cross-entropy of logits (s, b, V/t) without ever gathering them; one collective."""
+    """Mean cross-entropy of logits (s, b, V/t) without ever gathering them; one collective.
+
+    One fp32 tensor of their size serves from the logits to their gradient: it is the largest of the step. Where logits
+    are fp32 it is the logits themselves, which nothing else reads.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
@@ -105,23 +109,24 @@ class _VocabularyCrossEntropy(Function):
         if elsewhere is not None:
             target_logits = target_logits.masked_fill(elsewhere, 0.0)
         largest = values.amax(-1)
-        exponentials = (values - largest[..., None]).exp_()
+        exponentials = values.sub_(largest[..., None]).exp_()
         parts = torch.stack((largest, exponentials.sum(-1), target_logits))[None]  # (1, 3, s, b)
         all_largest, all_sums, all_targets = all_gather(parts, axis).wait().unbind(1)  # each (t, s, b)
         peak = all_largest.amax(0)
         denominator = (all_sums * (all_largest - peak).exp()).sum(0)
-        exponentials.mul_(((largest - peak).exp() / denominator)[..., None])  # now the softmax
-        ctx.save_for_backward(exponentials, rows)
+        to_softmax = (largest - peak).exp() / denominator
+        ctx.save_for_backward(exponentials, to_softmax, rows)
         ctx.elsewhere, ctx.dtype = elsewhere, logits.dtype
         return (denominator.log() - (all_targets.sum(0) - peak)).mean()  # large logits cancel exactly
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
-        softmax, rows = ctx.saved_tensors
-        held = 1.0 if ctx.elsewhere is None else (~ctx.elsewhere).to(softmax.dtype)[..., None]
-        # In place, because the softmax is the largest tensor of the step and backward runs once.
-        softmax.scatter_add_(-1, rows[..., None], -torch.ones_like(rows, dtype=softmax.dtype)[..., None] * held)
-        return softmax.mul_(grad_out / rows.numel()).to(ctx.dtype), None, None
+        exponentials, to_softmax, rows = ctx.saved_tensors
+        of_target = (-grad_out / rows.numel()).expand(rows.shape)
+        gradient = exponentials.mul_((to_softmax * -of_target)[..., None])
+        if ctx.elsewhere is not None:
+            of_target = of_target.masked_fill(ctx.elsewhere, 0.0)
+        return gradient.scatter_add_(-1, rows[..., None], of_target[..., None]).to(ctx.dtype), None, None
 
 
 def _local_rows(tokens: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor | None]:
@@ -136,7 +141,7 @@ def _local_rows(tokens: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tens
 def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
     """Mean over (s, b) in fp32, from this rank's logits (s, b, V/t) and whole targets (s, b).
 
-    Backward works in place on what forward kept, so it can run only once.
+    Both passes work in place, so fp32 logits are overwritten and backward can run only once.
     """
     loss: Tensor = _VocabularyCrossEntropy.apply(logits, targets, axis)  # type: ignore[no-untyped-call]
     return loss

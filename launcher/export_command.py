@@ -1,0 +1,31 @@
+"""`trisweep export`: the weights of a checkpoint as Hugging Face files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from conf.errors import ConfigError
+from conf.schema import Dtype
+
+DTYPES = ("fp32", "bf16", "fp16")
+
+
+def export(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A trial's folder, or one of its checkpoints.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
+    dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
+) -> None:
+    """Write a checkpoint's weights as safetensors, in GPT-2's or Llama's layout, for `transformers` and its kin."""
+    if dtype not in DTYPES:
+        raise ConfigError("--dtype", dtype, "is not known", f"Use one of {', '.join(DTYPES)}.")
+    from train_core.export import checkpoint_in
+    from train_core.export import export as write
+
+    found = checkpoint_in(checkpoint)
+    files = write(found, out, cast(Dtype, dtype))
+    typer.echo(f"{found}: {len(files)} files in {out}")

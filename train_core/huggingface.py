@@ -1,0 +1,229 @@
+"""Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family.
+
+A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order: theirs has
+all queries, then all keys, then all values; this one group after group, so that a plain cut serves tensor parallelism.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from conf.errors import ConfigError
+from conf.schema import ROTARY_BASE, ModelSpec
+from train_core.model import NORM_EPSILON, Transformer, gate_block_size
+
+KEY = "checkpoint.load"
+LOGGER = logging.getLogger(__name__)
+UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
+
+
+class Source(NamedTuple):
+    """The tensors that make up one parameter, in the order in which their rows follow each other there.
+
+    Attributes:
+        rows: how this model orders them.
+        transposed: their matrices are (in, out), as in GPT-2's Conv1D.
+    """
+
+    names: tuple[str, ...]
+    rows: Literal["same", "groups", "gate"] = "same"
+    transposed: bool = False
+
+
+GPT_2 = {
+    "embedding.tokens": Source(("transformer.wte",)),
+    "embedding.positions": Source(("transformer.wpe",)),
+    "attention_norm": Source(("transformer.h.{}.ln_1",)),
+    "attention.qkv": Source(("transformer.h.{}.attn.c_attn",), "groups", transposed=True),
+    "attention.projection": Source(("transformer.h.{}.attn.c_proj",), transposed=True),
+    "feed_forward_norm": Source(("transformer.h.{}.ln_2",)),
+    "feed_forward.up": Source(("transformer.h.{}.mlp.c_fc",), transposed=True),
+    "feed_forward.down": Source(("transformer.h.{}.mlp.c_proj",), transposed=True),
+    "final_norm": Source(("transformer.ln_f",)),
+    "head": Source(("lm_head",)),
+}
+ATTENTION, FEED_FORWARD = "model.layers.{}.self_attn", "model.layers.{}.mlp"
+LLAMA = {
+    "embedding.tokens": Source(("model.embed_tokens",)),
+    "attention_norm": Source(("model.layers.{}.input_layernorm",)),
+    "attention.qkv": Source(tuple(f"{ATTENTION}.{part}_proj" for part in "qkv"), "groups"),
+    "attention.projection": Source((f"{ATTENTION}.o_proj",)),
+    "feed_forward_norm": Source(("model.layers.{}.post_attention_layernorm",)),
+    "feed_forward.up": Source((f"{FEED_FORWARD}.gate_proj", f"{FEED_FORWARD}.up_proj"), "gate"),
+    "feed_forward.down": Source((f"{FEED_FORWARD}.down_proj",)),
+    "final_norm": Source(("model.norm",)),
+    "head": Source(("lm_head",)),
+}
+
+
+def source_of(name: str, spec: ModelSpec) -> Source:
+    """Of the parameter with a global name; its tensors' names are complete."""
+    module, _, leaf = name.rpartition(".")
+    parts = module.split(".")
+    index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
+    source = (GPT_2 if spec.family == "gpt" else LLAMA)[module]
+    return source._replace(names=tuple(f"{one.format(index)}.{leaf}" for one in source.names))
+
+
+def require_layout(spec: ModelSpec) -> None:
+    """Raises ConfigError where neither layout has a place for this model."""
+    gated = spec.family == "llama"
+    if spec.gated_mlp != gated:
+        problem = f"has no place in the Hugging Face layout of the {spec.family} family"
+        raise ConfigError("model.gated_mlp", spec.gated_mlp, problem, f"Use {str(gated).lower()}.")
+    if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
+        problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
+        raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
+
+
+def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
+    """The parameter, from its tensors there."""
+    whole = torch.cat([tensor.t() if source.transposed and tensor.dim() == 2 else tensor for tensor in tensors])
+    parts, rest = _parts(source, spec), whole.shape[1:]
+    if parts is None:
+        return whole.contiguous()
+    split = torch.split(whole, [count * width * blocks for count, width, blocks in parts])
+    blocks = [
+        part.view(number, count * width, *rest) for part, (count, width, number) in zip(split, parts, strict=True)
+    ]
+    return torch.cat(blocks, dim=1).flatten(0, 1)
+
+
+def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
+    """The tensors there, from the parameter: the reverse of `to_rows`."""
+    parts, rest = _parts(source, spec), parameter.shape[1:]
+    tensors = [parameter]
+    if parts is not None:
+        rows = [count * width for count, width, _ in parts]
+        blocks = torch.split(parameter.view(parts[0][2], -1, *rest), rows, dim=1)
+        tensors = [block.flatten(0, 1) for block in blocks]
+        tensors = tensors if len(source.names) > 1 else [torch.cat(tensors)]
+    return [(tensor.t() if source.transposed and tensor.dim() == 2 else tensor).contiguous() for tensor in tensors]
+
+
+def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None:
+    """(heads, rows of a head, blocks) of each part of the rows, which take turns block by block; None for one part."""
+    if source.rows == "same":
+        return None
+    if source.rows == "gate":
+        size = gate_block_size(spec)
+        return [(1, size, spec.ffn_hidden_size // size)] * 2
+    groups, size = spec.num_query_groups, spec.query_size // spec.num_attention_heads
+    return [(count, size, groups) for count in (spec.num_attention_heads // groups, 1, 1)]
+
+
+def is_weights(path: str | None) -> bool:
+    """Whether `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
+    if path is None:
+        return False
+    return path.endswith(".safetensors") or next(Path(path).glob("*.safetensors"), None) is not None
+
+
+class Weights:
+    """A file or a folder of Hugging Face weights, held against a model: every tensor is there, and of its shape.
+
+    Rows of the vocabulary that the model has beyond the file's are the mean of the file's rows, so that a padding token
+    is like an average one. Of learned positions the first `model.seq_length` are taken.
+    """
+
+    def __init__(self, path: str, spec: ModelSpec) -> None:
+        """Raises ConfigError naming the first tensor that is missing, too much, or of another shape."""
+        require_layout(spec)
+        self.path, self.spec = Path(path), spec
+        self.files = self._files()
+        self._require_config()
+        with torch.device("meta"):
+            wanted = {name: tuple(p.shape) for name, p in Transformer(spec).named_parameters()}
+        for name, shape in wanted.items():
+            self._require_shape(name, shape)
+        used = {name for one in wanted for name in source_of(one, spec).names} | {"lm_head.weight"}
+        for name in self.files:
+            if name not in used and not name.endswith(UNUSED):
+                raise self._error(f"holds {name}, for which model={spec.name} has no place")
+
+    def value(self, name: str, shape: torch.Size) -> Tensor:
+        """The parameter with a global name, in fp32 on the CPU."""
+        source = source_of(name, self.spec)
+        whole = to_rows([self._tensor(one).float() for one in source.names], source, self.spec)
+        if whole.size(0) >= shape[0]:
+            return whole[: shape[0]]
+        return torch.cat((whole, whole.mean(0).expand(shape[0] - whole.size(0), -1)))
+
+    def _error(self, problem: str) -> ConfigError:
+        return ConfigError(KEY, str(self.path), problem, "Name weights of this model, or change model.*.")
+
+    def _files(self) -> dict[str, Path]:
+        """The file that holds each tensor; a name without GPT-2's usual prefix gets it."""
+        paths = sorted(self.path.glob("*.safetensors")) if self.path.is_dir() else [self.path]
+        found: dict[str, Path] = {}
+        for path in paths:
+            try:
+                with safe_open(path, "pt") as file:
+                    found |= dict.fromkeys(file.keys(), path)
+            except (OSError, SafetensorError) as error:
+                raise ConfigError(KEY, str(path), f"cannot be read: {error}", "Name whole safetensors files.") from None
+        if self.spec.family == "gpt" and "wte.weight" in found:
+            self.prefix = "transformer."
+            return {f"transformer.{name}": path for name, path in found.items()}
+        self.prefix = ""
+        return found
+
+    def _tensor(self, name: str) -> Tensor:
+        with safe_open(self.files[name], "pt") as file:
+            tensor: Tensor = file.get_tensor(name.removeprefix(self.prefix))
+        return tensor
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        if name not in self.files:
+            raise self._error(f"lacks {name}")
+        with safe_open(self.files[name], "pt") as file:
+            return tuple(file.get_slice(name.removeprefix(self.prefix)).get_shape())
+
+    def _require_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        source = source_of(name, self.spec)
+        for one, wants in zip(source.names, _shapes(source, shape, self.spec), strict=True):
+            has = self._shape(one)
+            fits = has == wants
+            if name in ("embedding.tokens.weight", "head.weight"):
+                fits = has[1:] == wants[1:] and 0 < has[0] <= wants[0]
+            if name == "embedding.positions.weight":
+                fits = has[1:] == wants[1:] and has[0] >= wants[0]
+            if not fits:
+                raise self._error(
+                    f"is of another model: {one} has shape {has}, and model={self.spec.name} needs {wants}"
+                )
+
+    def _require_config(self) -> None:
+        """Where a config.json lies beside the weights, it must mean the same positions."""
+        path = (self.path if self.path.is_dir() else self.path.parent) / "config.json"
+        try:
+            config = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return
+        epsilon = config.get("rms_norm_eps", config.get("layer_norm_epsilon", NORM_EPSILON))
+        if epsilon != NORM_EPSILON:
+            LOGGER.warning(
+                "%s was trained with epsilon %g in its norms; this trainer uses %g", path, epsilon, NORM_EPSILON
+            )
+        rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        base, ours = (
+            config.get("rope_theta", rotary.get("rope_theta", ROTARY_BASE)),
+            self.spec.rotary_base or ROTARY_BASE,
+        )
+        if self.spec.family == "llama" and base != ours:
+            problem = f"is not the {base:g} that {path} names as rope_theta"
+            raise ConfigError("model.rotary_base", ours, problem, f"Use model.rotary_base={float(base)}.")
+        if rotary.get("rope_type", rotary.get("type", "default")) != "default":
+            LOGGER.warning("%s scales its rotary positions for longer sequences; this trainer does not", path)
+
+
+def _shapes(source: Source, shape: tuple[int, ...], spec: ModelSpec) -> list[tuple[int, ...]]:
+    """Of the tensors there that make up a parameter of the given shape."""
+    return [tuple(tensor.shape) for tensor in from_rows(torch.empty(shape, device="meta"), source, spec)]
