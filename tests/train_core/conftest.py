@@ -19,7 +19,7 @@ from conf.settings import Settings
 from train_core.trial_folder import TrialFolder
 from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave
 
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 240
 
 
 class ForkedWorld:
@@ -73,6 +73,8 @@ def _serve(rank: int, size: int, end: Connection) -> None:
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], ForkedWorld]]:
     """worlds(4) is the world of four ranks."""
+    import torch._dynamo  # recomputation needs it; once here instead of for seconds in every rank
+
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("worlds")
     running: dict[int, ForkedWorld] = {}

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from tests.train_core.layouts import NUM_STEPS, Layout, matrix
 
 from conf.experiment import Experiment
+from tests.train_core.layouts import NUM_STEPS, Layout, matrix
 from train_core.train import Trainer
 
 RUN_TOGETHER = 6
