@@ -157,6 +157,7 @@ class Checkpoints:
             state.write_to(weights)
         replicas.share_weights()
         facts = read_facts(checkpoint)
+        self.optimizer.num_updates = facts.num_updates
         self.optimizer.loss_scale.restore(facts.loss_scale)
         return facts
 
@@ -171,10 +172,10 @@ class Checkpoints:
         """
         assert self.folder is not None
         self.wait()
-        states, scale = self.optimizer.states, self.optimizer.loss_scale.state()
+        states, facts = self.optimizer.states, self._facts(step)
         if self.plan.asynchronous:
             states = [state.on_host() for state in states]
-        self.writing = self.writer.submit(self._write, step, states, scale)
+        self.writing = self.writer.submit(self._write, states, facts)
         if not self.plan.asynchronous:
             self.wait()
 
@@ -188,13 +189,25 @@ class Checkpoints:
             problem = f"a checkpoint could not be written to {self.folder}: {error}"
             raise UsageError(problem, "Make room there, or choose another output_dir.") from error
 
-    def _write(self, step: int, states: list[AdamState], loss_scale: dict[str, float]) -> None:
+    def _facts(self, step: int) -> Facts:
+        experiment, optimizer = self.experiment, self.optimizer
+        scale = optimizer.loss_scale.state()
+        return Facts(
+            step=step,
+            num_updates=optimizer.num_updates,
+            label=experiment.label,
+            model=experiment.model,
+            loss_scale=scale,
+            file_bytes={},
+        )
+
+    def _write(self, states: list[AdamState], facts: Facts) -> None:
         assert self.folder is not None
         pieces = _pieces(states, self.optimizer.replicas.boxes_to_write())
         with _quiet():
-            save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, step)), process_group=self.group)
+            save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
         if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
-            publish(self.folder, step, self.experiment.label, self.experiment.model, loss_scale)
+            publish(self.folder, facts)
             delete_old(self.folder, self.plan.keep_last)
 
 

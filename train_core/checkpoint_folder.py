@@ -6,7 +6,6 @@ at any time leaves whole ones and drafts. Files that were cut off later are foun
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -25,12 +24,14 @@ class Facts(Frozen):
 
     Attributes:
         step: the last one that was done.
+        num_updates: of the weights, which Adam's correction of its moments depends on.
         label: the layout that wrote it, for people.
         loss_scale: see `loss_scale.LossScale.state`.
         file_bytes: size of every other file.
     """
 
     step: int
+    num_updates: int
     label: str
     model: ModelSpec
     loss_scale: dict[str, float]
@@ -73,13 +74,12 @@ def last_whole(folder: Path) -> Path | None:
     return None
 
 
-def publish(folder: Path, step: int, label: str, model: ModelSpec, loss_scale: dict[str, float]) -> None:
-    """Make the draft of a step, whose files are all written, a checkpoint."""
-    draft, final = draft_of(folder, step), path_of(folder, step)
+def publish(folder: Path, facts: Facts) -> None:
+    """Make the draft of a step, whose files are all written, a checkpoint; their sizes are added to its facts."""
+    draft, final = draft_of(folder, facts.step), path_of(folder, facts.step)
     file_bytes = {path.name: path.stat().st_size for path in draft.iterdir()}
-    facts = Facts(step=step, label=label, model=model, loss_scale=loss_scale, file_bytes=file_bytes)
     with (draft / FACTS).open("w") as file:
-        file.write(json.dumps(facts.model_dump(mode="json"), indent=1))
+        file.write(facts.model_copy(update={"file_bytes": file_bytes}).model_dump_json(indent=1))
         file.flush()
         os.fsync(file.fileno())
     shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, else this step had not been done again

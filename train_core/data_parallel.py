@@ -7,6 +7,8 @@ pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sha
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -18,12 +20,17 @@ from train_core.main_gradient import attach
 from train_core.mesh import Mesh
 from train_core.parallelize import DTYPES, Stage
 
+if TYPE_CHECKING:
+    from train_core.fully_sharded import FullySharded
 
-def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
-    precision = experiment.precision
-    return Replicas(
-        stage, mesh, experiment.parallel.zero_stage, experiment.num_micro_batches, DTYPES[precision.gradient_dtype]
-    )
+
+def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas | FullySharded:
+    zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
+    if zero_stage == 3 and mesh.data.size > 1:
+        from train_core.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
+
+        return FullySharded(stage, mesh, experiment)
+    return Replicas(stage, mesh, zero_stage, experiment.num_micro_batches, gradient_dtype)
 
 
 class Replicas:

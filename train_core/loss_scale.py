@@ -19,14 +19,12 @@ class LossScale:
         scale: 1 and constant where the precision is not fp16.
         num_good_steps: since the scale last changed.
         num_overflows_in_a_row: steps that were skipped just now.
-        num_skipped: steps that were skipped since the training began.
     """
 
     window: int | None
     scale: float
     num_good_steps: int = 0
     num_overflows_in_a_row: int = 0
-    num_skipped: int = 0
 
     @classmethod
     def of(cls, plan: PrecisionPlan) -> LossScale:
@@ -42,7 +40,6 @@ class LossScale:
         self.scale *= BACKOFF
         self.num_good_steps = 0
         self.num_overflows_in_a_row += 1
-        self.num_skipped += 1
 
     def succeeded(self) -> None:
         self.num_overflows_in_a_row = 0
@@ -56,11 +53,9 @@ class LossScale:
             "scale": self.scale,
             "num_good_steps": self.num_good_steps,
             "num_overflows_in_a_row": self.num_overflows_in_a_row,
-            "num_skipped": self.num_skipped,
         }
 
     def restore(self, state: dict[str, float]) -> None:
         self.scale = state["scale"]
         self.num_good_steps = int(state["num_good_steps"])
         self.num_overflows_in_a_row = int(state["num_overflows_in_a_row"])
-        self.num_skipped = int(state["num_skipped"])

@@ -46,12 +46,14 @@ class Optimizer:
 
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
+        num_updates: of the weights; overflows are none.
     """
 
     def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
         self.plan, self.mesh, self.device = experiment.training, mesh, device
         self.replicas = replicas_of(stage, mesh, experiment)
         self.loss_scale = LossScale.of(experiment.precision)
+        self.num_updates = 0
         self.states = [AdamState(weights) for weights in self.replicas.own_weights()]
 
     def zero_gradients(self) -> None:
@@ -71,7 +73,7 @@ class Optimizer:
             self.loss_scale.overflowed()
         elif math.isfinite(gradient_norm):  # else the weights stay, so that it can be found where it comes from
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
-            self._update(gradients, step - self.loss_scale.num_skipped, learning_rate, factor)
+            self._update(gradients, learning_rate, factor)
             self.loss_scale.succeeded()
         return StepResult(loss, gradient_norm, learning_rate, overflowed)
 
@@ -107,13 +109,14 @@ class Optimizer:
         limit = self.plan.clip_gradient_norm
         return 1.0 if limit is None or gradient_norm <= limit else limit / (gradient_norm + 1e-6)
 
-    def _update(self, gradients: list[Tensor], num_updates: int, learning_rate: float, factor: float) -> None:
+    def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
+        self.num_updates += 1
         parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)
         for state, treatment, gradient, weights in parts:
             if factor != 1.0:
                 gradient.mul_(factor)
             weight_decay = self.plan.weight_decay if treatment.decays else 0.0
-            state.update(gradient.float(), num_updates, learning_rate, weight_decay, self.plan)
+            state.update(gradient.float(), self.num_updates, learning_rate, weight_decay, self.plan)
             state.write_to(weights)
         self.replicas.share_weights()
 

@@ -30,5 +30,6 @@ def require_supported(experiment: Experiment) -> None:
 
 
 def _choices(experiment: Experiment) -> Iterator[Choice]:
-    parallel = experiment.parallel
-    yield Choice("parallel.zero_stage", parallel.zero_stage, parallel.zero_stage <= 2, "Use zero_stage 0 to 2.")
+    parallel, compares = experiment.parallel, experiment.watch.compare_replicas_every
+    alone = "Use null: under ZeRO-3 there are no replicas of a weight that could differ."
+    yield Choice("watch.compare_replicas_every", compares, compares is None or parallel.zero_stage < 3, alone)

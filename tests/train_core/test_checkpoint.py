@@ -11,7 +11,7 @@ import pytest
 from train_core.checkpoint import Checkpoints
 from train_core.train import Trainer
 
-SEVEN_LAYERS = {"model.num_layers": 7, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
+MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
 
 
 def layout(tensor: int, pipeline: int, data: int, zero_stage: int = 0, **more: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def load_from(world: Any, experiment: Any, folder: Path) -> dict[str, Any]:
 
 
 def held_by(trainer: Trainer) -> dict[str, Any]:
-    """Every box of state on this rank, and its weights by their names in the stage."""
+    """Every box of state on this rank, and the size of its weights by their names in the stage."""
     optimizer = trainer.optimizer
     parts: list[Any] = [
         (kind, box, box.of(flat).clone().numpy())
@@ -55,7 +55,7 @@ def held_by(trainer: Trainer) -> dict[str, Any]:
         for kind, flat in state.tensors().items()
         for box in boxes
     ]
-    weights = {name: parameter.detach().float().norm().item() for name, parameter in trainer.stage.named_parameters()}
+    weights = {name: float(parameter.detach().float().norm()) for name, parameter in trainer.stage.named_parameters()}
     return {"parts": parts, "weights": weights}
 
 
@@ -67,16 +67,27 @@ def whole(answers: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarray]:
     return found
 
 
+WRITERS = {"fp32": layout(2, 2, 2, zero_stage=1, sequence_parallel=True), "bf16": layout(2, 1, 2, zero_stage=3)}
+READERS = [
+    layout(1, 1, 1),
+    layout(1, 2, 1, schedule="interleaved", virtual_pipeline_size=2),
+    layout(1, 2, 1, schedule="zero-bubble", layers_per_stage=[5, 3]),
+    layout(4, 1, 1),
+    layout(1, 1, 4, zero_stage=3),
+    layout(2, 1, 2, zero_stage=2),
+]
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_any_layout_reads_what_any_other_wrote(dtype: str, worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
-    values = SEVEN_LAYERS | {"precision.dtype": dtype}
-    wrote = experiment_of(values | layout(2, 2, 2, zero_stage=1, sequence_parallel=True))
-    saved = whole(worlds(8).run(save_after, wrote, tmp_path, 2))
+    values = MODEL | {"precision.dtype": dtype}
+    wrote = experiment_of(values | WRITERS[dtype])
+    saved = whole(worlds(wrote.parallel.world_size).run(save_after, wrote, tmp_path, 2))
     assert {kind for kind, _ in saved} == {"weights", "first_moments", "second_moments"}
     assert not any(np.isnan(tensor).any() for tensor in saved.values())
     assert all(np.any(tensor != 0) for (kind, _), tensor in saved.items() if kind != "weights")
     load = {"checkpoint.load": str(tmp_path / "checkpoints")}
-    for read in (layout(1, 1, 1), layout(1, 2, 1), layout(4, 1, 1), layout(1, 1, 4, zero_stage=2), layout(2, 1, 2)):
+    for read in READERS:
         answers = worlds(read["parallel.world_size"]).run(load_from, experiment_of(values | read | load), tmp_path)
         loaded = whole(answers)
         assert loaded.keys() == saved.keys()

@@ -22,7 +22,7 @@ NUM_STEPS = 9
 LAYOUTS = {
     1: [Layout(1, 1, 1, recompute=("selective", 1))],
     2: [Layout(2, 1, 1, sequence_parallel=True), Layout(1, 2, 1, "zero-bubble"), Layout(1, 1, 2, zero_stage=2)],
-    4: [Layout(2, 1, 2, zero_stage=1), Layout(1, 2, 2, "interleaved", zero_stage=2)],
+    4: [Layout(2, 1, 2, zero_stage=3), Layout(1, 2, 2, "interleaved", zero_stage=2)],
 }
 
 
@@ -105,7 +105,6 @@ def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Any) -
         (scale.overflowed if overflows else scale.succeeded)()
         scales.append(scale.scale)
     assert scales == [8, 8, 4, 4, 4, 8, 8]
-    assert scale.num_skipped == 1
     restored = LossScale.of(experiment_of(values).precision)
     restored.restore(scale.state())
     assert restored == scale

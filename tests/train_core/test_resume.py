@@ -13,7 +13,7 @@ import pytest
 
 from conf.errors import ConfigError
 from train_core.checkpoint import Checkpoints
-from train_core.checkpoint_folder import damage, delete_old, draft_of, last_whole, path_of, publish
+from train_core.checkpoint_folder import Facts, damage, delete_old, draft_of, last_whole, path_of, publish
 from train_core.measurement import Outcome
 from train_core.train import Trainer, train
 from train_core.trial import run_trial_here
@@ -83,7 +83,10 @@ def three_checkpoints(experiment_of: Any, tmp_path: Path) -> Path:
     for step in (1, 2, 3):
         draft_of(tmp_path, step).mkdir()
         (draft_of(tmp_path, step) / "__0_0.distcp").write_bytes(b"0123456789")
-        publish(tmp_path, step, "tp1", experiment_of().model, {"scale": 1.0})
+        publish(
+            tmp_path,
+            Facts(step=step, num_updates=step, label="", model=experiment_of().model, loss_scale={}, file_bytes={}),
+        )
     return tmp_path
 
 

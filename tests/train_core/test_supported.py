@@ -14,7 +14,10 @@ PIPELINE = ["parallel.world_size=4", "parallel.pipeline_parallel_size=4", "clust
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["parallel.zero_stage=3"], r"parallel\.zero_stage = 3: .*Use zero_stage 0 to 2"),
+        (
+            ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
+            r"watch\.compare_replicas_every = 10: .*Use null: under ZeRO-3 there are no replicas",
+        ),
     ],
 )
 def test_what_the_trainer_does_not_run_is_refused(overrides: list[str], message: str) -> None:
