@@ -7,7 +7,6 @@ torch, mlflow or submitit. Only here and in the modules of single commands do `l
 from __future__ import annotations
 
 import errno
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -16,14 +15,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from conf.errors import TrisweepError, UsageError
+from conf.errors import TrisweepError
 from conf.load import load
-from conf.units import GIBIBYTE
-from launcher import dry_run_command, estimate_command, export_command, plan_command
+from launcher import dry_run_command, estimate_command, export_command, plan_command, train_command
 from launcher.arguments import Overrides, ShowConfig, Sweep
 from launcher.calibrate import command as calibrate_command
 from launcher.plan_command import print_config, print_plan, print_question
-from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
     from launcher.where import Place
@@ -43,6 +40,7 @@ app.command()(estimate_command.estimate)
 app.command()(dry_run_command.dry_run)
 app.command()(calibrate_command.calibrate)
 app.command()(export_command.export)
+app.command(context_settings={"ignore_unknown_options": True})(train_command.train)
 console = Console(highlight=False, soft_wrap=False)
 
 
@@ -129,28 +127,6 @@ def ui(overrides: Overrides = None, port: Port = 5000) -> None:
     settings = load(overrides or [])
     console.print("Starting the MLflow UI ...")
     serve_ui(settings.tracking, Path(settings.output_dir).absolute(), port, _print_ui_link)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def train(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides and options of python -m train_core.")
-    ] = None,
-) -> None:
-    """Train one experiment here: the same as `python -m train_core`."""
-    given = overrides or []
-    if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
-        _require_memory(estimate(load(given).experiment()))
-    raise typer.Exit(subprocess.run([sys.executable, "-m", "train_core", *given], check=False).returncode)
-
-
-def _require_memory(predicted: Estimate) -> None:
-    if not predicted.fits:
-        raise UsageError(
-            f"A rank of stage {predicted.worst_stage} is predicted to need {predicted.peak_memory_bytes / GIBIBYTE:.1f}"
-            f" GiB, and cluster.device.memory_bytes is {predicted.memory_capacity_bytes / GIBIBYTE:.1f} GiB",
-            "Use more ranks, a smaller model or batch, or correct cluster.device.memory_bytes.",
-        )
 
 
 def main() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.submission import read_submission
+from train_core.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
 SUBMISSION_WAIT_SECONDS = 600.0
@@ -23,7 +26,11 @@ def run_in_slurm(folder: str) -> None:
     _leave_signals_to_slurm()
     from train_core.trial import run_trial_as_rank
 
-    _run_to_an_end(lambda: run_trial_as_rank(Path(folder)))
+    try:
+        _run_to_an_end(lambda: run_trial_as_rank(Path(folder)))
+    except Stopped as stopped:
+        if os.environ["SLURM_PROCID"] == "0" and _goes_on(stopped.number):
+            _requeue()
 
 
 def measure_rates_in_slurm(folder: str) -> None:
@@ -52,6 +59,29 @@ def _run_to_an_end(rank: Callable[[], object]) -> None:
         os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
+def _goes_on(number: int) -> bool:
+    """After SIGTERM only where the job still runs in Slurm's eyes: who cancelled it does not want it back."""
+    if number == signal.SIGUSR2:
+        return True
+    try:
+        state = query_jobs([_own_job_id()]).get(_own_job_id())
+    except SlurmSilent:
+        return False
+    return state is not None and state.name == "RUNNING"
+
+
+def _requeue() -> None:
+    """Have Slurm run this job again; it goes on from what was saved."""
+    command = ["scontrol", "requeue", _own_job_id()]
+    try:
+        refusal = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = refusal.stderr.strip() if refusal.returncode else ""
+    except OSError as error:
+        said = str(error)
+    if said:
+        print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
+
+
 def _is_current(folder: TrialFolder) -> bool:
     """False in a job that `submission.json` does not name: its submitter died before it could write it down."""
     deadline = time.monotonic() + SUBMISSION_WAIT_SECONDS
@@ -71,6 +101,9 @@ def _own_job_id() -> str:
 
 
 def _leave_signals_to_slurm() -> None:
-    """submitit ignores SIGTERM (so a cancelled job dies only at KillWait) and takes SIGUSR2 for a failure."""
+    """submitit ignores SIGTERM (so a cancelled job dies only at KillWait) and takes SIGUSR2 for a failure.
+
+    A trial with checkpoints then notes both, to save.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -14,12 +14,21 @@ from conf.schema import SlurmSpec
 from launcher.resources import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
+SAVE_SECONDS = 180
+"""Of warning before the time limit: the step in hand and a checkpoint. `slurm.extra_sbatch.signal` says otherwise."""
+
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
 """Options that follow from the trials or have a key of their own under `slurm`."""
 
 
-def sbatch_parameters(slurm: SlurmSpec, shape: JobShape, code: Path, job_name: str) -> dict[str, Any]:
+def sbatch_parameters(
+    slurm: SlurmSpec, shape: JobShape, code: Path, job_name: str, *, requeues: bool = False
+) -> dict[str, Any]:
     """Arguments of submitit's `SlurmExecutor.update_parameters`, for jobs of one shape that run the code in `code`.
+
+    Args:
+        requeues: the job is warned before its time limit, and saves and requeues itself. To a trial that is measured an
+            early signal would make of a time-out an error.
 
     Raises:
         ConfigError: `slurm.extra_sbatch` names an option that is not free.
@@ -37,11 +46,11 @@ def sbatch_parameters(slurm: SlurmSpec, shape: JobShape, code: Path, job_name: s
         "nodes": shape.num_nodes,
         "ntasks_per_node": shape.tasks_per_node,
         "array_parallelism": slurm.array_parallelism,
-        "signal_delay_s": 0,  # an early signal would make submitit call a time-out an error of the job
+        "signal_delay_s": SAVE_SECONDS if requeues else 0,
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
         "setup": _setup(slurm, code),
         "srun_args": _srun_args(slurm),
-        "additional_parameters": _extra(slurm),
+        "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
         **_gpu_request(slurm, shape),
     }

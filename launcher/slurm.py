@@ -20,6 +20,7 @@ from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.snapshot import snapshot_code
 from launcher.submission import Submission, next_attempt, write_submission, write_trial
 from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.trial_folder import TrialFolder
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
@@ -154,21 +155,28 @@ def _submit_array(
             f"Slurm refused the job array of shape {shape}: {' '.join(str(refusal).split())}", remedy
         ) from None
     for trial_folder, submitted, (attempt, lost_nodes) in zip(trial_folders, jobs, attempts, strict=True):
-        submission = Submission(
-            executor="slurm",
-            job_id=submitted.job_id,
-            hostname=socket.gethostname(),
-            attempt=attempt,
-            lost_nodes=lost_nodes,
-            submitted=time.time(),
-            shape=shape,
-            output=str(logs_folder(folder) / f"{submitted.job_id}_%t_log.out"),
-            error=str(logs_folder(folder) / f"{submitted.job_id}_%t_log.err"),
-        )
-        write_submission(trial_folder, submission)
-        _link_logs(trial_folder.logs, submission)
+        write_down(trial_folder, logs_folder(folder), submitted.job_id, shape, attempt, lost_nodes)
     master = jobs[0].job_id.split("_")[0]
     return SubmittedArray(master, shape, tuple(trial.trial_id for trial in trials))
+
+
+def write_down(
+    trial_folder: TrialFolder, logs: Path, job_id: str, shape: JobShape, attempt: int, lost_nodes: int
+) -> None:
+    """Let the trial folder name its job, and show the job's output."""
+    submission = Submission(
+        executor="slurm",
+        job_id=job_id,
+        hostname=socket.gethostname(),
+        attempt=attempt,
+        lost_nodes=lost_nodes,
+        submitted=time.time(),
+        shape=shape,
+        output=str(logs / f"{job_id}_%t_log.out"),
+        error=str(logs / f"{job_id}_%t_log.err"),
+    )
+    write_submission(trial_folder, submission)
+    _link_logs(trial_folder.logs, submission)
 
 
 def _link_logs(logs: Path, submission: Submission) -> None:

@@ -1,0 +1,154 @@
+"""From a sweep to the long run of its best plan: which plan, what experiment, which folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conf.errors import ConfigError, UsageError
+from conf.experiment import Experiment
+from conf.load import Tree, checked, compose_tree
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.measurement import Measurement, Outcome
+from train_core.trial_folder import TrialFolder
+
+NUM_STEPS = "training.num_steps"
+PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
+"""Overrides of these say where the sweep is and how its job is asked for, not what is trained."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The plan to train.
+
+    Attributes:
+        is_measured: by the sweep; else only predicted.
+        flops_per_second_per_device: model FLOP/s, measured or predicted.
+    """
+
+    trial: Trial
+    is_measured: bool
+    flops_per_second_per_device: float
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """A training folder that holds its experiment.
+
+    Attributes:
+        source: the trial of the sweep that its plan was taken from.
+        best: None where the folder was there already, and its plan stays.
+    """
+
+    folder: TrialFolder
+    experiment: Experiment
+    source: str
+    best: Best | None
+
+
+def best_of(folder: SweepFolder, record: SweepRecord) -> Best:
+    """The trial with the most model FLOP/s per device: as measured, else as predicted among those not tried.
+
+    Raises:
+        UsageError: no point of the sweep can run.
+    """
+    told = {trial.trial_id: _measurement(folder, trial) for trial in record.trials}
+    measured = [
+        Best(trial, True, measurement.performance.model_flops_per_second_per_device)
+        for trial in record.trials
+        if (measurement := told[trial.trial_id]) is not None and measurement.performance is not None
+    ]
+    predicted = [
+        Best(trial, False, trial.estimate.model_flops_per_second_per_device)
+        for trial in record.trials
+        if trial.infeasible_reason is None and trial.estimate is not None and told[trial.trial_id] is None
+    ]
+    if not (measured or predicted):
+        raise UsageError(f"No point of {folder.path} can run", f"See why with `trisweep status {record.name}`.")
+    return max(measured or predicted, key=lambda best: best.flops_per_second_per_device)
+
+
+def _measurement(folder: SweepFolder, trial: Trial) -> Measurement | None:
+    """How the trial ended, unless it ended for no fault of its own or the file is of another experiment."""
+    measurement = folder.trial(trial.trial_id).read_measurement() if trial.experiment else None
+    if measurement is None or trial.experiment is None or measurement.fingerprint != trial.experiment.fingerprint:
+        return None
+    return None if measurement.outcome in (Outcome.CANCELLED, Outcome.NODE_FAILED) else measurement
+
+
+def long_run(sweep: SweepFolder, overrides: Sequence[str], name: str | None) -> LongRun:
+    """The training that goes on in its folder, or a new one of the sweep's best plan; nothing is written.
+
+    Raises:
+        UsageError: the sweep was not started, or the folder's training was started otherwise.
+        ConfigError: the number of steps was not given, or the experiment cannot be.
+    """
+    if not sweep.record.exists():
+        raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
+    asked = sorted(override for override in overrides if _group(override) not in PLACE_GROUPS)
+    folder = TrialFolder(sweep.path.parent / "train" / (name or sweep.path.name))
+    if folder.trial.exists():
+        return _continued(folder, asked)
+    record = sweep.read_record()
+    best = best_of(sweep, record)
+    assert best.trial.experiment is not None
+    return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
+
+
+def write_long_run(run: LongRun, sweep: str, overrides: Sequence[str]) -> None:
+    """Make the folder of a new run."""
+    assert run.best is not None
+    asked = sorted(override for override in overrides if _group(override) not in PLACE_GROUPS)
+    run.folder.write_trial(
+        {
+            "experiment": run.experiment.model_dump(mode="json"),
+            "trial_id": run.folder.path.name,
+            "sweep": sweep,
+            "point": run.best.trial.point,
+            "from_trial": run.source,
+            "overrides": asked,
+        }
+    )
+
+
+def _continued(folder: TrialFolder, asked: list[str]) -> LongRun:
+    other = "or begin another training with --name NAME"
+    try:
+        stored = json.loads(folder.trial.read_text())
+        experiment, source, before = folder.read_experiment(), str(stored["from_trial"]), list(stored["overrides"])
+    except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
+        raise UsageError(f"{folder.trial} is not of a training from a sweep", f"Remove it, {other}.") from None
+    if before != asked:
+        problem = f"{folder.path} holds a training with {' '.join(before) or 'no overrides'}"
+        raise UsageError(f"{problem}, and now {' '.join(asked) or 'none'} was asked", f"Give the same, {other}.")
+    return LongRun(folder, experiment, source, None)
+
+
+def _experiment(planned: Experiment, asked: Sequence[str]) -> Experiment:
+    """The planned one with regular checkpoints, and with what was asked for."""
+    if not any(_key(override) == NUM_STEPS for override in asked):
+        problem = "is what the sweep measured, and does not say how long to train"
+        raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
+    composed = compose_tree(["checkpoint=regular", *asked])
+    tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
+    for override in asked:
+        _take(tree, composed, _key(override).split("."))
+    return checked(Experiment, tree)
+
+
+def _take(tree: Tree, composed: Tree, path: Sequence[str]) -> None:
+    """Set what lies at `path` as it was composed."""
+    target: Any = tree
+    for part in path[:-1]:
+        target, composed = target[part], composed[part]
+    target[path[-1]] = composed[path[-1]]
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").split("=", 1)[0]
+
+
+def _group(override: str) -> str:
+    return _key(override).split(".", 1)[0].split("@", 1)[0]
