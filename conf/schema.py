@@ -346,7 +346,7 @@ class CheckpointPlan(Frozen):
     """When training is saved, and where it goes on from.
 
     Attributes:
-        every_steps: steps between checkpoints; null saves only when a signal asks for it.
+        every_steps: steps between checkpoints, besides which a signal may ask for one; null never saves.
         keep_last: older checkpoints are deleted.
         asynchronous: write beside the training that goes on.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random

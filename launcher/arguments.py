@@ -8,7 +8,10 @@ import typer
 
 from conf.load import options
 
-GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "slurm", "tracking", "search")
+GROUPS = (
+    *("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile"),
+    *("slurm", "tracking", "search"),
+)
 
 
 def complete_sweep(incomplete: str) -> list[str]:
