@@ -25,9 +25,11 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
     named = stage.named_parameters()
     sums = torch.stack([checksum(parameter) for _, parameter in named])  # (parameters)
     names = [name for name, _ in named]
-    _compare(names, sums, mesh.data, step)
     whole = [index for index, name in enumerate(names) if stage.placements[name].split_dim is None]
-    _compare([names[index] for index in whole], sums[whole], mesh.tensor, step)
+    # Both gathered before either is judged: whoever raises would leave the others waiting.
+    over_data, over_tensor = _gathered(sums, mesh.data), _gathered(sums[whole], mesh.tensor)
+    _judge(names, over_data, mesh.data, step)
+    _judge([names[index] for index in whole], over_tensor, mesh.tensor, step)
 
 
 def checksum(values: Tensor) -> Tensor:
@@ -35,14 +37,16 @@ def checksum(values: Tensor) -> Tensor:
     return values.detach().contiguous().view(INTEGERS[values.element_size()]).sum(dtype=torch.int64)
 
 
-def _compare(names: list[str], sums: Tensor, axis: Axis, step: int) -> None:
-    if axis.size == 1 or not names:
-        return
-    assert axis.line is not None
-    of_ranks = all_gather(sums[None], axis).wait()  # (ranks, parameters)
+def _gathered(sums: Tensor, axis: Axis) -> Tensor:
+    """(ranks, parameters)"""
+    return all_gather(sums[None], axis).wait()
+
+
+def _judge(names: list[str], of_ranks: Tensor, axis: Axis, step: int) -> None:
     differing = (of_ranks != of_ranks[0]).any(dim=0).nonzero().flatten().tolist()
     if not differing:
         return
+    assert axis.line is not None
     first = differing[0]
     told = dict(zip(axis.line.ranks, of_ranks[:, first].tolist(), strict=True))
     (common, count), *_ = Counter(told.values()).most_common()

@@ -6,7 +6,7 @@ import resource
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,11 +14,12 @@ import torch
 from conf.experiment import Experiment
 from train_core.collectives import Axis, gather, gather_objects, total
 from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters
-from train_core.measurement import Performance, StepMetrics
+from train_core.measurement import Breakdown, Performance, StepMetrics
 from train_core.mesh import Layout
 from train_core.optimizer import StepResult
 from train_core.parallelize import DTYPES
 from train_core.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
+from train_core.stop import StopAsked, never
 from train_core.world import World, usable_cores
 
 MEASURED = "measured"
@@ -56,9 +57,12 @@ def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, second
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished; a CPU always has."""
+    """Wait until the device has done what it was asked to, but for updated weights that still travel; a CPU always has.
+
+    The step that uses those weights waits for them.
+    """
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -71,14 +75,23 @@ def peak_memory_bytes(device: torch.device) -> int:
 class Meter:
     """Times steps and turns them into metrics. Every rank has one; all get the same numbers."""
 
-    def __init__(self, experiment: Experiment, world: World, axis: Axis) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World,
+        axis: Axis,
+        stop_asked: StopAsked = never,
+        history: Sequence[StepMetrics] = (),
+    ) -> None:
+        """`history` was measured before an interruption; after it steps are left out of the timing once more."""
         self.experiment, self.world, self.axis = experiment, world, axis
+        self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
         self._forget_peak_memory()
-        self.layout, self.history = Layout.of(experiment), TermsHistory()
-        self.timed_seconds: list[float] = []
-        self.losses: list[float] = []
+        self.steps = list(history)
+        self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
+        self.layout, self.terms = Layout.of(experiment), TermsHistory()
 
     def _peak(self) -> tuple[float, str]:
         """(FLOP/s of one device, where the number comes from)."""
@@ -101,16 +114,12 @@ class Meter:
         result = run()
         synchronize(self.world.device)
         elapsed = time.perf_counter() - start
-        is_warmup = step <= self.experiment.training.num_warmup_steps
-        is_timed = not is_warmup and step not in self.experiment.profile.trace_steps
-        self.history.add(terms_of(elapsed, self.world.clock.seconds_by_name()), is_timed=is_timed)
-        of_ranks = gather([elapsed, self.history.recent_own_seconds()], self.axis, self.world.device)
-        seconds = max(elapsed for elapsed, _ in of_ranks)
-        if is_timed:
-            self.timed_seconds.append(seconds)
-        self.losses.append(result.loss)
+        self.terms.add(terms_of(elapsed, self.world.clock.seconds_by_name()), is_timed=self._is_timed(step))
+        told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
+        seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
+        seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
-        return StepMetrics(
+        metrics = StepMetrics(
             step=step,
             num_steps=plan.num_steps,
             loss=result.loss,
@@ -119,20 +128,26 @@ class Meter:
             step_seconds=seconds,
             tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
             model_flops_per_second_per_device=model_flops(model, batch.global_batch_size) / seconds / self.num_devices,
-            warmup=is_warmup,
-            stragglers=self._stragglers([own for _, own in of_ranks]),
+            warmup=step <= self.num_warmup_steps,
+            stragglers=self._stragglers(own_seconds),
             time=time.time(),
         )
+        self.steps.append(metrics)
+        return metrics
 
     def performance(self) -> Performance:
         """Over the steps after warm-up that were not traced. Every rank calls it, because memory is gathered."""
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
-        timed = self.timed_seconds
+        traced = experiment.profile.trace_steps
+        # An interruption near the end leaves none but warm-up steps; then those after the first ones have to do.
+        timed = [one.step_seconds for one in self.steps if not one.warmup and one.step not in traced] or [
+            one.step_seconds for one in self.steps[experiment.training.num_warmup_steps :]
+        ]
         seconds = statistics.median(timed)
         needed = model_flops(experiment.model, batch)
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute)
         rate = 1 / (seconds * self.num_devices)
-        breakdown = breakdown_of(gather(self.history.medians(), self.axis, self.world.device))
+        breakdown = self._breakdown()
         return Performance(
             step_seconds=seconds,
             step_seconds_min=min(timed),
@@ -150,14 +165,23 @@ class Meter:
             model_flops_utilization=needed * rate / self.peak,
             hardware_flops_utilization=executed * rate / self.peak,
             peak_memory_bytes=self._memory_of_all_ranks(),
-            losses=tuple(self.losses),
-            final_loss=self.losses[-1],
+            losses=tuple(one.loss for one in self.steps),
+            final_loss=self.steps[-1].loss,
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
-            stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]),
+            stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]) if breakdown else (),
         )
 
-    def _stragglers(self, own_seconds: list[float]) -> tuple[int, ...]:
+    def _is_timed(self, step: int) -> bool:
+        """A traced step is slower than others."""
+        return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
+
+    def _breakdown(self) -> Breakdown | None:
+        """None where no step was left to run after an interruption."""
+        medians = self.terms.medians()
+        return breakdown_of(gather(medians, self.axis, self.world.device)) if medians else None
+
+    def _stragglers(self, own_seconds: Sequence[float]) -> tuple[int, ...]:
         return stragglers(own_seconds, self.layout, self.experiment.watch.straggler_ratio)
 
     def _memory_of_all_ranks(self) -> tuple[int, ...]:

@@ -7,14 +7,13 @@ import platform
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from train_core.git_sha import git_sha
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
+from train_core.stop import StopAsked, Stopped, never
 from train_core.tokens import token_folder
-from train_core.traces import traced
 from train_core.train import train
 from train_core.trial_folder import TrialFolder
 from train_core.watchdog import watched
@@ -27,11 +26,16 @@ def run_rank(
     kind: str,
     device_index: int,
     on_step: Callable[[StepMetrics], None] | None = None,
+    stop_asked: StopAsked = never,
 ) -> Measurement:
     """Join, train, leave. Every rank gets the measurement; rank 0 leaves metrics in the trial folder.
 
     Args:
         kind: `cpu` or `gpu`.
+        stop_asked: whether a signal asked this rank to save and stop.
+
+    Raises:
+        Stopped: a signal asked for it.
     """
     started = time.time()
     experiment = trial.read_experiment()
@@ -44,8 +48,11 @@ def run_rank(
     hang_seconds = experiment.watch.hang_seconds
     world = join(seat, choose_device(kind, device_index), hang_seconds)
     with watched(trial, world, hang_seconds):
-        around_step = partial(traced, trial, seat.rank, experiment.profile)
-        performance = train(experiment, world, token_folder(trial, experiment), report, around_step=around_step)
+        try:
+            performance = train(experiment, world, token_folder(trial, experiment), report, stop_asked, trial)
+        except Stopped:
+            leave(world)
+            raise
     leave(world)
     return Measurement(
         fingerprint=experiment.fingerprint,

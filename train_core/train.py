@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from conf.errors import TrainingError
 from conf.experiment import Experiment
 from train_core.agreement import require_equal_replicas
 from train_core.data import Batches
+from train_core.evaluation import held_out_loss
 from train_core.measure import Meter
 from train_core.measurement import Performance, StepMetrics
 from train_core.mesh import Layout, build_mesh
@@ -22,10 +24,15 @@ from train_core.optimizer import Optimizer, StepResult
 from train_core.parallelize import DTYPES, parallelize
 from train_core.pipeline_parallel import PipelineExecutor
 from train_core.schedules import actions_of
+from train_core.stop import StopAsked, Stopped, never
+from train_core.traces import traced
+from train_core.trial_folder import TrialFolder
 from train_core.world import World
 
+if TYPE_CHECKING:
+    from train_core.checkpoint import Checkpoints
+
 OnStep = Callable[[StepMetrics], None]
-AroundStep = Callable[[int], AbstractContextManager[object]]
 
 
 class Trainer:
@@ -56,7 +63,8 @@ class Trainer:
         """Forward and backward over this replica's part of the global batch; the sum of its losses."""
         self.stage.randomness.step = step
         self.optimizer.zero_gradients()
-        return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), 1 / self.num_summands)
+        scale = self.optimizer.loss_scale.scale / self.num_summands
+        return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), scale)
 
     @property
     def num_summands(self) -> int:
@@ -69,40 +77,74 @@ def train(
     world: World,
     cache_dir: Path,
     on_step: OnStep | None = None,
-    around_step: AroundStep = nullcontext,
+    stop_asked: StopAsked = never,
+    trial: TrialFolder | None = None,
 ) -> Performance:
     """Train `training.num_steps` steps and measure them. Every rank of a joined world calls it.
 
     Args:
         cache_dir: folder of the token files.
         on_step: called on rank 0 after each step.
-        around_step: entered before each step and left after it, for a profiler.
+        stop_asked: whether a signal asked this rank to stop; where one rank's did, all stop after the same step.
+        trial: holds the checkpoints, and what was measured before an interruption; None keeps nothing.
 
     Raises:
+        Stopped: a signal asked for it.
         TrainingError: the loss or the gradient is not finite, or replicas have diverged.
         ConfigError: the text cannot be used.
     """
     trainer = Trainer(experiment, world, cache_dir)
-    meter = Meter(experiment, world, trainer.mesh.world)
-    for step in range(1, experiment.training.num_steps + 1):
-        with around_step(step):
-            metrics = meter.timed(step, partial(_finite_step, trainer, step))
-        if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
-            require_equal_replicas(trainer.stage, trainer.mesh, step)
-        if on_step is not None and world.rank == 0:
-            on_step(metrics)
-    return meter.performance()
+    with _checkpoints(trainer, trial) as checkpoints:
+        done = checkpoints.restore() if checkpoints is not None else 0
+        history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
+        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history)
+        for step in range(done + 1, experiment.training.num_steps + 1):
+            with traced(trial, world.rank, experiment.profile, step):
+                metrics = meter.timed(step, partial(_finite_step, trainer, step))
+            if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
+                require_equal_replicas(trainer.stage, trainer.mesh, step)
+            if (every := experiment.training.evaluate_every) is not None and step % every == 0:
+                metrics = metrics.model_copy(update={"held_out_loss": held_out_loss(trainer)})
+            if on_step is not None and world.rank == 0:
+                on_step(metrics)
+            if checkpoints is not None and (checkpoints.is_due(step) or meter.stop_signal):
+                checkpoints.save(step)
+            if meter.stop_signal:
+                raise Stopped(step, meter.stop_signal)
+        return meter.performance()
+
+
+def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
+    """None where a training neither saves nor starts from something saved: the import takes each rank a second."""
+    experiment = trainer.experiment
+    folder = trial.checkpoints if trial is not None and experiment.checkpoint.every_steps is not None else None
+    if folder is None and experiment.checkpoint.load is None:
+        return nullcontext()
+    from train_core.checkpoint import Checkpoints
+
+    return Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder)
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
     result = trainer.step(step)
-    if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
-        origin = origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, step))
+    loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
+    if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
         raise TrainingError(
-            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm}, {origin}",
+            f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step} with a loss scale of"
+            f" {2 * loss_scale.scale:g}, {_origin(trainer, step)}",
+            "Lower training.learning_rate, or use precision=bf16.",
+        )
+    if not result.overflowed and not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
+        raise TrainingError(
+            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm},"
+            f" {_origin(trainer, step)}",
             "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
         )
     return result
+
+
+def _origin(trainer: Trainer, step: int) -> str:
+    return origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, step))
 
 
 def activation_shape(experiment: Experiment) -> tuple[int, int, int]:
