@@ -1,0 +1,94 @@
+"""Zero-bubble against 1F1B: the longest chain of passes that wait for each other, in recorded steps.
+
+python -m benchmarks timeline
+
+Every pass of a real step is timed by its rank's own CPU time, because ranks may share cores here. The chain is what the
+step would take with a core for each rank and transfers that take no time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+from benchmarks.target import Target, at_most
+from benchmarks.trainer import DEEP_PIPELINE, experiment_of
+from conf.experiment import Experiment
+from train_core.schedules import Action
+from train_core.train import Trainer
+from train_core.world import Seat, choose_device, file_rendezvous, join, leave
+
+NUM_ROUNDS, NUM_STEPS, ANSWER_SECONDS = 3, 4, 600
+Timeline = list[tuple[Action, float]]
+"""What a stage did in order, and how many seconds each took."""
+
+
+class Recorded(list[Action]):
+    """Actions that note the CPU seconds between one and the next whenever they are run through."""
+
+    def __iter__(self) -> Iterator[Action]:
+        self.timeline: Timeline = []
+        for action in super().__iter__():
+            start = time.thread_time()
+            yield action
+            self.timeline.append((action, time.thread_time() - start))
+
+
+def main() -> list[Target]:
+    ratios = [recorded_chain_seconds("zero-bubble") / recorded_chain_seconds("1f1b") for _ in range(NUM_ROUNDS)]
+    name = "pp4, 4 micro-batches: longest chain of recorded passes, zero-bubble to 1F1B"
+    return [at_most(name, 0.95, median(ratios))]
+
+
+def recorded_chain_seconds(schedule: str) -> float:
+    """The shortest of a few steps, the first left out."""
+    experiment = experiment_of(DEEP_PIPELINE | {"parallel.schedule": schedule})
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(experiment.parallel.world_size)]
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [
+            context.Process(target=_rank, args=(rank, sender, experiment, Path(folder)))
+            for rank, (_, sender) in enumerate(pipes)
+        ]
+        for process in processes:
+            process.start()
+        told = [receiver.recv() if receiver.poll(ANSWER_SECONDS) else [] for receiver, _ in pipes]
+        for process in processes:
+            process.join()
+    if not all(told):
+        raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
+    return min(chain_seconds(step) for step in list(zip(*told, strict=True))[1:])
+
+
+def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -> None:
+    seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
+    world = join(seat, choose_device("cpu", rank))
+    trainer, timelines = Trainer(experiment, world, folder), []
+    actions = trainer.actions = Recorded(trainer.actions)
+    for step in range(1, NUM_STEPS + 1):
+        trainer.step(step)
+        timelines.append(actions.timeline)
+    sender.send(timelines)
+    leave(world)
+
+
+def chain_seconds(stages: Sequence[Timeline]) -> float:
+    """From the first pass to the last, of stages with one model chunk that each run their list as soon as they can."""
+    ended: dict[tuple[int, Action], float] = {}
+    clock, following = [0.0] * len(stages), [0] * len(stages)
+    while any(position < len(stage) for position, stage in zip(following, stages, strict=True)):
+        for index, stage in enumerate(stages):
+            while following[index] < len(stage):
+                action, seconds = stage[following[index]]
+                neighbour = index + {"forward": -1, "backward": 1, "weight": len(stages)}[action.kind]
+                if 0 <= neighbour < len(stages) and (neighbour, action) not in ended:
+                    break
+                start = max(clock[index], ended.get((neighbour, action), 0.0))
+                clock[index] = ended[index, action] = start + seconds
+                following[index] += 1
+    return max(clock)
