@@ -291,6 +291,13 @@ def _check_profile(experiment: Experiment) -> None:
         raise InfeasiblePlan(key, steps, "leaves no step to time", remedy)
 
 
+def _check_watch(experiment: Experiment) -> None:
+    every = experiment.watch.compare_replicas_every
+    if every is not None and experiment.parallel.zero_stage == 3:
+        problem, remedy = "finds no replicas with parallel.zero_stage = 3", "Use null, or zero_stage=2 or less."
+        raise InfeasiblePlan("watch.compare_replicas_every", every, problem, remedy)
+
+
 CHECKS = (
     _check_devices,
     _check_tensor_axis,
@@ -299,4 +306,5 @@ CHECKS = (
     _check_schedule,
     _check_precision,
     _check_profile,
+    _check_watch,
 )

@@ -45,7 +45,8 @@ def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], objec
 
 def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
     for order, (name, parameter) in enumerate(stage.named_parameters()):
-        if not torch.isfinite(parameter).all():
+        to_local = getattr(parameter, "to_local", None)  # ZeRO-3's shards: each rank looks at its own
+        if not torch.isfinite(to_local() if to_local else parameter).all():
             return Finding(WEIGHT, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
     return None
 

@@ -315,24 +315,6 @@ def test_a_lock_that_is_only_tried_does_not_refuse_a_starting_trial(tmp_path: Pa
         pass
 
 
-def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(trial_of: Any) -> None:
-    """Rank 0 writes to a file system that may be slow, while the other ranks are ready."""
-    trial = trial_of(TENSOR_2 | {"training.num_steps": 6, "training.num_warmup_steps": 2})
-    quick = run_trial_here(trial.path).performance
-    slow_report = TrialFolder.append_metrics
-
-    def append_slowly(self: TrialFolder, metrics: Any) -> None:
-        time.sleep(1.0)
-        slow_report(self, metrics)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrialFolder, "append_metrics", append_slowly)
-        reported_slowly = run_trial_here(trial.path).performance
-    assert quick is not None
-    assert reported_slowly is not None
-    assert reported_slowly.step_seconds < 0.9
-
-
 def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = trial_of(TENSOR_2)
     trial.measurement.write_text("earlier")
