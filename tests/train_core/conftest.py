@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,7 @@ def _serve(rank: int, size: int, end: Connection) -> None:
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], ForkedWorld]]:
     """worlds(4) is the world of four ranks."""
-    import torch._dynamo  # recomputation needs it; once here instead of for seconds in every rank
-
+    import_module("torch._dynamo")  # recomputation needs it; once here instead of for seconds in every rank
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("worlds")
     running: dict[int, ForkedWorld] = {}

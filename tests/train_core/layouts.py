@@ -67,6 +67,11 @@ class Layout(NamedTuple):
         """Everything but recomputation and family."""
         return tuple(zip(self._fields[:6], self[:6], strict=True))
 
+    def is_drawn(self) -> bool:
+        """Of two layouts that differ in sequence parallelism alone one; which, takes turns along every other option."""
+        turn = self.tensor.bit_length() + self.pipeline.bit_length() + SCHEDULES.index(self.schedule) + self.zero_stage
+        return self.tensor == 1 or self.sequence_parallel == bool(turn % 2)
+
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
         return {"model.num_layers": self.num_layers} | FAMILIES[self.family] | groups
@@ -107,25 +112,28 @@ def splits(num_ranks: int) -> Iterator[Layout]:
                 yield Layout(tensor, pipeline, data, schedule, sequence, zero_stage)
 
 
-def matrix(num_ranks: int, experiment_of: Callable[..., Experiment]) -> list[Layout]:
-    """What the trainer runs: on 1 and 2 ranks with every recomputation and family, on more with these dealt out."""
-    layouts = list(splits(num_ranks))
-    choices = list(product(RECOMPUTATIONS, FAMILIES))
-    if num_ranks <= 2:
-        chosen = [(one, choice) for one in layouts for choice in choices]
-    else:
-        runnable = [recompute for recompute in RECOMPUTATIONS if is_supported(recomputing(recompute), experiment_of)]
-        chosen = list(dealt_out(layouts, list(product(runnable, FAMILIES))))
+def matrix(experiment_of: Callable[..., Experiment]) -> list[Layout]:
+    """What the trainer runs: on 1 and 2 ranks with every recomputation and family, on more with these dealt out.
+
+    Recomputation of every second layer is only dealt.
+    """
+    choices = list(product(RECOMPUTATIONS[:3], FAMILIES))
+    few = [(one, choice) for num_ranks in (1, 2) for one in splits(num_ranks) for choice in choices]
+    runnable = [recompute for recompute in RECOMPUTATIONS if is_supported(recomputing(recompute), experiment_of)]
+    many = [*splits(4), *(one for one in splits(8) if one.is_drawn())]
+    many = [one for one in many if is_supported(one, experiment_of)]
+    chosen = few + list(dealt_out(many, list(product(runnable, FAMILIES))))
     every = (one._replace(recompute=recompute, family=family) for one, (recompute, family) in chosen)
     return [one for one in every if is_supported(one, experiment_of)]
 
 
 def dealt_out(layouts: list[Layout], choices: list[Choice]) -> Iterator[tuple[Layout, Choice]]:
-    """To each layout the choice that has met its options least often, so that in few layouts all pairs meet."""
+    """To each layout the choice that has met fewest of its options, so that in few layouts all pairs meet."""
     met: Counter[Any] = Counter()
     for layout in layouts:
         pairs = {choice: [choice, *product(layout.options(), choice)] for choice in choices}
-        choice = min(choices, key=lambda one: sum(met[pair] for pair in pairs[one]))
+        known = {choice: (sum(met[pair] > 0 for pair in pairs[choice]), met[choice]) for choice in choices}
+        choice = min(choices, key=known.__getitem__)
         met.update(pairs[choice])
         yield layout, choice
 
