@@ -7,6 +7,8 @@ pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,6 +40,7 @@ class Replicas:
 
     Attributes:
         is_sharded: each replica updates another part.
+        gathers_late: updated weights travel beside the next forward pass. Not on a CPU, whose cores would carry them.
         in_flight: ZeRO-2's latest sum on its way; one at a time, so that few buckets have memory at once.
         scatters: reduce gradients to shards; else sum them whole, which gloo does faster than a reduce-scatter.
     """
@@ -50,12 +53,15 @@ class Replicas:
         self.is_sharded = zero_stage >= 1 and self.axis.size > 1
         self.scatters = self.is_sharded and self.buckets[0].weights.is_cuda
         self.in_flight: ShardReduction | None = None
+        self.gathers_late, self.gathering = self.scatters, dict[int, Pending]()
         self.reductions: list[Reduction] = [
             ShardReduction(bucket, self)
             if zero_stage == 2 and self.is_sharded
             else Reduction(bucket, self, num_micro_batches)
             for bucket in self.buckets
         ]
+        if self.is_sharded:
+            self._wait_before_use()
 
     @property
     def treatments(self) -> list[Treatment]:
@@ -77,14 +83,32 @@ class Replicas:
         return [reduction.finish() for reduction in self.reductions]
 
     def share_weights(self) -> None:
-        """Make every replica's weights whole again after each updated its own part."""
+        """Start making every replica's weights whole again after each updated its own part."""
         if not self.is_sharded:
             return
-        # A copy of the shard, because gloo does not allow the input to lie inside the output.
-        for gathering in [
-            all_gather(self.own(bucket.weights).clone(), self.axis, into=bucket.weights) for bucket in self.buckets
-        ]:
-            gathering.wait()
+        for index, bucket in enumerate(self.buckets):
+            # A copy of the shard, because gloo does not allow the input to lie inside the output.
+            own = self.own(bucket.weights).clone()
+            self.gathering[index] = all_gather(own, self.axis, into=bucket.weights)
+        if not self.gathers_late:
+            self.wait_for_weights()
+
+    def wait_for_weights(self) -> None:
+        """Until the weights may be read by others than the model's forward passes."""
+        self._wait_for(range(len(self.buckets)))
+
+    def _wait_for(self, buckets: Iterable[int], *_: object) -> None:
+        for index in buckets:
+            if (gathering := self.gathering.pop(index, None)) is not None:
+                gathering.wait()
+
+    def _wait_before_use(self) -> None:
+        """Have each part of the model wait for the buckets of its weights before its next forward pass."""
+        holding = {id(member.parameter): i for i, bucket in enumerate(self.buckets) for member in bucket.members}
+        for chunk in self.stage.chunks:
+            for part in (*chunk.layers.values(), *(child for child in chunk.children() if child is not chunk.layers)):
+                buckets = sorted({holding[id(parameter)] for parameter in part.parameters()})
+                part.register_forward_pre_hook(partial(self._wait_for, buckets))
 
     def boxes(self) -> list[list[Box]]:
         """Where in the model's parameters the elements of each bucket's own part lie."""

@@ -61,6 +61,9 @@ class FullySharded:
     def share_weights(self) -> None:
         """Nothing: each pass gathers them."""
 
+    def wait_for_weights(self) -> None:
+        """Nothing: no weights are on their way between steps."""
+
     def boxes(self) -> list[list[Box]]:
         """This replica's rows of every parameter."""
         return [

@@ -102,6 +102,7 @@ def train(
             with traced(trial, world.rank, experiment.profile, step):
                 metrics = meter.timed(step, partial(_finite_step, trainer, step))
             if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
+                trainer.optimizer.replicas.wait_for_weights()
                 require_equal_replicas(trainer.stage, trainer.mesh, step)
             if (every := experiment.training.evaluate_every) is not None and step % every == 0:
                 metrics = metrics.model_copy(update={"held_out_loss": held_out_loss(trainer)})
