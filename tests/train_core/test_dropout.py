@@ -1,4 +1,4 @@
-"""Dropout draws the same masks in every layout, whatever is recomputed; each rank its own under sequence parallelism."""
+"""Dropout draws the same masks in every layout, whatever is recomputed; under sequence parallelism ranks draw theirs."""
 
 from __future__ import annotations
 
