@@ -114,5 +114,5 @@ def _forget(trial: TrialFolder, rank: int) -> None:
     """Only what this rank itself writes, because other ranks of this attempt may already have failed."""
     (trial.failures / f"rank-{rank:05d}.json").unlink(missing_ok=True)
     if rank == 0:
-        for path in (trial.metrics, trial.heartbeat, trial.measurement, trial.alarm):
-            path.unlink(missing_ok=True)
+        trial.forget_progress()
+        trial.alarm.unlink(missing_ok=True)
