@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ class Finding(NamedTuple):
     Attributes:
         phase: weights come before the forward pass, that before the backward pass.
         stage: of the pipeline, negative in backward, where the last stage comes first.
-        order: the waits that the rank had behind it.
+        order: how many tensors the rank had looked at before; the ranks of a stage look at the same ones.
     """
 
     phase: int
@@ -35,8 +36,10 @@ class Finding(NamedTuple):
 
 def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> str:
     """In words where the first such value appears: rank and module. Every rank calls it, with unchanged weights."""
-    found = _in_weights(stage, mesh) or _in_passes(stage, mesh, run_passes)
-    findings = sorted(finding for finding in gather_objects(found, mesh.world) if finding is not None)
+    in_weights = _in_weights(stage, mesh)
+    in_passes = _in_passes(stage, mesh, run_passes)  # in any case, because other ranks wait in them
+    found = gather_objects(in_weights or in_passes, mesh.world)
+    findings = sorted(finding for finding in found if finding is not None)
     if not findings:
         return "passes run again were finite"
     ranks = ranks_text(finding.rank for finding in findings)
@@ -53,14 +56,16 @@ def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
 
 def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Finding | None:
     findings: list[Finding] = []
+    looks = count()
 
     def look(values: Tensor, phase: int, name: str) -> None:
+        number = next(looks)
         if findings or torch.isfinite(values).all():
             return
         micro_batch, passed = mesh.clock.micro_batch or 0, mesh.pipeline.rank
         kind, order = ("output", passed) if phase == OUTPUT else ("gradient", -passed)
         place = f"the {kind} of {name} (micro-batch {micro_batch})"
-        findings.append(Finding(phase, micro_batch, order, mesh.clock.num_waits, mesh.world.rank, place))
+        findings.append(Finding(phase, micro_batch, order, number, mesh.world.rank, place))
 
     handles = [
         module.register_forward_hook(_hook(look, name))
