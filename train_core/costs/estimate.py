@@ -14,7 +14,7 @@ from train_core.costs.implementation import TRISWEEP, Implementation
 from train_core.costs.memory import group_memory
 from train_core.costs.parameters import num_parameters
 from train_core.costs.setting import RECOMPUTES, SCHEDULES, Plans, Setting
-from train_core.costs.stages import StageGroup, each_stage, listed_stages
+from train_core.costs.stages import StageGroup, each_stage, listed_stages, recomputed_layers
 from train_core.costs.step_time import StepColumns, step_columns
 from train_core.costs.work import Work, work_of
 
@@ -122,7 +122,15 @@ def estimate(experiment: Experiment, implementation: Implementation = TRISWEEP) 
 
 
 def setting_of(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Setting:
-    return Setting(experiment.model, experiment.cluster, experiment.precision.dtype, implementation)
+    precision, parallel = experiment.precision, experiment.parallel
+    return Setting(
+        experiment.model,
+        experiment.cluster,
+        precision.dtype,
+        implementation,
+        precision.gradient_dtype,
+        parallel.recompute_every,
+    )
 
 
 def plan_of(experiment: Experiment) -> Plans:
@@ -154,6 +162,11 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[Sta
     return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
+def _num_recomputed(experiment: Experiment) -> int:
+    chunks, every = experiment.parallel.virtual_pipeline_size, experiment.parallel.recompute_every
+    return sum(recomputed_layers(layers, chunks, every) for layers in experiment.layers_per_stage)
+
+
 def _estimate(
     experiment: Experiment, implementation: Implementation, step: StepColumns, stages: tuple[StageMemory, ...]
 ) -> Estimate:
@@ -161,7 +174,7 @@ def _estimate(
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes)
     capacity = experiment.cluster.device.memory_bytes
     needed = model_flops(model, batch.global_batch_size)
-    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute)
+    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, _num_recomputed(experiment))
     terms = StepTime(**{name: float(getattr(step, name)[0]) for name in StepTime.model_fields})
     seconds, peak = terms.total_seconds, experiment.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)

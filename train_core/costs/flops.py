@@ -37,8 +37,13 @@ def model_flops(model: ModelSpec, num_sequences: int) -> int:
     return 3 * (model.num_layers * layer_forward_flops(model, num_sequences) + head_forward_flops(model, num_sequences))
 
 
-def hardware_flops(model: ModelSpec, num_sequences: int, recompute: Recompute) -> int:
+def hardware_flops(
+    model: ModelSpec, num_sequences: int, recompute: Recompute, num_recomputed: int | None = None
+) -> int:
     """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
+
+    Args:
+        num_recomputed: layers in which that happens; null for all.
 
     This is the convention of the published figures, and what the trainer executes.
 
@@ -49,4 +54,5 @@ def hardware_flops(model: ModelSpec, num_sequences: int, recompute: Recompute) -
         "selective": attention_core_forward_flops(model, num_sequences),
         "full": layer_forward_flops(model, num_sequences),
     }[recompute]
-    return model_flops(model, num_sequences) + model.num_layers * repeated
+    layers = model.num_layers if num_recomputed is None else num_recomputed
+    return model_flops(model, num_sequences) + layers * repeated

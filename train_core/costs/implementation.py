@@ -15,6 +15,9 @@ class Implementation(Frozen):
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
         gradient_bytes: of one accumulated gradient (4: fp32 main gradients).
         fp16_gradient_bytes: the same where weights are fp16, which some trainers accumulate as they are.
+        counted_moments: which moment of a step is the fullest is known, from dry runs of the trainer, which makes a
+            weight's gradient in the width of activations before adding it to what is accumulated. Else what is held at
+            any moment of a layer's backward and of the loss is taken to be held at once.
         reduced_bytes: of one gradient element on the wire.
         norm_statistics: values per token that the two norms of a layer keep, in the width of activations.
         log_sum_exp_bytes: kept by flash attention per token and head.
@@ -41,6 +44,7 @@ class Implementation(Frozen):
     dropout: bool
     gradient_bytes: Count
     fp16_gradient_bytes: Count
+    counted_moments: bool
     reduced_bytes: Count
     norm_statistics: int
     log_sum_exp_bytes: int
@@ -63,6 +67,7 @@ TRISWEEP = Implementation(
     dropout=False,
     gradient_bytes=4,
     fp16_gradient_bytes=4,
+    counted_moments=True,
     reduced_bytes=4,
     norm_statistics=4,
     log_sum_exp_bytes=4,
@@ -83,6 +88,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
     update={
         "name": "megatron-lm",
         "flash_attention": False,
+        "counted_moments": False,
         "dropout": True,
         "reduced_bytes": 2,
         "norm_statistics": 0,
@@ -111,6 +117,7 @@ and `sharded_link` are fitted on the six ZeRO-3 rows of arXiv 2104.04473, table 
 FSDP = TRISWEEP.model_copy(
     update={
         "name": "fsdp",
+        "counted_moments": False,
         "overlaps_weight_gradient": False,
         "attention_rate": 0.6,
         "memory_traffic": 2.0,

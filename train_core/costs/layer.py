@@ -7,6 +7,7 @@ so that a search prices each combination once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,7 +42,8 @@ class LayerCosts:
         tensor_forward_seconds: tensor-parallel collectives that computation does not hide.
         tensor_backward_seconds: the same, those of the repeated forward included.
         kept_bytes: held for every micro-batch in flight.
-        working_bytes: held on top while one layer runs backward.
+        working_bytes: held on top while one layer runs backward, the gradient of its output aside.
+        gathered_bytes: the whole sequence that sequence parallelism gathers meanwhile.
     """
 
     forward_seconds: Floats
@@ -51,6 +53,7 @@ class LayerCosts:
     tensor_backward_seconds: Floats
     kept_bytes: Integers
     working_bytes: Integers
+    gathered_bytes: Integers
 
     def rows(self, selection: Integers) -> LayerCosts:
         """The entries at `selection`, in that order."""
@@ -72,6 +75,7 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         tensor_backward_seconds=tensor_backward,
         kept_bytes=kept,
         working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + _gradient_bytes(setting, shard),
+        gathered_bytes=np.where(shard.sequence_parallel, _hidden_bytes(setting, shard), 0),
     )
 
 
@@ -215,15 +219,69 @@ def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Gradients alive at once in a layer's backward: both sides of the activation, and two of the hidden state."""
-    model, t = setting.model, shard.tensor_parallel_size
-    inside = _tokens(setting, shard) * (2 * model.ffn_hidden_size // t)
-    return (inside + 2 * _held_tokens(setting, shard) * model.hidden_size) * setting.dtype_bytes
+    """What the fullest moment of a layer's backward holds beside the layer's activations: the weight gradient of the
+    way down, next to the gradient of its input; or that of the way up, next to the gradient of the hidden state, when
+    both sides of the activation are gone and one gradient of theirs is left.
+    """
+    model, width = setting.model, setting.dtype_bytes
+    if not setting.implementation.counted_moments:
+        both = _tokens(setting, shard) * (2 * model.ffn_hidden_size // shard.tensor_parallel_size)
+        return (both + 2 * _held_tokens(setting, shard) * model.hidden_size) * width
+    inside = _tokens(setting, shard) * (model.ffn_hidden_size // shard.tensor_parallel_size) * width
+    (up, _), (_, down) = _products(setting, shard)[2:]
+    made = setting.weight_gradient_copy_bytes * model.hidden_size
+    fullest: Integers = np.maximum(inside + made * down, _hidden_bytes(setting, shard) - inside + made * up)
+    return fullest
 
 
-def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Integers]:
-    """The output projection and its loss: forward, input gradient and weight gradient seconds, the vocabulary-parallel
-    reductions, and bytes of logits in compute precision, with their fp32 copy where that is another, and gradient.
+def _hidden_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Of a whole activation between layers."""
+    return _tokens(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
+
+
+class EndBytes(NamedTuple):
+    """What the last stage holds beside its layers' activations at its fullest moment, in columns, (n,).
+
+    Attributes:
+        activations: inputs of the final norm and of the head.
+        working: gradients and what is recomputed.
+        logits: in whatever copies there are of them.
+        gathered: the whole sequence that sequence parallelism gathers.
+        received: inputs that have arrived, or are about to.
+    """
+
+    activations: Integers
+    working: Integers
+    logits: Integers
+    gathered: Integers
+    received: Integers
+
+
+def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
+    """The fullest of three moments: the loss (logits, and an fp32 copy where they are not fp32), the head's weight
+    gradient, and the backward pass of the last layer.
+    """
+    model, width, tokens = setting.model, setting.dtype_bytes, _tokens(setting, shard)
+    held, hidden = _held_tokens(setting, shard) * model.hidden_size * width, _hidden_bytes(setting, shard)
+    rows, none = model.vocab_size // shard.tensor_parallel_size, np.zeros_like(tokens)
+    copies = FLOAT32_BYTES + (width if setting.dtype != "fp32" else 0)
+    made = setting.weight_gradient_copy_bytes * model.hidden_size * rows
+    logits, gathered = tokens * rows * copies, layer.gathered_bytes
+    if not setting.implementation.counted_moments:
+        softmax = tokens * rows * FLOAT32_BYTES  # which others do not make in place
+        return EndBytes(2 * held, layer.working_bytes, logits + softmax, gathered, 2 * held)
+    moments = (
+        EndBytes(2 * held, none, logits, none, held),
+        EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held),
+        EndBytes(none, layer.working_bytes + held, none, gathered, held),
+    )
+    fullest = np.argmax(np.array([np.sum(np.array(moment), axis=0) for moment in moments]), axis=0)
+    return EndBytes(*(np.choose(fullest, columns) for columns in zip(*moments, strict=True)))
+
+
+def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats]:
+    """The output projection and its loss: forward, input gradient and weight gradient seconds, and the
+    vocabulary-parallel reductions.
 
     Source: arXiv 1909.08053, section 3 (only scalars per token are reduced for the loss).
     """
@@ -242,5 +300,4 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
         matmul_seconds(setting, tokens, h, vocab) + gradient,
         matmul_seconds(setting, vocab, h, tokens),
         reduced,
-        elements * (setting.dtype_bytes + (FLOAT32_BYTES if setting.dtype != "fp32" else 0) + FLOAT32_BYTES),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.setting import FLOAT32_BYTES, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.work import Work, group_parameters
+from train_core.costs.work import Work, group_parameters, of_layers
 
 ADAM_STATES = 2
 GATHERED_LAYERS = 2  # under ZeRO-3 the layer at work and the next one are whole
@@ -21,7 +21,7 @@ class GroupMemory:
 
     Attributes:
         activations_bytes: kept by all micro-batches in flight, stage inputs and outputs included.
-        working_bytes: of the layer that runs backward.
+        working_bytes: of the layer, or the head, that runs backward.
         communication_bytes: receive buffers, gathered sequences and, under ZeRO-3, gathered layers.
         reserved_bytes: framework and fragmentation.
     """
@@ -59,9 +59,9 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         gradients_bytes=np.where(plans.zero_stage >= 2, share, parameters) * setting.gradient_bytes,
         optimizer_bytes=np.where(plans.zero_stage >= 1, share, parameters) * copies,
         activations_bytes=activations,
-        working_bytes=work.layer.working_bytes,
-        logits_bytes=np.where(group.is_last, work.logits_bytes, 0),
-        communication_bytes=_communication_bytes(setting, plans, work),
+        working_bytes=np.where(group.is_last, work.end.working, work.layer.working_bytes),
+        logits_bytes=np.where(group.is_last, work.end.logits, 0),
+        communication_bytes=_communication_bytes(setting, plans, work, group),
         reserved_bytes=setting.cluster.reserved_memory_bytes + fragmented,
     )
 
@@ -82,19 +82,22 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
 def activation_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Layers' activations and the stage's output, of everything in flight; the last stage's final norm and head."""
     implementation, v = setting.implementation, plans.virtual_pipeline_size
-    kept = group.layers * work.layer.kept_bytes // v
+    kept = of_layers(setting, work, "kept_bytes", group.layers, v) // v
     part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
     output = work.held_hidden_bytes if implementation.whole_stage_outputs else part
     kept = kept + np.where(group.is_last, 0, output)
     if implementation.dropout:
         kept = kept + np.where(group.is_first, work.held_hidden_bytes // setting.dtype_bytes // v, 0)
-    ends = np.where(group.is_last, 2 * work.held_hidden_bytes, 0)
-    return chunks_in_flight(plans, group.start) * kept + ends
+    ends = np.where(group.is_last, work.end.activations, 0)
+    held: Integers = chunks_in_flight(plans, group.start) * kept + ends
+    return held
 
 
-def _communication_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
-    received = np.where(plans.pipeline_parallel_size > 1, 2 * work.held_hidden_bytes, 0)
-    gathered = np.where(plans.sequence_parallel, work.hidden_bytes, 0)
+def _communication_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    """The input at work and the next one; on the last stage the loss is the first."""
+    inputs = np.where(group.is_last, work.end.received, 2 * work.held_hidden_bytes)
+    received = np.where(plans.pipeline_parallel_size > 1, inputs, 0)
+    gathered = np.where(group.is_last, work.end.gathered, work.layer.gathered_bytes)
     layers = np.where(plans.zero_stage >= 3, GATHERED_LAYERS * work.layer_parameters, 0)
     whole: Integers = received + gathered + layers * (setting.dtype_bytes + setting.gradient_bytes)
     return whole

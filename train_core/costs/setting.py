@@ -23,12 +23,20 @@ SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A model on a cluster's devices in one precision, trained by one implementation."""
+    """A model on a cluster's devices in one precision, trained by one implementation.
+
+    Attributes:
+        gradient_dtype: in which gradients are accumulated and reduced, where a plan asks for less than the trainer's
+            own width.
+        recompute_every: as in ParallelPlan; one value for all plans, because the search does not vary it.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
     dtype: Dtype
     implementation: Implementation
+    gradient_dtype: Dtype = "fp32"
+    recompute_every: int = 1
 
     @property
     def dtype_bytes(self) -> int:
@@ -38,7 +46,18 @@ class Setting:
     def gradient_bytes(self) -> int:
         """Of one accumulated gradient."""
         kind = self.implementation
-        return kind.fp16_gradient_bytes if self.dtype == "fp16" else kind.gradient_bytes
+        own = kind.fp16_gradient_bytes if self.dtype == "fp16" else kind.gradient_bytes
+        return min(own, DTYPE_BYTES[self.gradient_dtype])
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Of one gradient element on the wire."""
+        return min(self.implementation.reduced_bytes, DTYPE_BYTES[self.gradient_dtype])
+
+    @property
+    def weight_gradient_copy_bytes(self) -> int:
+        """Of one element of the product that is made before it is added to gradients of another width; else 0."""
+        return self.dtype_bytes if self.gradient_bytes != self.dtype_bytes else 0
 
     @property
     def peak_flops_per_second(self) -> float:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
+from train_core.costs.parameters import Size
 from train_core.costs.setting import Booleans, Integers, Plans
 
 
@@ -31,6 +32,12 @@ class StageGroup:
     def rows(self, selection: Integers | slice) -> StageGroup:
         """The entries at `selection`, in that order."""
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
+
+
+def recomputed_layers(layers: Size, num_chunks: Size, every: int) -> Size:
+    """Of a stage's layers those in which something is recomputed: the first of each chunk and every n-th after it."""
+    held: Size = num_chunks * -(-(layers // num_chunks) // every)
+    return held
 
 
 def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:

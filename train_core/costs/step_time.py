@@ -13,7 +13,7 @@ from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.work import Work, group_parameters
+from train_core.costs.work import Work, group_parameters, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,9 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layer, layers = work.layer, group.layers
-    forward, backward = layers * layer.forward_seconds, layers * layer.input_gradient_seconds
+    v = plans.virtual_pipeline_size
+    forward = layers * layer.forward_seconds
+    backward = of_layers(setting, work, "input_gradient_seconds", layers, v)
     weights, tensor = layers * layer.weight_gradient_seconds, layers * layer.tensor_forward_seconds
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
@@ -147,7 +149,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=layers * layer.tensor_backward_seconds,
+        tensor_backward=of_layers(setting, work, "tensor_backward_seconds", layers, v),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
@@ -181,7 +183,7 @@ def _sharded_seconds(
     if np.any(plans.zero_stage >= 3):
         weights = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
         gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
-    scattered = gather_seconds(setting, parameters * float(setting.implementation.reduced_bytes), d, t)
+    scattered = gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
     reduced = gathered + np.where(plans.zero_stage >= 2, scattered, 0.0)
     shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
     return shown[0], shown[1]
@@ -198,7 +200,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     """
     implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
-    scattered = gather_seconds(setting, parameters * implementation.reduced_bytes, d, t)
+    scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
     weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.Replicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
@@ -206,7 +208,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     shown = comm - implementation.data_overlap * np.minimum(comm, hiding)
     if not setting.model.tied_embeddings:
         return shown
-    copies = work.token_embedding_parameters * float(implementation.reduced_bytes)
+    copies = work.token_embedding_parameters * float(setting.reduced_bytes)
     tied = pair_seconds(setting, copies, plans.world_size)
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 

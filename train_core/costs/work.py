@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from train_core.costs.kernels import memory_bound_seconds
-from train_core.costs.layer import LayerCosts, Shard, head_costs, layer_costs
+from train_core.costs.layer import EndBytes, LayerCosts, Shard, end_bytes, head_costs, layer_costs
 from train_core.costs.parameters import (
     embedding_parameters,
     final_norm_parameters,
@@ -15,6 +16,9 @@ from train_core.costs.parameters import (
     token_embedding_parameters,
 )
 from train_core.costs.setting import RECOMPUTES, Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.stages import recomputed_layers
+
+NESTED = ("layer", "plain_layer", "end")  # columns of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,14 @@ class Work:
     """Columns, (n,), of one rank.
 
     Attributes:
+        plain_layer: a layer that recomputes nothing; the same as `layer` where all recompute alike.
+        end: what the last stage holds beside its layers.
         hidden_bytes: the activation that passes from layer to layer, whole.
         held_hidden_bytes: what one rank holds of it.
     """
 
     layer: LayerCosts
+    plain_layer: LayerCosts
     layer_parameters: Integers
     embedding_parameters: Integers
     token_embedding_parameters: Integers
@@ -35,14 +42,17 @@ class Work:
     head_weight_gradient_seconds: Floats
     head_tensor_seconds: Floats
     embedding_seconds: Floats
-    logits_bytes: Integers
+    end: EndBytes
     hidden_bytes: Integers
     held_hidden_bytes: Integers
 
     def rows(self, selection: Integers) -> Work:
         """The entries at `selection`, in that order."""
-        columns = {name: getattr(self, name) for name in self.__slots__ if name != "layer"}
-        return Work(layer=self.layer.rows(selection), **{name: column[selection] for name, column in columns.items()})
+        columns = {name: getattr(self, name)[selection] for name in self.__slots__ if name not in NESTED}
+        layer = self.layer.rows(selection)
+        plain = layer if self.plain_layer is self.layer else self.plain_layer.rows(selection)
+        end = EndBytes(*(column[selection] for column in self.end))
+        return Work(layer=layer, plain_layer=plain, end=end, **columns)
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
@@ -66,9 +76,13 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
     """What a rank of each shard does."""
     model, t = setting.model, shard.tensor_parallel_size
     hidden = shard.micro_batch_size * model.seq_length * model.hidden_size * setting.dtype_bytes
-    forward, input_gradient, weight_gradient, reduced, logits = head_costs(setting, shard)
+    layer = plain = layer_costs(setting, shard)
+    if setting.recompute_every > 1:
+        plain = layer_costs(setting, replace(shard, recompute=np.zeros_like(shard.recompute)))
+    forward, input_gradient, weight_gradient, reduced = head_costs(setting, shard)
     return Work(
-        layer=layer_costs(setting, shard),
+        layer=layer,
+        plain_layer=plain,
         layer_parameters=layer_parameters(model, t),
         embedding_parameters=embedding_parameters(model, t),
         token_embedding_parameters=token_embedding_parameters(model, t),
@@ -77,10 +91,19 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
         head_weight_gradient_seconds=weight_gradient,
         head_tensor_seconds=reduced,
         embedding_seconds=memory_bound_seconds(setting, 3 * hidden, 2),
-        logits_bytes=logits,
+        end=end_bytes(setting, shard, layer),
         hidden_bytes=hidden,
         held_hidden_bytes=np.where(shard.sequence_parallel, hidden // t, hidden),
     )
+
+
+def of_layers(setting: Setting, work: Work, name: str, layers: Integers, num_chunks: Integers) -> Any:
+    """A column of `LayerCosts` for all layers of a stage, of which some may recompute and the others not."""
+    each = getattr(work.layer, name)
+    if setting.recompute_every == 1:
+        return layers * each
+    some = recomputed_layers(layers, num_chunks, setting.recompute_every)
+    return some * each + (layers - some) * getattr(work.plain_layer, name)
 
 
 def group_parameters(

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
 from train_core.costs.computable import require_computable
 from train_core.dry_run.record import DryRun
@@ -22,10 +23,11 @@ def dry_run(experiment: Experiment) -> DryRun:
     """One step of the trainer at full size, in processes of their own, without devices.
 
     Raises:
-        InfeasiblePlan: the trainer does not run this experiment.
+        InfeasiblePlan: the trainer does not run this experiment, or a dry run cannot see what it does.
         ConfigError: its sizes are beyond 64 bits.
     """
     require_supported(experiment)
+    _require_visible(experiment)
     require_computable(experiment.model, experiment.batch.micro_batch_size)
     num_stages = experiment.parallel.pipeline_parallel_size
     with ProcessPoolExecutor(min(MOST_PROCESSES, num_stages), mp_context=get_context("spawn")) as pool:
@@ -38,6 +40,16 @@ def dry_run(experiment: Experiment) -> DryRun:
         flops=replicas * sum(stage.flops for stage in stages),
         stages=stages,
     )
+
+
+def _require_visible(experiment: Experiment) -> None:
+    zero_stage, dropout = experiment.parallel.zero_stage, experiment.training.dropout
+    if zero_stage >= 2:
+        problem = "gives memory back behind the back of fake tensors, so that a dry run would count too much"
+        raise InfeasiblePlan("parallel.zero_stage", zero_stage, problem, "Use zero_stage 0 or 1.")
+    if dropout:
+        problem = "makes fake tensors take the CPU's attention, which stores scores as no GPU would"
+        raise InfeasiblePlan("training.dropout", dropout, problem, "Use training.dropout=0 for the dry run.")
 
 
 def _rehearse(experiment: Experiment, stage: int) -> StageStep:

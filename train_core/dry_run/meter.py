@@ -6,13 +6,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from train_core.costs.traffic import Kind
 from train_core.dry_run.groups import GroupNames
 
 COLLECTIVES = {
@@ -23,17 +24,11 @@ COLLECTIVES = {
     "recv_": "receive",
 }
 """Names of torch's operations, and those of the trainer."""
+NO_BACKWARD = -1  # autograd's number of the backward pass that runs
 TRANSFERS = ("send", "receive")
 """Between stages, in groups of the two."""
 FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
 """Those that write into a buffer of their own, which is the first argument."""
-
-
-class Traffic(NamedTuple):
-    """A kind of collective over an axis of the mesh."""
-
-    group: str
-    kind: str
 
 
 def _attention_flops(num_products: int) -> Callable[..., int]:
@@ -94,8 +89,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[int] = []
         self.backward_events: list[int] = []
         self.flops = 0
-        self.num_collectives: Counter[Traffic] = Counter()
-        self.collective_bytes: Counter[Traffic] = Counter()
+        self.num_collectives: Counter[Kind] = Counter()
+        self.collective_bytes: Counter[Kind] = Counter()
         self._live: dict[int, Block] = {}
         self._filled: dict[int, Block] = {}
 
@@ -110,10 +105,11 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = FLOPS.get(function.overloadpacket)
         if count is not None:
             self.flops += count(*args, **kwargs, out_val=out)
-        in_backward = torch._C._current_autograd_node() is not None
-        if self._filled and not in_backward:
+        in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
+        made = list(tensors_of(out))
+        if made and self._filled and not in_backward:
             self._take(args)
-        for tensor in tensors_of(out):
+        for tensor in made:
             self._allocate(tensor, in_backward)
         return out
 
@@ -123,7 +119,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count_collective(self, name: str, args: Any) -> None:
         kind = COLLECTIVES.get(name, name)
-        key = Traffic("pipeline" if kind in TRANSFERS else self.groups.name_of(args), kind)
+        key = Kind("pipeline" if kind in TRANSFERS else self.groups.name_of(args), kind)
         self.num_collectives[key] += 1
         self.collective_bytes[key] += max(tensor.nbytes for tensor in tensors_of(args))
         if name in FILLING:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from conf.schema import Frozen
+from train_core.costs.traffic import GroupTraffic
 
 
 class StageBytes(Frozen):
@@ -23,21 +24,6 @@ class StageBytes(Frozen):
     @property
     def total_bytes(self) -> int:
         return sum(getattr(self, name) for name in type(self).model_fields)
-
-
-class GroupTraffic(Frozen):
-    """The collectives of one kind that one rank takes part in during a step, over one group of ranks.
-
-    Attributes:
-        group: an axis of the mesh: tensor, pipeline, data; `embedding` (the two copies of a tied one); or `world`.
-        kind: all_reduce, all_gather, reduce_scatter, send or receive.
-        num_bytes: of the whole tensors that are summed, gathered, scattered or sent.
-    """
-
-    group: str
-    kind: str
-    number: int
-    num_bytes: int
 
 
 class StageStep(Frozen):

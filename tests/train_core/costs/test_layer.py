@@ -6,7 +6,7 @@ import pytest
 
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency, with_links, with_model, with_trainer
 from train_core.costs.kernels import matmul_seconds
-from train_core.costs.layer import Shard, head_costs, layer_costs
+from train_core.costs.layer import Shard, end_bytes, head_costs, layer_costs
 from train_core.costs.setting import Setting
 
 TENSOR = 8
@@ -206,5 +206,16 @@ def test_on_a_cpu_collectives_take_the_cores_that_they_would_run_beside() -> Non
 
 @pytest.mark.parametrize(("dtype", "num_bytes"), [("bf16", 2 + 4 + 4), ("fp32", 4 + 4)])
 def test_logits_are_held_with_their_gradient_and_where_they_are_not_fp32_in_a_copy(dtype: str, num_bytes: int) -> None:
-    setting = setting_of("gpt-175b", "selene", dtype)
-    assert head_costs(setting, shard_of(TENSOR, B))[-1] == S * B * setting.model.vocab_size // TENSOR * num_bytes
+    setting, shard = setting_of("gpt-175b", "selene", dtype), shard_of(TENSOR, B)
+    end = end_bytes(setting, shard, layer_costs(setting, shard))
+    assert end.logits == S * B * setting.model.vocab_size // TENSOR * num_bytes
+
+
+@pytest.mark.parametrize(("recompute", "has_logits"), [("none", True), ("full", False)])
+def test_of_this_trainer_the_last_stage_holds_logits_or_what_a_layer_recomputes(
+    recompute: str, has_logits: bool
+) -> None:
+    """Both are never there at once: the loss is over when the last layer runs backward."""
+    setting, shard = setting_of("gpt-175b", "selene", trainer="trisweep"), shard_of(TENSOR, recompute=recompute)
+    end = end_bytes(setting, shard, layer_costs(setting, shard))
+    assert (end.logits[0] > 0) == has_logits

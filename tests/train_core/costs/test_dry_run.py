@@ -1,0 +1,56 @@
+"""The cost model against the trainer's own step at full size, rehearsed on fake tensors stage by stage."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.experiment import Experiment
+from conf.load import load
+from train_core.costs import estimate, hardware_flops
+from train_core.costs.traffic import stage_traffic
+from train_core.dry_run.record import StageBytes
+from train_core.dry_run.rehearsal import rehearse
+
+FEW = 1e-4
+"""Share of a stage's memory below which a kind of it is a few values per token, and not compared by itself."""
+
+
+def assert_equal(experiment: Experiment, stage: int) -> None:
+    counted, predicted = rehearse(experiment, stage), estimate(experiment).stages[stage]
+    assert counted.traffic == stage_traffic(experiment, stage)
+    for name in StageBytes.model_fields:
+        held, expected = getattr(counted.memory, name), getattr(predicted, name)
+        assert held == pytest.approx(expected, rel=0.02, abs=FEW * counted.memory.total_bytes), name
+
+
+@pytest.mark.parametrize(
+    ("sweep", "batch", "stages"),
+    [("22b", 6, (0, 4, 7)), ("175b", 48, (0, 7, 15)), ("1t", 12, (0, 31, 63))],
+)
+def test_collectives_equal_the_trainers_and_memory_is_within_2_percent(
+    sweep: str, batch: int, stages: tuple[int, ...]
+) -> None:
+    """The recipes of the study with two or three micro-batches, on 16, 1,024 and 3,072 ranks."""
+    experiment = load([f"sweep={sweep}", f"batch.global_batch_size={batch}"]).experiment()
+    for stage in stages:
+        assert_equal(experiment, stage)
+
+
+def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
+    overrides = ["parallel.sequence_parallel=true", "parallel.recompute=none", "batch.global_batch_size=32"]
+    assert_equal(load(["sweep=175b", *overrides]).experiment(), 15)
+
+
+def test_all_micro_batches_of_a_stage_are_counted_though_few_are_taken() -> None:
+    """320 of them on the last stage of the 22B, which holds one at a time."""
+    experiment = load(["sweep=22b"]).experiment()
+    assert experiment.num_micro_batches == 320
+    assert_equal(experiment, 7)
+
+
+def test_flops_of_all_stages_add_up_to_the_formula_at_full_size() -> None:
+    """Inner stages of the 22B are alike; of two ends and one of them, all 640 sequences."""
+    experiment = load(["sweep=22b"]).experiment()
+    first, inner, last = (rehearse(experiment, stage).flops for stage in (0, 6, 7))
+    replicas = experiment.data_parallel_size
+    assert replicas * (first + 6 * inner + last) == hardware_flops(experiment.model, 640, "full")

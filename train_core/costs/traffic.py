@@ -1,0 +1,132 @@
+"""Numbers and bytes of the collectives in which one rank takes part during a step of this trainer.
+
+The dry run counts the same from the trainer itself, and tests hold the two equal. Bytes are those of the whole tensor
+that is summed, gathered, scattered or sent; what of them passes a link is in `collectives`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from conf.experiment import Experiment
+from conf.schema import Frozen
+from train_core.costs.buckets import buckets_of
+from train_core.costs.setting import DTYPE_BYTES, FLOAT32_BYTES
+from train_core.costs.stages import recomputed_layers
+
+LOSS_PARTS = 3  # largest logit, sum of exponentials and target's logit of every token, in fp32
+WORLD_BYTES = 16  # mean loss and squared norm of the gradient, in fp64
+
+
+class Kind(NamedTuple):
+    """A kind of collective (all_reduce, all_gather, reduce_scatter, send or receive) over a group of ranks.
+
+    Groups are axes of the mesh (tensor, pipeline, data), `embedding` (the two copies of a tied one) and `world`.
+    """
+
+    group: str
+    kind: str
+
+
+class GroupTraffic(Frozen):
+    """The collectives of one kind that one rank takes part in during a step."""
+
+    group: str
+    kind: str
+    number: Annotated[int, Field(ge=0)]
+    num_bytes: Annotated[int, Field(ge=0)]
+
+
+class Tally:
+    """Adds up collectives by kind."""
+
+    def __init__(self) -> None:
+        self.number: Counter[Kind] = Counter()
+        self.num_bytes: Counter[Kind] = Counter()
+
+    def add(self, group: str, kind: str, number: int, bytes_each: int) -> None:
+        self.number[Kind(group, kind)] += number
+        self.num_bytes[Kind(group, kind)] += number * bytes_each
+
+    def rows(self) -> tuple[GroupTraffic, ...]:
+        """By group and kind, those that there are."""
+        return tuple(
+            GroupTraffic(group=key.group, kind=key.kind, number=self.number[key], num_bytes=self.num_bytes[key])
+            for key in sorted(self.number)
+            if self.number[key]
+        )
+
+
+def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...]:
+    """What the first rank of a stage sends, receives and reduces in one step; ZeRO-3 is left out."""
+    tally = Tally()
+    if experiment.parallel.tensor_parallel_size > 1:
+        _add_tensor(tally, experiment, stage)
+    _add_pipeline(tally, experiment, stage)
+    _add_gradients(tally, experiment, stage)
+    if experiment.parallel.world_size > 1:
+        tally.add("world", "all_reduce", 1, WORLD_BYTES)
+    return tally.rows()
+
+
+def _hidden_bytes(experiment: Experiment) -> int:
+    """Of one micro-batch between layers, whole."""
+    model = experiment.model
+    tokens = experiment.batch.micro_batch_size * model.seq_length
+    return tokens * model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
+
+
+def _add_tensor(tally: Tally, experiment: Experiment, stage: int) -> None:
+    """Source: arXiv 1909.08053, section 3; with sequence parallelism arXiv 2205.05198, section 4.2.2."""
+    parallel, m, hidden = experiment.parallel, experiment.num_micro_batches, _hidden_bytes(experiment)
+    layers, is_last = experiment.layers_per_stage[stage], stage == parallel.pipeline_parallel_size - 1
+    repeated = 0
+    if parallel.recompute == "full":
+        repeated = recomputed_layers(layers, parallel.virtual_pipeline_size, parallel.recompute_every)
+    passes = 2 * (layers + repeated)  # two products of each kind a layer
+    if parallel.sequence_parallel:
+        # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
+        put_off = 2 * layers if parallel.schedule == "zero-bubble" else 0  # which then is gathered twice
+        ends = (stage == 0) + 2 * is_last
+        tally.add("tensor", "all_gather", m * (passes + 4 * layers + put_off + ends), hidden)
+        tally.add("tensor", "reduce_scatter", m * (passes + 2 * layers + (stage == 0) + is_last), hidden)
+    else:
+        tally.add("tensor", "all_reduce", m * (passes + 2 * layers + (stage == 0) + is_last), hidden)
+    if is_last:
+        tokens = experiment.batch.micro_batch_size * experiment.model.seq_length
+        parts = LOSS_PARTS * tokens * parallel.tensor_parallel_size * FLOAT32_BYTES
+        tally.add("tensor", "all_gather", m, parts)
+
+
+def _add_pipeline(tally: Tally, experiment: Experiment, stage: int) -> None:
+    """Activations one way and their gradients the other, of every chunk but for the ends of the model."""
+    parallel, m = experiment.parallel, experiment.num_micro_batches
+    last = parallel.pipeline_parallel_size - 1
+    if last == 0:
+        return
+    shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
+    passes = 2 * parallel.virtual_pipeline_size - (stage == 0) - (stage == last)
+    for kind in ("receive", "send"):
+        tally.add("pipeline", kind, m * passes, _hidden_bytes(experiment) // shards)
+
+
+def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
+    """Of every bucket: over the replicas, then what is kept of it over tensor ranks and a tied embedding's stages.
+
+    Source: arXiv 1910.02054, section 7 (ZeRO).
+    """
+    parallel, precision, d = experiment.parallel, experiment.precision, experiment.data_parallel_size
+    scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # data_parallel.Replicas
+    times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
+    shards = d if parallel.zero_stage >= 1 else 1
+    for bucket in buckets_of(experiment, stage):
+        gradients = bucket.length * DTYPE_BYTES[precision.gradient_dtype]
+        if d > 1:
+            tally.add("data", "reduce_scatter" if scatters else "all_reduce", times, gradients)
+            weights = bucket.length * DTYPE_BYTES[precision.dtype]
+            tally.add("data", "all_gather", int(parallel.zero_stage >= 1), weights)
+        tally.add("tensor", "all_reduce", int(bucket.partial), gradients // shards)
+        tally.add("embedding", "all_reduce", int(bucket.tied), gradients // shards)
