@@ -1,0 +1,54 @@
+"""A long run that Slurm warns: it saves, requeues itself, and ends with the losses of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from launcher.long_run import long_run, write_long_run
+from launcher.long_run_slurm import live_job, submit_long_run
+from train_core.measurement import Outcome
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("cluster")]
+ASKED = [
+    *("training.num_steps=400", "checkpoint.every_steps=1000", "data.max_bytes=20000"),
+    *("model.num_layers=2", "model.seq_length=32", "batch.global_batch_size=2"),
+]
+
+
+def wait(reached: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.2)
+
+
+def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undisturbed_one(folder, record_of, slurm):
+    layout = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2, "parallel.pipeline_parallel_size": 2}
+    folder.path.mkdir(parents=True)
+    folder.write_record(record_of([layout]))
+    runs = [long_run(folder, ASKED, name) for name in ("warned", "left-alone")]
+    for run in runs:
+        write_long_run(run, "test", ASKED)
+    warned, left_alone = runs
+    unhurried = slurm.model_copy(update={"time_limit_minutes": 60})  # Slurm's own warning is to come later
+    job_id = submit_long_run(warned, unhurried)
+    wait(lambda: len(warned.folder.read_metrics()) > 2, 200)
+    assert live_job(warned.folder) == (job_id, "RUNNING")
+
+    subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
+    wait(lambda: live_job(warned.folder).state != "RUNNING", 30)
+    saved = len(warned.folder.read_metrics())
+    assert saved < 400
+    submit_long_run(left_alone, unhurried)  # trains while the other waits for Slurm to run it again
+    for run in runs:
+        wait(run.folder.read_measurement, 180)
+
+    assert [run.folder.read_measurement().outcome for run in runs] == [Outcome.COMPLETED] * 2
+    losses = [[(step.step, step.loss) for step in run.folder.read_metrics()] for run in runs]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 400
+    assert live_job(warned.folder) is None or live_job(warned.folder).job_id == job_id
