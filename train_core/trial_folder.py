@@ -160,6 +160,10 @@ class TrialFolder:
     def _standing_of(self, rank: int) -> Path:
         return self.waits / f"rank-{rank:05d}.json"
 
+    def time_of_standing(self, rank: int) -> float:
+        """When it was written, in the file system's time."""
+        return self._standing_of(rank).stat().st_mtime
+
     def read_standing(self, rank: int, not_before: float) -> Standing | None:
         """Where a rank stands; None if it has not said so since `not_before`, in the file system's time."""
         path = self._standing_of(rank)

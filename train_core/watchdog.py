@@ -68,6 +68,8 @@ class Watchdog(threading.Thread):
         hangs = standing.operation is not None and standing.seconds > self.hang_seconds
         if hangs and self.trial.raise_alarm():
             self._raised_alarm, self._looks_left = True, LOOKS_BEFORE_VERDICT
+        if not hangs:
+            self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
         if not self.trial.alarm.exists():
             return
         if hangs:
@@ -115,8 +117,9 @@ class Watchdog(threading.Thread):
             os._exit(1)
 
     def _failure(self, standing: Standing) -> RankFailure:
-        now = self.trial.alarm.stat().st_mtime if self._raised_alarm else 0.0
-        standing_of = cache(partial(self.trial.read_standing, not_before=now))
+        # Who is alive writes at every look. An older word may be from before it stopped.
+        not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
+        standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
         hang = explain(standing, standing_of)
         told = [found for rank in (hang.blamed, self.rank) if rank is not None and (found := standing_of(rank))]
         return RankFailure(

@@ -98,6 +98,10 @@ def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: Any) -
 
 
 def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: Any, at_step: Any) -> None:
-    at_step(1, 2, lambda _: time.sleep(1.5))
-    measurement = run_trial_here(trial_of(DATA_3 | {"training.num_steps": 3}).path)
+    at_step(1, 2, lambda _: time.sleep(3))
+    patient = DATA_3 | {
+        "training.num_steps": 3,
+        "watch.hang_seconds": 20.0,
+    }  # several looks, and room for a loaded machine
+    measurement = run_trial_here(trial_of(patient).path)
     assert measurement.outcome is Outcome.COMPLETED, measurement.cause
