@@ -14,6 +14,7 @@ from torch import nn
 from conf.errors import ConfigError
 from train_core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
+BACKEND = "inductor"
 Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]
 
 
@@ -34,7 +35,7 @@ def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
     for module in layer.modules():
         if isinstance(module, ColumnParallelLinear | RowParallelLinear):
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
-    forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, dynamic=False)
+    forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)
     return forward
 
 

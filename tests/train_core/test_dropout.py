@@ -1,4 +1,4 @@
-"""Dropout draws the same masks in every layout, whatever is recomputed; under sequence parallelism ranks draw theirs."""
+"""Dropout draws the same masks in every layout; where ranks hold parts of a sequence, each draws its own."""
 
 from __future__ import annotations
 

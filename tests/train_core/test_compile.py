@@ -1,0 +1,40 @@
+"""Compiled layers compute what plain ones do; where there is no compiler that is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conf.errors import ConfigError
+from conf.schema import Value
+from train_core.compile import compiler_of
+from train_core.train import Trainer
+from train_core.world import World
+
+SMALL = {"model.num_layers": 1, "data.source": "synthetic", "batch.global_batch_size": 2, "batch.micro_batch_size": 1}
+LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
+
+
+@pytest.mark.filterwarnings("default")  # torch's compiler warns of itself
+@pytest.mark.parametrize("values", [SMALL, LLAMA], ids=["gpt", "llama, recomputed"])
+def test_compiled_layers_train_like_plain_ones(
+    values: dict[str, Value], experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced and differentiated by the compiler, without its minutes of generating code."""
+    monkeypatch.setattr("train_core.compile.BACKEND", "aot_eager")
+    alone = World(0, 1, torch.device("cpu"), "gloo")
+    plain, compiled = (
+        Trainer(experiment_of(values | {"training.compile_layers": chosen}), alone, tmp_path)
+        for chosen in (False, True)
+    )
+    for step in (1, 2, 3):
+        assert compiled.step(step).loss == pytest.approx(plain.step(step).loss, rel=1e-5)
+
+
+def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train_core.compile._missing_cpp_compiler", lambda: "a C++ compiler")
+    with pytest.raises(ConfigError, match=r"training\.compile_layers = True: needs a C\+\+ compiler.*=false"):
+        compiler_of(torch.device("cpu"))
