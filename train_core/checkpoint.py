@@ -186,7 +186,8 @@ class Checkpoints:
         try:
             writing.result()
         except (OSError, CheckpointException) as error:
-            problem = f"a checkpoint could not be written to {self.folder}: {error}"
+            cause = error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]  # of the first rank
+            problem = f"a checkpoint could not be written to {self.folder}: {cause}"
             raise UsageError(problem, "Make room there, or choose another output_dir.") from error
 
     def _facts(self, step: int) -> Facts:

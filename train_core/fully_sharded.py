@@ -44,7 +44,7 @@ class FullySharded:
         ]
 
     def own_weights(self) -> list[Tensor]:
-        return [parameter.detach().to_local().view(-1) for _, parameter in self._parameters()]
+        return [parameter.to_local().detach().view(-1) for _, parameter in self._parameters()]
 
     def zero_gradients(self) -> None:
         for _, parameter in self._parameters():
@@ -54,8 +54,9 @@ class FullySharded:
         """Of every parameter this replica's rows, summed over the replicas; FSDP2 takes their mean."""
         gradients = list[Tensor]()
         for name, parameter in self._parameters():
-            assert isinstance(parameter.grad, DTensor), f"{name} got no gradient"
-            gradients.append(parameter.grad.to_local().view(-1).mul_(self.mesh.data.size))
+            gradient = parameter.grad
+            assert isinstance(gradient, DTensor), f"{name} got no gradient"
+            gradients.append(gradient.to_local().view(-1).mul_(self.mesh.data.size))
         return gradients
 
     def share_weights(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 from train_core.checkpoint import Checkpoints
 from train_core.checkpoint_folder import Facts, damage, delete_old, draft_of, last_whole, path_of, publish
 from train_core.measurement import Outcome
@@ -147,3 +147,18 @@ def test_a_truncated_checkpoint_that_was_asked_for_is_refused(worlds: Any, exper
     (asked / "__0_0.distcp").unlink()
     (told,) = worlds(1).run(refusal, experiment_of({"checkpoint.load": str(asked)}), tmp_path)
     assert "is no whole checkpoint: it lacks __0_0.distcp. Name another one, or null." in told
+
+
+def failure_to_save(world: Any, experiment: Any, folder: Path) -> str:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    (folder / "checkpoints").write_text("in the way")
+    checkpoints = Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder / "checkpoints")
+    checkpoints.save(1)
+    with pytest.raises(UsageError) as failed:
+        checkpoints.wait()
+    return str(failed.value)
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    (told,) = worlds(1).run(failure_to_save, experiment_of({"model.num_layers": 1}), tmp_path)
+    assert re.fullmatch(r"a checkpoint could not be written to \S+: \[Errno \d+\] .*Make room there, .*", told), told
