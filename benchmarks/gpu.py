@@ -22,8 +22,8 @@ from conf.load import compose_tree, load_cluster, options, settings_of, with_val
 from conf.schema import Value
 from conf.units import GIBIBYTE
 from train_core.costs import Estimate, estimate
+from train_core.job.trial import run_trial_here
 from train_core.measurement import Measurement
-from train_core.trial import run_trial_here
 from train_core.trial_folder import TrialFolder
 
 RESULTS = Path(__file__).with_name("gpu_results.csv")

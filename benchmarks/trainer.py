@@ -25,9 +25,9 @@ from benchmarks.target import Target, at_least, at_most
 from conf.experiment import Experiment
 from conf.load import compose_tree, settings_of, with_values
 from conf.schema import Value
-from train_core.parallelize import DTYPES
+from train_core.job.world import Seat, choose_device, file_rendezvous, join, leave
+from train_core.parallel.parallelize import DTYPES
 from train_core.train import Trainer
-from train_core.world import Seat, choose_device, file_rendezvous, join, leave
 
 NUM_ROUNDS, NUM_WARMUP_STEPS, NUM_TIMED_STEPS = 5, 2, 4
 ANSWER_SECONDS = 600

@@ -23,8 +23,8 @@ def export(
     """Write a checkpoint's weights as safetensors, in GPT-2's or Llama's layout, for `transformers` and its kin."""
     if dtype not in DTYPES:
         raise ConfigError("--dtype", dtype, "is not known", f"Use one of {', '.join(DTYPES)}.")
-    from train_core.export import checkpoint_in
-    from train_core.export import export as write
+    from train_core.checkpoints.export import checkpoint_in
+    from train_core.checkpoints.export import export as write
 
     found = checkpoint_in(checkpoint)
     files = write(found, out, cast(Dtype, dtype))

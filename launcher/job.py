@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.submission import read_submission
-from train_core.stop import Stopped
+from train_core.job.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
 SUBMISSION_WAIT_SECONDS = 600.0
@@ -24,7 +24,7 @@ def run_in_slurm(folder: str) -> None:
     if not _is_current(TrialFolder(folder)):
         return
     _leave_signals_to_slurm()
-    from train_core.trial import run_trial_as_rank
+    from train_core.job.trial import run_trial_as_rank
 
     try:
         _run_to_an_end(lambda: run_trial_as_rank(Path(folder)))
@@ -45,7 +45,7 @@ def measure_rates_in_slurm(folder: str) -> None:
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
     """All ranks of a trial, supervised here. Devices are numbers among the visible ones; none means the CPU."""
-    from train_core.trial import run_trial_here
+    from train_core.job.trial import run_trial_here
 
     run_trial_here(Path(folder), devices, time_limit_seconds)
 

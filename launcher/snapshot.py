@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from train_core.git_sha import RECORDED, ROOT, git_sha
+from train_core.job.git_sha import RECORDED, ROOT, git_sha
 
 PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results")
 SUFFIXES = (".py", ".yaml", ".csv")

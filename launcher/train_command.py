@@ -71,8 +71,8 @@ def require_memory(predicted: Estimate) -> None:
 def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here: bool) -> None:
     from launcher.long_run import long_run, write_long_run
     from launcher.where import choose_place
+    from train_core.data.tokens import prepare, token_folder
     from train_core.supported import require_supported
-    from train_core.tokens import prepare, token_folder
 
     place = choose_place(sweep, overrides, here=here, dry_run=False)
     if not place.folder.record.exists():
@@ -139,8 +139,8 @@ class _Lines:
 def _on_this_machine(run: LongRun) -> None:
     from launcher.capacity import this_machine, why_impossible
     from sweeps.trial import Trial
-    from train_core.stop import Stopped
-    from train_core.trial import run_trial_here
+    from train_core.job.stop import Stopped
+    from train_core.job.trial import run_trial_here
 
     measurement = run.folder.read_measurement()
     if measurement is None or measurement.performance is None:

@@ -109,7 +109,7 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
     Raises:
         ConfigError: the data is missing, empty or not what the configuration says it is.
     """
-    from train_core.tokens import prepare
+    from train_core.data.tokens import prepare
 
     beside = place.folder.path.parent / "tokens"
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]

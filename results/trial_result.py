@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeps.trial import SweepFolder, SweepRecord, Trial
-from train_core.failures import first_cause
+from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.trial_folder import TrialFolder
 

@@ -21,13 +21,13 @@ from conf.experiment import Experiment
 from conf.load import CONF_DIR, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
-from train_core.hang import ranks_text
+from train_core.data.tokens import prepare, token_folder
+from train_core.job.stop import Stopped
+from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
-from train_core.stop import Stopped
 from train_core.supported import require_supported
-from train_core.tokens import prepare, token_folder
-from train_core.trial import run_trial_as_rank, run_trial_here
 from train_core.trial_folder import TrialFolder
+from train_core.watch.hang import ranks_text
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
@@ -61,7 +61,7 @@ def _run(config: DictConfig) -> Measurement | None:
     require_supported(experiment)
     trial = _trial_folder(settings, experiment)
     _prepare_tokens(trial, experiment)
-    from train_core.world import seat_from_launcher  # late, because it imports torch
+    from train_core.job.world import seat_from_launcher  # late, because it imports torch
 
     seat = seat_from_launcher(os.environ)
     _write_trial(trial, experiment, is_writer=seat is None or seat.rank == 0)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from conf.errors import ConfigError
-from train_core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
 BACKEND = "inductor"
 Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]

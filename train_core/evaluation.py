@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from train_core.collectives import total
-from train_core.schedules import forward_only
+from train_core.parallel.collectives import total
+from train_core.parallel.schedules import forward_only
 
 if TYPE_CHECKING:
     from train_core.train import Trainer

@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 
 from conf.experiment import Experiment
-from train_core.collectives import Axis, gather, gather_objects, total
 from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters
+from train_core.job.stop import StopAsked, never
+from train_core.job.world import World, usable_cores
 from train_core.measurement import Breakdown, Performance, StepMetrics
-from train_core.mesh import Layout
 from train_core.optimizer import StepResult
-from train_core.parallelize import DTYPES
-from train_core.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
-from train_core.stop import StopAsked, never
-from train_core.world import World, usable_cores
+from train_core.parallel.collectives import Axis, gather, gather_objects, total
+from train_core.parallel.mesh import Layout
+from train_core.parallel.parallelize import DTYPES
+from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 
 MEASURED = "measured"
 MATMUL_SECONDS = 0.5

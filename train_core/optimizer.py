@@ -11,11 +11,11 @@ from torch import Tensor
 
 from conf.experiment import Experiment
 from conf.schema import TrainingPlan
-from train_core.collectives import all_reduce, total
-from train_core.data_parallel import replicas_of
 from train_core.loss_scale import LossScale
-from train_core.mesh import Mesh
-from train_core.parallelize import Stage
+from train_core.parallel.collectives import all_reduce, total
+from train_core.parallel.data_parallel import replicas_of
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.parallelize import Stage
 
 
 class StepResult(NamedTuple):

@@ -13,24 +13,24 @@ from torch import Tensor
 
 from conf.errors import TrainingError
 from conf.experiment import Experiment
-from train_core.agreement import require_equal_replicas
-from train_core.data import Batches
+from train_core.data.batches import Batches
 from train_core.evaluation import held_out_loss
+from train_core.job.stop import StopAsked, Stopped, never
+from train_core.job.world import World
 from train_core.measure import Meter
 from train_core.measurement import Performance, StepMetrics
-from train_core.mesh import Layout, build_mesh
-from train_core.nonfinite import origin_of_nonfinite
 from train_core.optimizer import Optimizer, StepResult
-from train_core.parallelize import DTYPES, parallelize
-from train_core.pipeline_parallel import PipelineExecutor
-from train_core.schedules import actions_of
-from train_core.stop import StopAsked, Stopped, never
-from train_core.traces import traced
+from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.parallelize import DTYPES, parallelize
+from train_core.parallel.pipeline_parallel import PipelineExecutor
+from train_core.parallel.schedules import actions_of
 from train_core.trial_folder import TrialFolder
-from train_core.world import World
+from train_core.watch.agreement import require_equal_replicas
+from train_core.watch.nonfinite import origin_of_nonfinite
+from train_core.watch.traces import traced
 
 if TYPE_CHECKING:
-    from train_core.checkpoint import Checkpoints
+    from train_core.checkpoints.checkpoint import Checkpoints
 
 OnStep = Callable[[StepMetrics], None]
 
@@ -121,7 +121,7 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
     folder = trial.checkpoints if trial is not None and experiment.checkpoint.every_steps is not None else None
     if folder is None and experiment.checkpoint.load is None:
         return nullcontext()
-    from train_core.checkpoint import Checkpoints
+    from train_core.checkpoints.checkpoint import Checkpoints
 
     return Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder)
 

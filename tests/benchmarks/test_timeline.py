@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.timeline import Recorded, chain_seconds
-from train_core.schedules import one_forward_one_backward, zero_bubble
+from train_core.parallel.schedules import one_forward_one_backward, zero_bubble
 
 
 def test_the_chain_of_equal_passes_is_the_textbook_bubble() -> None:

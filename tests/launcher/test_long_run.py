@@ -13,7 +13,7 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from launcher.long_run import best_of, long_run, write_long_run
 from sweeps.trial import SweepFolder, SweepRecord
-from train_core.failures import without_numbers
+from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, Performance
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]

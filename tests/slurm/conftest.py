@@ -102,7 +102,7 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
         import time
         from pathlib import Path
 
-        from train_core.failures import failure_of
+        from train_core.job.failures import failure_of
         from train_core.trial_folder import TrialFolder
 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -11,8 +11,8 @@ import torch
 from conf.errors import ConfigError
 from conf.schema import Value
 from train_core.compile import compiler_of
+from train_core.job.world import World
 from train_core.train import Trainer
-from train_core.world import World
 
 SMALL = {"model.num_layers": 1, "data.source": "synthetic", "batch.global_batch_size": 2, "batch.micro_batch_size": 1}
 LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}

@@ -73,8 +73,8 @@ def test_under_sequence_parallelism_each_rank_drops_elements_of_its_own(worlds: 
 
 
 def embedding_masks(world: Any, experiment: Any) -> torch.Tensor:
-    from train_core.mesh import Layout, build_mesh
-    from train_core.parallelize import parallelize
+    from train_core.parallel.mesh import Layout, build_mesh
+    from train_core.parallel.parallelize import parallelize
 
     stage = parallelize(experiment, build_mesh(Layout.of(experiment), world.rank, world.clock), world.device)
     return stage.chunks[0].embedding.dropout(torch.ones(64, 8, requires_grad=True)).detach()

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from train_core.job.world import World
 from train_core.measurement import StepMetrics
 from train_core.train import train
-from train_core.world import World
 
 EVALUATED = {
     "data.held_out_fraction": 0.1,

@@ -67,6 +67,6 @@ def test_a_wrong_value_is_one_message_and_exit_code_2(tmp_path: Path, override: 
 
 
 def test_the_submitters_imports_leave_torch_alone() -> None:
-    modules = "train_core, train_core.measurement, train_core.trial_folder, train_core.costs, train_core.tokens"
-    code = f"import sys, {modules}, train_core.trial; sys.exit('torch' in sys.modules)"
+    modules = "train_core, train_core.measurement, train_core.trial_folder, train_core.costs, train_core.data.tokens"
+    code = f"import sys, {modules}, train_core.job.trial; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

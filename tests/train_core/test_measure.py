@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from conf.experiment import Experiment
-from train_core.collectives import Axis
+from train_core.job.world import World
 from train_core.measure import Meter
 from train_core.optimizer import StepResult
-from train_core.world import World
+from train_core.parallel.collectives import Axis
 
 
 def reported_when_timing_began(world: World, experiment: Experiment, reported: Path) -> bool:

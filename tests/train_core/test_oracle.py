@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from conf.experiment import Experiment
 from conf.schema import ModelSpec, Value
-from train_core.main_gradient import main_gradient
 from train_core.optimizer import learning_rate_at
+from train_core.parallel.main_gradient import main_gradient
 from train_core.train import Trainer
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from train_core.checkpoint import Checkpoints
-from train_core.checkpoint_folder import Facts, damage, delete_old, draft_of, last_whole, path_of, publish
+from train_core.checkpoints.checkpoint import Checkpoints
+from train_core.checkpoints.checkpoint_folder import Facts, damage, delete_old, draft_of, last_whole, path_of, publish
+from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.train import Trainer, train
-from train_core.trial import run_trial_here
 
 TWO_REPLICAS = {
     "parallel.world_size": 2,
@@ -42,7 +42,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
 
             return train(experiment, world, cache_dir, report, *more)
 
-        monkeypatch.setattr("train_core.rank.train", dying)
+        monkeypatch.setattr("train_core.job.rank.train", dying)
 
     return arrange
 

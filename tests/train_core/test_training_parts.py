@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from train_core.collectives import Axis
-from train_core.flat_parameters import flatten
 from train_core.initialize import initial_value
+from train_core.job.world import World, usable_cores
 from train_core.measure import Meter, count_devices, matmul_flops_per_second
-from train_core.mesh import Layout, build_mesh
 from train_core.optimizer import StepResult, learning_rate_at
-from train_core.parallelize import parallelize
-from train_core.world import World, usable_cores
+from train_core.parallel.collectives import Axis
+from train_core.parallel.flat_parameters import flatten
+from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.parallelize import parallelize
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU, "gloo")

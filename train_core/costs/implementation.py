@@ -82,7 +82,7 @@ TRISWEEP = Implementation(
     optimizer_bytes_per_parameter=34.0,  # gradient read for the norm and the update 8, state 24, weight 2
 )
 """This trainer. Gradients are reduced after the last backward, and transfers wait for the receiver; the only overlap is
-that inside the backward passes of train_core/tensor_parallel.py."""
+that inside the backward passes of train_core/parallel/tensor_parallel.py."""
 
 MEGATRON_LM = TRISWEEP.model_copy(
     update={

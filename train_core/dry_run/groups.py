@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from train_core.mesh import Layout
+from train_core.parallel.mesh import Layout
 
 
 class GroupNames:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from train_core.dry_run.meter import Block, Meter
 from train_core.dry_run.record import StageBytes
-from train_core.main_gradient import main_gradient
-from train_core.parallelize import Stage
+from train_core.parallel.main_gradient import main_gradient
+from train_core.parallel.parallelize import Stage
 
 
 class Kinds:

@@ -15,18 +15,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conf.experiment import Experiment
-from train_core.collectives import Pending
 from train_core.costs.traffic import GroupTraffic, Kind
-from train_core.data_parallel import Replicas
 from train_core.dry_run.groups import GroupNames
 from train_core.dry_run.meter import Meter
 from train_core.dry_run.peak import Kinds
 from train_core.dry_run.record import StageBytes, StageStep
-from train_core.mesh import Layout
-from train_core.pipeline_parallel import MicroBatch
-from train_core.schedules import Action, actions_of
+from train_core.job.world import World
+from train_core.parallel.collectives import Pending
+from train_core.parallel.data_parallel import Replicas
+from train_core.parallel.mesh import Layout
+from train_core.parallel.pipeline_parallel import MicroBatch
+from train_core.parallel.schedules import Action, actions_of
 from train_core.train import Trainer
-from train_core.world import World
 
 Amounts = Counter[tuple[str, Kind]]
 """FLOPs, numbers and bytes of one step, by what is counted and, for collectives, of which kind."""

@@ -15,15 +15,24 @@ from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import UsageError
-from train_core.collectives import Axis, gather_objects
-from train_core.failures import failure_of
-from train_core.rank import environment
+from train_core.job.failures import failure_of
+from train_core.job.rank import environment
+from train_core.job.world import (
+    Seat,
+    World,
+    choose_device,
+    file_rendezvous,
+    join,
+    leave,
+    seat_from_launcher,
+    usable_cores,
+)
+from train_core.parallel.collectives import Axis, gather_objects
 from train_core.rates.folder import RatesFolder
 from train_core.rates.kernels import attention_rates, kernel_seconds, memory_rates, product_rates
 from train_core.rates.links import link_times
 from train_core.rates.record import DeviceRates, LinkTime, RatesPlan
 from train_core.rates.stopwatch import Stopwatch
-from train_core.world import Seat, World, choose_device, file_rendezvous, join, leave, seat_from_launcher, usable_cores
 
 
 def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:

@@ -26,9 +26,9 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.memory import group_memory
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
-from train_core.mesh import Layout, build_mesh
 from train_core.model import Transformer
-from train_core.parallelize import Stage, parallelize
+from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.parallelize import Stage, parallelize
 
 NUM_SEQUENCES = 2
 

@@ -1,0 +1,96 @@
+"""A checkpoint of any layout is read by any other without a bit of difference, and by no other model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from train_core.checkpoints.checkpoint import Checkpoints
+from train_core.train import Trainer
+
+MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
+
+
+def layout(tensor: int, pipeline: int, data: int, zero_stage: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "parallel.world_size": tensor * pipeline * data,
+        "parallel.tensor_parallel_size": tensor,
+        "parallel.pipeline_parallel_size": pipeline,
+        "parallel.zero_stage": zero_stage,
+        **{f"parallel.{key}": value for key, value in more.items()},
+    }
+
+
+def save_after(world: Any, experiment: Any, folder: Path, num_steps: int) -> dict[str, Any]:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    for step in range(1, num_steps + 1):
+        trainer.step(step)
+    with Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder / "checkpoints") as checkpoints:
+        checkpoints.save(num_steps)
+        for state in trainer.optimizer.states:  # what is written is what was there when `save` was called
+            before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+            for tensor in state.tensors().values():
+                tensor.add_(1.0)
+            checkpoints.wait()
+            for name, tensor in state.tensors().items():
+                tensor.copy_(before[name])
+    return held_by(trainer)
+
+
+def load_from(world: Any, experiment: Any, folder: Path) -> dict[str, Any]:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, None).restore()
+    return held_by(trainer)
+
+
+def held_by(trainer: Trainer) -> dict[str, Any]:
+    """Every box of state on this rank, and the size of its weights by their names in the stage."""
+    optimizer = trainer.optimizer
+    parts: list[Any] = [
+        (kind, box, box.of(flat).clone().numpy())
+        for boxes, state in zip(optimizer.replicas.boxes(), optimizer.states, strict=True)
+        for kind, flat in state.tensors().items()
+        for box in boxes
+    ]
+    weights = {name: float(parameter.detach().float().norm()) for name, parameter in trainer.stage.named_parameters()}
+    return {"parts": parts, "weights": weights}
+
+
+def whole(answers: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarray]:
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for kind, box, values in (part for answer in answers for part in answer["parts"]):
+        tensor = found.setdefault((kind, box.name), np.full(box.shape, np.nan, np.float32))
+        tensor[tuple(slice(first, first + size) for first, size in zip(box.offsets, box.sizes, strict=True))] = values
+    return found
+
+
+WRITERS = {"fp32": layout(2, 2, 2, zero_stage=1, sequence_parallel=True), "bf16": layout(2, 1, 2, zero_stage=3)}
+READERS = [
+    layout(1, 1, 1),
+    layout(1, 2, 1, schedule="interleaved", virtual_pipeline_size=2),
+    layout(1, 2, 1, schedule="zero-bubble", layers_per_stage=[5, 3]),
+    layout(4, 1, 1),
+    layout(1, 1, 4, zero_stage=3),
+    layout(2, 1, 2, zero_stage=2),
+]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_any_layout_reads_what_any_other_wrote(dtype: str, worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    values = MODEL | {"precision.dtype": dtype}
+    wrote = experiment_of(values | WRITERS[dtype])
+    saved = whole(worlds(wrote.parallel.world_size).run(save_after, wrote, tmp_path, 2))
+    assert {kind for kind, _ in saved} == {"weights", "first_moments", "second_moments"}
+    assert not any(np.isnan(tensor).any() for tensor in saved.values())
+    assert all(np.any(tensor != 0) for (kind, _), tensor in saved.items() if kind != "weights")
+    load = {"checkpoint.load": str(tmp_path / "checkpoints")}
+    for read in READERS:
+        answers = worlds(read["parallel.world_size"]).run(load_from, experiment_of(values | read | load), tmp_path)
+        loaded = whole(answers)
+        assert loaded.keys() == saved.keys()
+        for key, tensor in saved.items():
+            np.testing.assert_array_equal(loaded[key], tensor, err_msg=f"{key} as {read}")
+    assert answers[0]["weights"] == answers[2]["weights"], "replicas hold other weights"

@@ -1,0 +1,206 @@
+"""Weights from and for Hugging Face: logits equal to those of `transformers`, whatever is wrong with them named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from conf.errors import ConfigError
+from conf.schema import Value
+from train_core.checkpoints.export import checkpoint_in, export
+from train_core.checkpoints.huggingface import Weights, from_rows, is_weights, source_of, to_rows
+from train_core.model import Transformer
+from train_core.parallel.collectives import Axis
+from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.parallelize import parallelize
+
+GPT: dict[str, Value] = {"model.num_layers": 2, "model.hidden_size": 32, "model.num_attention_heads": 4}
+GPT |= {"model.num_query_groups": 4, "model.vocab_size": 96, "model.seq_length": 16}
+LLAMA = GPT | {
+    "model.family": "llama",
+    "model.num_query_groups": 2,
+    "model.gated_mlp": True,
+    "model.tied_embeddings": False,
+    "model.rotary_base": 500.0,
+}
+FAMILIES = pytest.mark.parametrize("values", [GPT, LLAMA], ids=["gpt-2", "llama"])
+
+
+def theirs(values: dict[str, Value], vocab_size: int = 96) -> Any:
+    """A random model of `transformers`, of the same shape."""
+    import transformers
+
+    torch.manual_seed(0)
+    if values.get("model.family") == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=vocab_size,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=16,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+            initializer_range=0.2,
+        )
+        return transformers.LlamaForCausalLM(config).eval()
+    config = transformers.GPT2Config(
+        vocab_size=vocab_size, n_positions=16, n_embd=32, n_inner=64, n_layer=2, n_head=4, initializer_range=0.2
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    for parameter in model.parameters():  # biases too
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def tokens() -> Tensor:
+    return torch.randint(96, (16, 3), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def logits_of(model: Transformer) -> Tensor:
+    """(s, b, V) of the token ids above."""
+    model.loss = First()
+    return model(tokens(), tokens())
+
+
+class First(torch.nn.Module):
+    def forward(self, logits: Tensor, _: Tensor) -> Tensor:
+        return logits
+
+
+def ours(experiment: Any) -> Transformer:
+    return parallelize(experiment, build_mesh(Layout(1, 1, 1), 0), torch.device("cpu")).chunks[0]
+
+
+@FAMILIES
+def test_imported_weights_give_the_logits_of_transformers(
+    values: dict[str, Value], experiment_of: Any, tmp_path: Path
+) -> None:
+    model = theirs(values)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1, "an index of several files was meant"
+    imported = ours(experiment_of(values | {"checkpoint.load": str(tmp_path)}))
+    with torch.no_grad():
+        expected = model(tokens().T).logits.transpose(0, 1)
+    torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
+
+
+def train_and_save(world: Any, experiment: Any, folder: Path) -> Tensor | None:
+    from train_core.checkpoints.checkpoint import Checkpoints
+    from train_core.train import Trainer
+
+    trainer = Trainer(experiment, world, folder)
+    trainer.step(1)
+    with Checkpoints(
+        trainer.optimizer, experiment, Axis(world.size, world.rank), folder / "checkpoints"
+    ) as checkpoints:
+        checkpoints.save(1)
+    return logits_of(trainer.stage.chunks[0])
+
+
+@FAMILIES
+def test_an_exported_checkpoint_gives_the_same_logits_in_transformers(
+    values: dict[str, Value], worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    import transformers
+
+    experiment = experiment_of(values | {"checkpoint.every_steps": 1, "data.source": "synthetic"})
+    (expected,) = worlds(1).run(train_and_save, experiment, tmp_path)
+    export(checkpoint_in(tmp_path), tmp_path / "out", "fp32")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        measured = model(tokens().T).logits.transpose(0, 1)
+    torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-4)
+
+
+@FAMILIES
+def test_rows_come_back_in_their_order(values: dict[str, Value], experiment_of: Any) -> None:
+    spec = experiment_of(values).model
+    for name, parameter in Transformer(spec).named_parameters():
+        source, value = source_of(name, spec), torch.randn(parameter.shape)
+        assert torch.equal(to_rows(from_rows(value, source, spec), source, spec), value), name
+
+
+def test_every_tensor_rank_reads_its_rows(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    theirs(LLAMA).save_pretrained(tmp_path)
+    values = LLAMA | {"checkpoint.load": str(tmp_path)}
+    split = values | {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    first, second = worlds(2).run(up_weight, experiment_of(split))
+    assert torch.equal(torch.cat((first, second)), up_weight(None, experiment_of(values)))
+
+
+def up_weight(world: Any, experiment: Any) -> Tensor:
+    rank = 0 if world is None else world.rank
+    stage = parallelize(experiment, build_mesh(Layout.of(experiment), rank), torch.device("cpu"))
+    return dict(stage.named_parameters())["layers.1.feed_forward.up.weight"].detach()
+
+
+def test_a_larger_vocabulary_is_padded_with_the_mean(experiment_of: Any, tmp_path: Path) -> None:
+    model = theirs(GPT, vocab_size=90)
+    model.save_pretrained(tmp_path)
+    weight = ours(experiment_of(GPT | {"checkpoint.load": str(tmp_path)})).embedding.tokens.weight.detach()
+    there = model.transformer.wte.weight.detach()
+    assert torch.equal(weight[:90], there)
+    torch.testing.assert_close(weight[90:], there.mean(0).expand(6, -1))
+
+
+def changed(tmp_path: Path, values: dict[str, Value], change: Any) -> str:
+    """The path of one file of weights, after a change of its tensors."""
+    theirs(values).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("model.norm.weight"), r"lacks model\.norm\.weight"),
+        (
+            lambda t: t.update({"model.layers.1.mlp.up_proj.weight": torch.zeros(8, 32)}),
+            r"model\.layers\.1\.mlp\.up_proj\.weight has shape \(8, 32\), and .* needs \(64, 32\)",
+        ),
+        (lambda t: t.update({"lm_head.weight": torch.zeros(97, 32)}), r"lm_head\.weight has shape \(97, 32\)"),
+        (lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}), r"holds .*q_proj\.bias"),
+    ],
+    ids=["missing", "another shape", "larger vocabulary", "without a place"],
+)
+def test_a_tensor_that_differs_is_named(change: Any, message: str, experiment_of: Any, tmp_path: Path) -> None:
+    path = changed(tmp_path, LLAMA, change)
+    with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*{message}"):
+        Weights(path, experiment_of(LLAMA).model)
+
+
+def test_weights_of_other_positions_are_refused(experiment_of: Any, tmp_path: Path) -> None:
+    path = changed(tmp_path, LLAMA, lambda tensors: None)
+    spec = experiment_of(LLAMA | {"model.rotary_base": None}).model
+    with pytest.raises(ConfigError, match=r"model\.rotary_base = 10000\.0: .*Use model\.rotary_base=500\.0"):
+        Weights(path, spec)
+
+
+def test_a_truncated_file_is_no_traceback(experiment_of: Any, tmp_path: Path) -> None:
+    path = Path(changed(tmp_path, LLAMA, lambda tensors: None))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"checkpoint\.load = .*cannot be read"):
+        Weights(str(path), experiment_of(LLAMA).model)
+
+
+def test_a_model_without_a_place_in_either_layout_is_refused(experiment_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.gated_mlp = True: .*Use false"):
+        Weights(str(tmp_path), experiment_of(GPT | {"model.gated_mlp": True}).model)
+
+
+def test_a_checkpoint_of_this_trainer_is_not_taken_for_weights(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.json").write_text(json.dumps({}))
+    assert not is_weights(str(tmp_path))
+    assert not is_weights(None)

@@ -1,0 +1,131 @@
+"""Which sequences a step sees: every one once an epoch, in whatever layout and wherever training goes on."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conf.errors import ConfigError
+from train_core.data.batches import Batches, open_windows
+from train_core.data.permutation import permuted
+from train_core.data.tokens import prepare, split_of
+from train_core.job.world import World
+from train_core.parallel.mesh import Layout, build_mesh
+
+LENGTH = 16
+
+
+def windows_of(experiment: Any, cache: Path) -> Any:
+    return open_windows(experiment, prepare(experiment, cache))
+
+
+@pytest.fixture
+def counting(experiment_of: Any, tmp_path: Path) -> Any:
+    """An experiment on 20 sequences, whose first id names each: bytes 0, 1, 2, ... every LENGTH tokens."""
+    text = "".join(chr(33 + number) * LENGTH for number in range(20)) + "~"
+    (tmp_path / "a.txt").write_text(text)
+    return lambda values=None: experiment_of({"data.path": str(tmp_path / "a.txt")} | (values or {}))
+
+
+@settings(max_examples=50, deadline=None)
+@given(size=st.integers(1, 300), seed=st.integers(0, 2**64 - 1))
+def test_an_epochs_order_is_a_permutation(size: int, seed: int) -> None:
+    assert sorted(permuted(index, size, seed) for index in range(size)) == list(range(size))
+
+
+def test_orders_are_mixed_and_differ_between_seeds() -> None:
+    size = 10_000
+    orders = np.array([[permuted(index, size, seed) for index in range(size)] for seed in (1, 2)])
+    assert (orders[0] == orders[1]).mean() < 0.001
+    for order in orders:
+        assert abs(np.corrcoef(order, np.arange(size))[0, 1]) < 0.05
+        assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.05
+    billions = 10**12
+    assert len({permuted(index, billions, 3) for index in range(1000)}) == 1000
+
+
+def test_every_epoch_visits_every_sequence_once_in_an_order_of_its_own(counting: Any, tmp_path: Path) -> None:
+    training, _ = windows_of(counting(), tmp_path)
+    epochs = [[int(training(sample)[0]) - 33 for sample in range(start, start + 20)] for start in (0, 20, 40)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(20))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_a_sequence_ends_with_the_first_token_of_the_next(counting: Any, tmp_path: Path) -> None:
+    training, _ = windows_of(counting(), tmp_path)
+    for sample in range(20):
+        ids = training(sample)
+        assert len(ids) == LENGTH + 1
+        assert ids[-1] == (ids[0] + 1 if ids[0] < 33 + 19 else ord("~"))
+
+
+def test_what_is_held_out_is_the_end_of_the_stream_and_is_never_trained_on(counting: Any, tmp_path: Path) -> None:
+    training, held_out = windows_of(counting({"data.held_out_fraction": 0.25}), tmp_path)
+    assert {int(training(sample)[0]) - 33 for sample in range(60)} == set(range(15))
+    assert [int(held_out(sample)[0]) - 33 for sample in range(5)] == [15, 16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("source", ["text", "synthetic"])
+def test_a_window_depends_on_seed_and_sample_alone(experiment_of: Any, tmp_path: Path, source: str) -> None:
+    window, held_out = windows_of(experiment_of({"data.source": source, "data.held_out_fraction": 0.5}), tmp_path)
+    again, _ = windows_of(experiment_of({"data.source": source, "data.held_out_fraction": 0.5}), tmp_path)
+    other, _ = windows_of(experiment_of({"data.source": source, "training.seed": 7}), tmp_path)
+    assert window(35).tolist() == again(35).tolist()
+    assert len({tuple(ids.tolist()) for ids in (window(35), window(36), window(350), other(35), held_out(35))}) == 5
+
+
+def batch_of(world: World, experiment: Any, cache: Path) -> tuple[tuple[int, int, int], list[list[int]]]:
+    """The coordinates of a rank, and the first ids of the sequences of its second step."""
+    mesh = build_mesh(Layout.of(experiment), world.rank)
+    batches = Batches(experiment, mesh, world.device, cache)
+    firsts = [batches.micro_batch(2, index).tokens[0].tolist() for index in range(experiment.num_micro_batches)]
+    return mesh.layout.coordinates(world.rank), firsts
+
+
+def test_every_layout_sees_the_same_global_batch(counting: Any, worlds: Any, tmp_path: Path) -> None:
+    small = {"batch.global_batch_size": 8, "batch.micro_batch_size": 2}
+    ((_, alone),) = worlds(1).run(batch_of, counting(small), tmp_path)
+    expected = Counter(itertools.chain(*alone))
+    for layout in ({}, {"parallel.tensor_parallel_size": 2}, {"parallel.pipeline_parallel_size": 2}):
+        experiment = counting(small | {"parallel.world_size": 4} | layout)
+        seen: dict[tuple[int, int], list[Counter[int]]] = {}
+        for (stage, _, tensor), firsts in worlds(4).run(batch_of, experiment, tmp_path):
+            seen.setdefault((stage, tensor), []).append(Counter(itertools.chain(*firsts)))
+        assert all(sum(replicas, Counter()) == expected for replicas in seen.values()), layout
+
+
+def complaint_of(world: World, experiment: Any, cache: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Batches(experiment, build_mesh(Layout.of(experiment), world.rank), world.device, cache)
+    return str(caught.value)
+
+
+def test_data_that_only_rank_0_reads_is_refused_on_every_rank(experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+    experiment = experiment_of({"data.path": "/nowhere", "parallel.world_size": 2})
+    assert (
+        worlds(2).run(complaint_of, experiment, tmp_path)
+        == ["data.path = '/nowhere': does not exist. Name a text file or a folder of text files."] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data.held_out_fraction": 0.99}, r"data\.held_out_fraction = 0\.99: leaves none of 20 sequences to train on"),
+        (
+            {"data.held_out_fraction": 0.1, "training.evaluate_every": 2, "training.num_evaluation_batches": 3},
+            r"training\.num_evaluation_batches = 3: takes 24 held-out sequences, and there are 2 of 20",
+        ),
+        ({"model.seq_length": 512}, r"gives 321 tokens, and one sequence with its targets needs 513"),
+    ],
+)
+def test_a_part_that_is_too_short_is_refused(counting: Any, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        split_of(counting(values), 321)

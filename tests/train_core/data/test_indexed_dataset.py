@@ -1,0 +1,123 @@
+"""Megatron-LM's indexed datasets, held against files of an independent writer (see megatron/README.md)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conf.errors import ConfigError
+from conf.load import load
+from train_core.data.batches import open_windows
+from train_core.data.tokens import prepare
+
+WRITTEN = Path(__file__).parent / "megatron"
+
+
+def on(experiment_of: Any, prefix: Path | str | None, **values: Any) -> Any:
+    dotted = {key.replace("__", "."): value for key, value in values.items()}
+    return experiment_of({"data.source": "megatron", "data.path": None if prefix is None else str(prefix)} | dotted)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    for path in WRITTEN.glob("int32.*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path / "int32"
+
+
+@pytest.mark.parametrize("name", ["uint16", "int32"])
+def test_ids_are_those_that_megatron_reads_back(experiment_of: Any, tmp_path: Path, name: str) -> None:
+    tokens = prepare(on(experiment_of, WRITTEN / name), tmp_path)
+    assert tokens is not None
+    assert tokens.read().tolist() == json.loads((WRITTEN / "expected.json").read_text())[name]
+
+
+def test_sequences_are_packed_across_documents(experiment_of: Any, tmp_path: Path) -> None:
+    experiment = on(experiment_of, WRITTEN / "uint16")
+    stream = json.loads((WRITTEN / "expected.json").read_text())["uint16"]
+    training, _ = open_windows(experiment, prepare(experiment, tmp_path))
+    seen = sorted(training(sample).tolist() for sample in range(13))
+    assert seen == sorted(stream[start : start + 17] for start in range(0, 13 * 16, 16))
+
+
+def test_a_dataset_is_read_through_once_and_again_when_it_has_changed(
+    experiment_of: Any, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = on(experiment_of, copied)
+    prepare(experiment, tmp_path / "cache")
+    (sidecar,) = (tmp_path / "cache").glob("*.json")
+    assert json.loads(sidecar.read_text()) == {"smallest": 0, "largest": 255}
+    with monkeypatch.context() as patched:
+        patched.setattr("train_core.data.indexed_dataset._scanned", None)
+        prepare(experiment, tmp_path / "cache")
+    ids = np.memmap(f"{copied}.bin", dtype="<i4", mode="r+")
+    ids[3] = 300
+    ids.flush()
+    Path(f"{copied}.bin").touch()
+    with pytest.raises(ConfigError, match=r"has ids up to 300, and model\.vocab_size = 256"):
+        prepare(experiment, tmp_path / "cache")
+
+
+def test_the_configuration_group_names_the_source() -> None:
+    assert load(["data=megatron", "data.path=x"]).data.source == "megatron"
+
+
+def cut(suffix: str, size: int) -> Callable[[Path], None]:
+    def damage(prefix: Path) -> None:
+        path = Path(f"{prefix}{suffix}")
+        path.write_bytes(path.read_bytes()[:size])
+
+    return damage
+
+
+def overwritten(suffix: str, offset: int, content: bytes) -> Callable[[Path], None]:
+    def damage(prefix: Path) -> None:
+        path = Path(f"{prefix}{suffix}")
+        before = path.read_bytes()
+        path.write_bytes(before[:offset] + content + before[offset + len(content) :])
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda prefix: Path(f"{prefix}.idx").unlink(), r"int32\.idx: No such file"),
+        (lambda prefix: Path(f"{prefix}.bin").unlink(), r"int32\.bin: No such file"),
+        (cut(".idx", 0), r"int32\.idx does not start as the index"),
+        (cut(".idx", 20), r"int32\.idx ends after 20 bytes"),
+        (cut(".idx", 100), r"int32\.idx ends after 100 bytes, before the last of 7 sequences"),
+        (cut(".bin", 400), r"int32\.bin holds 400 bytes, and int32\.idx describes 840"),
+        (overwritten(".idx", 0, b"NOTANIDX"), "does not start as the index"),
+        (overwritten(".idx", 9, b"\x02"), "is of version 2 with ids of type 4"),
+        (overwritten(".idx", 17, b"\x07"), "is of version 1 with ids of type 7"),
+        (overwritten(".idx", 34, b"\x05"), "places sequences that do not follow one another"),
+        (overwritten(".bin", 8, b"\xff\xff\xff\xff"), "holds the id -1"),
+    ],
+    ids=["no index", "no ids", "empty", "header", "index", "ids", "magic", "version", "type", "gaps", "negative"],
+)
+def test_a_damaged_dataset_is_one_clear_error(
+    experiment_of: Any, copied: Path, tmp_path: Path, damage: Callable[[Path], None], problem: str
+) -> None:
+    damage(copied)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        prepare(on(experiment_of, copied), tmp_path / "cache")
+    assert caught.value.key == "data.path"
+
+
+def test_a_smaller_vocabulary_is_refused_with_the_largest_id(experiment_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ids up to 255, and model\.vocab_size = 128\. Use model\.vocab_size=256"):
+        prepare(on(experiment_of, WRITTEN / "uint16", model__vocab_size=128), tmp_path)
+
+
+def test_a_dataset_without_a_path_or_of_few_tokens_is_refused(experiment_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="names no dataset"):
+        prepare(on(experiment_of, None), tmp_path)
+    with pytest.raises(ConfigError, match="gives 210 tokens, and one sequence with its targets needs 257"):
+        prepare(on(experiment_of, WRITTEN / "uint16", model__seq_length=256), tmp_path)

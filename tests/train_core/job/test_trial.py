@@ -1,0 +1,327 @@
+"""How trials end: completed, killed, raising, out of memory, out of time, cancelled; with real processes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conf.errors import UsageError
+from conf.experiment import Experiment
+from train_core.job.failures import failed_measurement
+from train_core.job.supervisor import Job, Ranks, held
+from train_core.job.trial import run_trial_as_rank, run_trial_here
+from train_core.measurement import Outcome, RankFailure
+from train_core.train import train
+from train_core.trial_folder import TrialFolder
+
+TENSOR_2 = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.num_steps": 3}
+FOUR_RANKS = TENSOR_2 | {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 2}
+LONG = {"training.num_steps": 100_000}
+
+
+@pytest.fixture
+def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
+    """Have one rank do something after its second step; ranks are forked, so they inherit the patch."""
+
+    def arrange(rank: int, act: Callable[[], None]) -> None:
+        def disturbed(experiment: Experiment, world: Any, cache_dir: Path, *rest: Any) -> Any:
+            from train_core.train import Trainer
+
+            trainer = Trainer(experiment, world, cache_dir)
+            trainer.step(1)
+            if world.rank == rank:
+                act()
+            return train(experiment, world, cache_dir, *rest)
+
+        monkeypatch.setattr("train_core.job.rank.train", disturbed)
+
+    return arrange
+
+
+def test_a_completed_trial_leaves_a_whole_measurement(trial_of: Any) -> None:
+    trial, seen = trial_of(FOUR_RANKS), []
+    measurement = run_trial_here(trial.path, on_step=seen.append)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.cause
+    assert trial.read_measurement() == measurement
+    assert [metrics.step for metrics in seen] == [1, 2, 3]
+    assert trial.read_metrics() == seen
+    performance = measurement.performance
+    assert performance is not None
+    assert performance.losses == tuple(metrics.loss for metrics in seen)
+    assert len(performance.peak_memory_bytes) == 4
+    assert min(performance.peak_memory_bytes) > 50 * 2**20
+    assert performance.num_devices == min(4, len(os.sched_getaffinity(0)))
+    assert performance.peak_source == "measured"
+    assert 0 < performance.model_flops_utilization < 1
+    assert performance.step_seconds_min <= performance.step_seconds <= performance.step_seconds_max
+    assert performance.num_timed_steps == 2
+    assert measurement.environment is not None
+    assert measurement.environment.backend == "gloo"
+    assert (trial.path.parents[1] / "tokens").is_dir()
+
+
+def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: Any, on_rank: Any) -> None:
+    def raise_error() -> None:
+        raise LookupError("a cosmic ray")
+
+    on_rank(2, raise_error)
+    measurement = run_trial_here(trial_of(FOUR_RANKS | LONG).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.failing_rank == 2
+    assert measurement.cause == "LookupError: a cosmic ray"
+    assert "in raise_error" in (measurement.traceback or "")
+    assert measurement.performance is None
+
+
+def test_a_killed_rank_is_the_cause_and_not_the_peers_that_lost_it(trial_of: Any, on_rank: Any) -> None:
+    on_rank(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    measurement = run_trial_here(trial_of(FOUR_RANKS | LONG).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.failing_rank == 1
+    assert measurement.cause == "rank 1 was killed by SIGKILL"
+
+
+def test_a_rank_that_exits_without_a_word_is_named(trial_of: Any, on_rank: Any) -> None:
+    def leave() -> None:
+        os.write(2, b"the disk is on fire\n")
+        os._exit(7)
+
+    on_rank(0, leave)
+    measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
+    assert measurement.failing_rank == 0
+    assert "exited with code 7" in measurement.cause
+    assert measurement.traceback == "the disk is on fire"
+
+
+def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: Any, on_rank: Any) -> None:
+    on_rank(1, lambda: torch.empty(2**50).fill_(1))
+    measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, measurement.cause
+    assert measurement.failing_rank == 1
+
+
+def test_an_address_space_limit_is_out_of_memory(trial_of: Any, on_rank: Any) -> None:
+    def fill_memory() -> None:
+        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**29, in_use + 2**29))
+        kept = []
+        while True:
+            kept.append(bytearray(2**26))
+
+    on_rank(0, fill_memory)
+    measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, measurement.cause
+    assert measurement.failing_rank == 0
+
+
+def test_over_the_time_limit_is_timed_out(trial_of: Any) -> None:
+    trial = trial_of(TENSOR_2 | LONG)
+    started = time.monotonic()
+    measurement = run_trial_here(trial.path, time_limit_seconds=2.5)
+    assert measurement.outcome is Outcome.TIMED_OUT
+    assert "2.5 s" in measurement.cause
+    assert 2.4 < time.monotonic() - started < 20
+
+
+def test_a_diverging_training_failed(trial_of: Any) -> None:
+    values = TENSOR_2 | {"training.learning_rate": 1e30, "training.min_learning_rate": 1e30, "training.num_steps": 20}
+    measurement = run_trial_here(trial_of(values).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert "diverged at step" in measurement.cause
+    assert "training.learning_rate" in measurement.cause
+
+
+def test_a_wrong_data_path_is_one_message(trial_of: Any) -> None:
+    measurement = run_trial_here(trial_of(TENSOR_2 | {"data.path": "/nowhere"}).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.cause.startswith("data.path = '/nowhere': does not exist")
+
+
+def test_a_trial_that_is_running_is_refused(trial_of: Any) -> None:
+    trial = trial_of(TENSOR_2)
+    with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+        run_trial_here(trial.path)
+
+
+def test_an_earlier_attempt_leaves_no_trace(trial_of: Any, on_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_rank(0, lambda: os._exit(3))
+    trial = trial_of(TENSOR_2)
+    assert run_trial_here(trial.path).outcome is Outcome.FAILED
+    monkeypatch.undo()
+    assert run_trial_here(trial.path).outcome is Outcome.COMPLETED
+    assert trial.read_failures() == []
+    assert [metrics.step for metrics in trial.read_metrics()] == [1, 2, 3]
+
+
+def started_alone(trial: TrialFolder) -> subprocess.Popen[bytes]:
+    code = f"from pathlib import Path; from train_core.job.trial import *; run_trial_here(Path({str(trial.path)!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
+    wait_for(lambda: len(trial.read_metrics()) >= 1)
+    return process
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def is_free(trial: TrialFolder) -> bool:
+    try:
+        with held(trial.running_lock):
+            return True
+    except UsageError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: Any, number: signal.Signals) -> None:
+    trial = trial_of(TENSOR_2 | LONG)
+    process = started_alone(trial)
+    ranks = ranks_of(process)
+    assert len(ranks) == 2
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    assert not any(is_running(rank) for rank in ranks)
+    assert not trial.measurement.exists()
+    assert is_free(trial)
+
+
+def test_ranks_die_with_their_supervisor(trial_of: Any) -> None:
+    trial = trial_of(TENSOR_2 | LONG)
+    process = started_alone(trial)
+    ranks = ranks_of(process)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(is_running(rank) for rank in ranks), 10)
+    wait_for(lambda: is_free(trial), 10)
+
+
+def test_torchrun_starts_the_ranks_of_a_trial(trial_of: Any) -> None:
+    trial = trial_of(TENSOR_2)
+    completed = torchrun(trial, 2)
+    assert completed.returncode == 0, completed.stderr
+    measurement = trial.read_measurement()
+    assert measurement is not None
+    assert measurement.outcome is Outcome.COMPLETED
+    assert len(trial.read_metrics()) == 3
+
+
+def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: Any) -> None:
+    trial = trial_of(TENSOR_2 | {"data.path": "/nowhere"})
+    assert torchrun(trial, 2).returncode != 0
+    assert trial.read_measurement() is None
+    failures = trial.read_failures()
+    assert failures
+    assert all("data.path" in failure.cause for failure in failures)
+
+
+def test_another_number_of_ranks_than_the_plan_has_is_refused(trial_of: Any) -> None:
+    trial = trial_of(TENSOR_2)
+    completed = torchrun(trial, 1)
+    assert completed.returncode != 0
+    assert "1 ranks were started, and the plan has 2" in completed.stderr
+
+
+def torchrun(trial: TrialFolder, num_ranks: int) -> subprocess.CompletedProcess[str]:
+    script = trial.path / "rank.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom train_core.job.trial import run_trial_as_rank\n"
+        f"run_trial_as_rank(Path({json.dumps(str(trial.path))}))\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    return subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=False)
+
+
+class DyingProcess:
+    """A rank that is alive when first asked and dead, killed, whenever asked again."""
+
+    def __init__(self) -> None:
+        self.times_asked = 0
+        self.sentinel = os.open(os.devnull, os.O_RDONLY)  # ready at once, as a dead process's is
+
+    @property
+    def exitcode(self) -> int | None:
+        self.times_asked += 1
+        return None if self.times_asked == 1 else -signal.SIGKILL
+
+
+def test_a_rank_that_dies_while_the_others_are_counted_is_not_overlooked(trial_of: Any, tmp_path: Path) -> None:
+    """Found as a hang: the supervisor waited for the survivors, who waited for the dead."""
+    ranks = Ranks(Job(trial_of(TENSOR_2), 2, None, None, None), tmp_path / "meeting")
+    reader, writer = os.pipe()  # a survivor that never ends
+    survivor = SimpleNamespace(exitcode=None, sentinel=reader)
+    ranks._processes = [DyingProcess(), survivor]  # type: ignore[list-item]
+    start = time.monotonic()
+    try:
+        assert ranks.watch(start + 20) is Outcome.FAILED
+        assert time.monotonic() - start < 10
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_verdict_does_not_replace_what_the_trial_said_itself(trial_of: Any) -> None:
+    """The observer may look at an old state of a network file system."""
+    trial = trial_of(TENSOR_2)
+    said, concluded = (
+        failed_measurement("abc", RankFailure(rank=0, outcome=Outcome.FAILED, cause=cause, traceback="", time=1.0), 0.0)
+        for cause in ("its own word", "concluded")
+    )
+    trial.write_measurement(said)
+    trial.write_verdict(concluded)
+    assert trial.read_measurement() == said
+    trial.measurement.unlink()
+    trial.write_verdict(concluded)
+    assert trial.read_measurement() == concluded
+    assert [path.name for path in trial.path.iterdir()] == ["trial.json", "measurement.json"]
+
+
+def test_a_lock_that_is_only_tried_does_not_refuse_a_starting_trial(tmp_path: Path) -> None:
+    """Whoever asks whether a trial runs tries its lock; a supervisor that comes at that moment waits."""
+    lock = tmp_path / "running.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    threading.Timer(0.2, os.close, [descriptor]).start()
+    with held(lock):
+        pass
+
+
+def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = trial_of(TENSOR_2)
+    trial.measurement.write_text("earlier")
+    seat = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in seat.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="3 ranks were started, and the plan has 2"):
+        run_trial_as_rank(trial.path)
+    assert trial.measurement.read_text() == "earlier"
+    assert not trial.failures.exists()

@@ -1,0 +1,79 @@
+"""What travels between replicas does so beside the passes, and is there when it is needed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_core.parallel import data_parallel
+from train_core.parallel.data_parallel import Replicas, ShardReduction
+from train_core.train import Trainer
+
+TWO_REPLICAS = {"parallel.world_size": 2, "batch.micro_batch_size": 1}
+
+
+def losses_of(world: Any, experiment: Any, cache_dir: Path, late: bool) -> list[float]:
+    trainer = Trainer(experiment, world, cache_dir)
+    replicas, losses = trainer.optimizer.replicas, []
+    replicas.gathers_late = late
+    for step in range(1, 4):
+        losses.append(trainer.step(step).loss)
+        assert (len(replicas.gathering) == len(replicas.buckets)) == late, "no gather is on its way"
+    trainer.passes(4)
+    assert not replicas.gathering, "a forward pass did not wait for its weights"
+    return losses
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2])
+def test_weights_that_travel_beside_the_next_forward_pass_are_there_when_it_needs_them(
+    zero_stage: int, worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    experiment = experiment_of(TWO_REPLICAS | {"parallel.zero_stage": zero_stage})
+    at_once, late = (worlds(2).run(losses_of, experiment, tmp_path, late) for late in (False, True))
+    assert at_once == late
+
+
+def trainer_with_small_buckets(world: Any, experiment: Any, cache_dir: Path) -> Trainer:
+    """After one step's passes."""
+    usual = data_parallel.flatten
+    data_parallel.flatten = partial(usual, max_elements=5000)
+    try:
+        trainer = Trainer(experiment, world, cache_dir)
+    finally:
+        data_parallel.flatten = usual  # the process goes on to other tests
+    trainer.passes(1)
+    return trainer
+
+
+def started_during_backward(world: Any, experiment: Any, cache_dir: Path) -> tuple[int, int]:
+    """How many buckets there are, and how many sums over the replicas had started when backward was over."""
+    trainer = trainer_with_small_buckets(world, experiment, cache_dir)
+    reductions = trainer.optimizer.replicas.reductions
+    return len(reductions), sum(reduction.pending is not None for reduction in reductions)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_every_bucket_is_summed_as_soon_as_its_last_gradient_is_there(
+    schedule: str, worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    values = {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 2, "parallel.schedule": schedule}
+    answers = worlds(4).run(started_during_backward, experiment_of(values), tmp_path)
+    assert all(num_buckets > 8 and num_started == num_buckets for num_buckets, num_started in answers)
+
+
+def bytes_between_passes(world: Any, experiment: Any, cache_dir: Path) -> tuple[int, int]:
+    """Of whole gradient buckets that have memory after a backward pass, and of all buckets."""
+    replicas = trainer_with_small_buckets(world, experiment, cache_dir).optimizer.replicas
+    assert isinstance(replicas, Replicas)
+    assert all(isinstance(reduction, ShardReduction) for reduction in replicas.reductions)
+    held = sum(bucket.gradients.untyped_storage().size() for bucket in replicas.buckets)
+    return held, sum(bucket.gradients.nbytes for bucket in replicas.buckets)
+
+
+def test_zero_2_holds_no_whole_gradients_between_passes(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    experiment = experiment_of(TWO_REPLICAS | {"parallel.zero_stage": 2})
+    for held, whole in worlds(2).run(bytes_between_passes, experiment, tmp_path):
+        assert 0 < held < 0.2 * whole, "but for the last bucket, which is on its way"

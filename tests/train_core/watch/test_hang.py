@@ -1,0 +1,80 @@
+"""From where each rank stands to the one that all wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from train_core.watch.hang import Standing, explain
+
+AT_WORK: dict[str, Any] = {"operation": None, "line": "", "number": 0, "ranks": ()}
+
+
+def standing(rank: int, **values: Any) -> Standing:
+    """A rank that waits in the second collective over data with ranks 0 to 3, unless told otherwise."""
+    told: dict[str, Any] = {
+        "rank": rank,
+        "step": 7,
+        "micro_batch": None,
+        "operation": "all_reduce over data, 512 KiB",
+        "line": "data",
+        "number": 2,
+        "ranks": (0, 1, 2, 3),
+        "reached": {"data": 2},
+        "seconds": 600.2,
+        "stack": "",
+    }
+    return Standing(**told | values)
+
+
+def receiving(rank: int, peer: int) -> Standing:
+    words = f"receive from rank {peer}, 8 KiB"
+    return standing(rank, operation=words, line="pipeline", number=0, ranks=(peer,), micro_batch=3, reached={})
+
+
+def hang(*standings: Standing) -> tuple[str, int | None]:
+    return tuple(explain(standings[0], {one.rank: one for one in standings}.get))  # type: ignore[return-value]
+
+
+def test_the_rank_that_has_not_started_the_collective_is_blamed() -> None:
+    absent = standing(3, **AT_WORK, reached={"data": 1})
+    assert hang(standing(0), standing(1), standing(2), absent) == (
+        "rank 3 has not reached all_reduce over data, 512 KiB (step 7); ranks 0-2 wait there since 600 s, and rank 3 is"
+        " at its own work",
+        3,
+    )
+
+
+def test_a_rank_that_says_nothing_gives_no_sign_of_life() -> None:
+    cause, blamed = hang(standing(0), standing(1), standing(3))
+    assert cause.endswith("ranks 0-1, 3 wait there since 600 s, and rank 2 gives no sign of life")
+    assert blamed == 2
+
+
+def test_a_rank_that_started_the_collective_and_works_on_meanwhile_is_not_blamed() -> None:
+    ahead = standing(1, **AT_WORK, reached={"data": 2})
+    assert hang(standing(0), ahead, standing(2), standing(3, **AT_WORK, reached={"data": 1}))[1] == 3
+
+
+def test_waits_are_followed_through_the_pipeline_to_who_waits_for_nobody() -> None:
+    cause, blamed = hang(receiving(0, 1), receiving(1, 2), standing(2, **AT_WORK))
+    assert blamed == 2
+    assert cause.startswith("rank 2 has not reached receive from rank 2, 8 KiB (step 7, micro-batch 3); rank 1 waits")
+
+
+def test_of_two_that_are_missing_the_one_that_waits_for_nobody_is_blamed() -> None:
+    late = {"reached": {"data": 1}}
+    returning = receiving(2, 0).model_copy(update=late)
+    assert hang(standing(0), standing(1), returning, standing(3, **AT_WORK, **late))[1] == 3
+
+
+def test_ranks_that_wait_for_each_other_are_all_named_and_none_is_blamed() -> None:
+    assert hang(receiving(0, 1), receiving(1, 0)) == (
+        "ranks 0-1 wait for each other, rank 0 in receive from rank 1, 8 KiB (step 7, micro-batch 3)",
+        None,
+    )
+
+
+def test_a_collective_that_all_have_reached_is_the_hardwares() -> None:
+    cause, blamed = hang(*(standing(rank) for rank in range(4)))
+    assert cause == "all_reduce over data, 512 KiB (step 7) does not end although all its ranks have reached it"
+    assert blamed is None

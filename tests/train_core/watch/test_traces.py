@@ -1,0 +1,39 @@
+"""Traces of chosen steps and ranks; what cannot be traced is refused before anything runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from conf.errors import InfeasiblePlan
+from train_core.job.trial import run_trial_here
+
+TRACED = {"training.num_steps": 4, "training.num_warmup_steps": 1, "profile.trace_steps": [2]}
+
+
+def test_a_traced_step_leaves_a_chrome_trace_and_is_not_timed(trial_of: Any) -> None:
+    trial = trial_of(TRACED | {"profile.trace_ranks": [1], "parallel.world_size": 2})
+    performance = run_trial_here(trial.path).performance
+    assert performance is not None
+    assert performance.num_timed_steps == 2
+    assert [path.name for path in trial.traces.iterdir()] == ["step-000002-rank-00001.json.gz"]
+    with gzip.open(next(trial.traces.iterdir())) as file:
+        events = json.load(file)["traceEvents"]
+    assert any("addmm" in event.get("name", "") for event in events)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"profile.trace_ranks": [0, 2], "parallel.world_size": 2}, r"profile\.trace_ranks = \[0, 2\]: .*\(\[2\]\)"),
+        ({"profile.trace_steps": [2, 5], "profile.trace_ranks": [0]}, r"profile\.trace_steps = \[2, 5\]: .*\(\[5\]\)"),
+        ({}, r"profile\.trace_steps = \[2\]: does not go with profile\.trace_ranks = \[\]\. Give both"),
+        ({"profile.trace_steps": [2, 3, 4], "profile.trace_ranks": [0]}, "leaves no step to time"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused(experiment_of: Any, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=message):
+        experiment_of(TRACED | values)

@@ -1,0 +1,107 @@
+"""A job that hangs ends by itself and says for whom it waited; with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from train_core.job.failures import first_cause
+from train_core.job.trial import run_trial_here
+from train_core.measurement import Outcome
+from train_core.train import Trainer
+from train_core.trial_folder import TrialFolder
+
+LONG = {"training.num_steps": 100_000, "watch.hang_seconds": 3.0}
+DATA_3 = LONG | {"parallel.world_size": 3, "batch.global_batch_size": 6}
+PIPELINE_4 = LONG | {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 4}
+
+
+@pytest.fixture
+def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, Callable[[Trainer], None]], None]:
+    """Have one rank do something before a step; ranks are forked, so they inherit the patch."""
+
+    def arrange(rank: int, step: int, act: Callable[[Trainer], None]) -> None:
+        undisturbed = Trainer.step
+
+        def disturbed(self: Trainer, number: int) -> Any:
+            if (self.mesh.world.rank, number) == (rank, step):
+                act(self)
+            return undisturbed(self, number)
+
+        monkeypatch.setattr(Trainer, "step", disturbed)
+
+    return arrange
+
+
+def sleep_for_ever(trainer: Trainer) -> None:
+    time.sleep(600)
+
+
+def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: Any, at_step: Any) -> None:
+    at_step(2, 3, sleep_for_ever)
+    measurement = run_trial_here(trial_of(DATA_3).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.failing_rank == 2
+    assert measurement.cause.startswith("rank 2 has not reached all_reduce over data, ")
+    assert "(step 3); ranks 0-1 wait there since" in measurement.cause
+    assert measurement.cause.endswith("and rank 2 is at its own work")
+    assert "Rank 2 stands here:" in (measurement.traceback or "")
+    assert "in sleep_for_ever" in (measurement.traceback or "")
+
+
+def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(trial_of: Any, at_step: Any) -> None:
+    at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+    measurement = run_trial_here(trial_of(PIPELINE_4).path)
+    assert measurement.failing_rank == 3
+    assert measurement.cause.startswith("rank 3 has not reached receive from rank 3, ")
+    assert "(step 2, micro-batch 0); rank 2 waits there since" in measurement.cause
+    assert measurement.cause.endswith("rank 3 gives no sign of life")
+
+
+SLEEPING_RANK = """
+import sys, time
+from pathlib import Path
+from train_core.train import Trainer
+from train_core.job.trial import run_trial_as_rank
+
+undisturbed = Trainer.step
+
+def disturbed(self, number):
+    if (self.mesh.world.rank, number) == (1, 2):
+        time.sleep(600)
+    return undisturbed(self, number)
+
+Trainer.step = disturbed
+run_trial_as_rank(Path(sys.argv[1]))
+"""
+
+
+def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: Any) -> None:
+    trial: TrialFolder = trial_of(DATA_3)
+    script = trial.path / "rank.py"
+    script.write_text(SLEEPING_RANK)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(script)]
+    completed = subprocess.run([*command, str(trial.path)], capture_output=True, text=True, timeout=120, check=False)
+    assert completed.returncode != 0
+    culprit = first_cause(trial.read_failures())
+    assert culprit is not None
+    assert culprit.blamed == 1
+    assert culprit.cause.startswith("rank 1 has not reached all_reduce over data")
+    assert culprit.cause in completed.stderr
+
+
+def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: Any, at_step: Any) -> None:
+    at_step(1, 2, lambda _: time.sleep(3))
+    patient = DATA_3 | {
+        "training.num_steps": 3,
+        "watch.hang_seconds": 20.0,
+    }  # several looks, and room for a loaded machine
+    measurement = run_trial_here(trial_of(patient).path)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.cause

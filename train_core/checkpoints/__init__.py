@@ -1,0 +1,1 @@
+"""Saved states of a training, for any layout, and weights from and for elsewhere."""

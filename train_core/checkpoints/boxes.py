@@ -1,0 +1,81 @@
+"""Where the elements of a rank's flat weights lie in the model's parameters: a run of them is a few boxes of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from torch import Tensor
+
+from train_core.parallel.flat_parameters import Member
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.parallelize import Placement, Stage
+
+
+class Box(NamedTuple):
+    """A box of a parameter of the whole model, and where its elements start in a flat tensor.
+
+    Attributes:
+        name: of the parameter in the whole model.
+        shape: of the whole parameter.
+        offsets: first index in each dim; `sizes` is the extent.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    start: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The box in a flat tensor, as a view."""
+        return flat[self.start : self.start + prod(self.sizes)].view(self.sizes)
+
+
+def boxes_of(member: Member, held: range, origin: int, stage: Stage, mesh: Mesh) -> Iterator[Box]:
+    """The boxes of a parameter's elements that are among the elements `held` of its bucket.
+
+    They start relative to the element `origin` of the bucket.
+    """
+    placement, shape = stage.placements[member.name], tuple(member.parameter.shape)
+    first = max(held.start, member.start)
+    stop = min(held.stop, member.start + member.parameter.numel())
+    start = first - origin
+    for offsets, sizes in row_boxes(shape, first - member.start, stop - member.start):
+        yield placed(placement, shape, offsets, sizes, start, mesh)
+        start += prod(sizes)
+
+
+def placed(
+    placement: Placement,
+    shape: Sequence[int],
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    start: int,
+    mesh: Mesh,
+) -> Box:
+    """A box of this tensor rank's part, which has the given shape, as a box of the whole parameter."""
+    whole, first, split = list(shape), list(offsets), placement.split_dim
+    if split is not None:
+        whole[split] *= mesh.tensor.size
+        first[split] += shape[split] * mesh.tensor.rank
+    return Box(placement.name, tuple(whole), tuple(first), tuple(sizes), start)
+
+
+def row_boxes(shape: Sequence[int], first: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(offsets, sizes) of boxes that cover the elements first to stop of a vector or a matrix, in order.
+
+    Of a matrix they are at most three: the end of a row, whole rows, the start of a row.
+    """
+    if len(shape) == 1:
+        if first < stop:
+            yield (first,), (stop - first,)
+        return
+    _, width = shape
+    while first < stop:
+        row, column = divmod(first, width)
+        rows = (stop - first) // width if column == 0 else 0
+        sizes = (rows, width) if rows else (1, min(width - column, stop - first))
+        yield (row, column), sizes
+        first += prod(sizes)

@@ -1,0 +1,252 @@
+"""Checkpoints that any layout writes and any layout reads: boxes of the model's parameters, by their global names.
+
+Each rank writes what it updates: fp32 weights and the two moments of AdamW. The weights of the compute precision are
+those in fp32, rounded. The file format is that of torch.distributed.checkpoint, which finds for every box that is read
+the boxes that were written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from conf.errors import ConfigError, UsageError
+from conf.experiment import Experiment
+from conf.schema import ModelSpec
+from train_core.checkpoints.boxes import Box
+from train_core.checkpoints.checkpoint_folder import (
+    Facts,
+    damage,
+    delete_drafts,
+    delete_old,
+    draft_of,
+    last_whole,
+    publish,
+    read_facts,
+)
+from train_core.checkpoints.huggingface import is_weights
+from train_core.model import Transformer
+from train_core.optimizer import AdamState, Optimizer
+from train_core.parallel.collectives import Axis, gather_objects
+
+KEY = "checkpoint.load"
+
+
+class Piece(Tensor):
+    """Boxes of one tensor of the model, in the protocol by which torch.distributed.checkpoint reads and writes."""
+
+    boxes: dict[torch.Size, Tensor]
+    whole: torch.Size
+
+    @staticmethod
+    def of(shape: tuple[int, ...], boxes: dict[torch.Size, Tensor]) -> Piece:
+        """`boxes` are views of the rank's own memory by their offsets in the tensor of the given shape."""
+        piece: Piece = Tensor._make_subclass(Piece, next(iter(boxes.values())))
+        piece.boxes, piece.whole = boxes, torch.Size(shape)
+        return piece
+
+    def size(self, dim: int | None = None) -> Any:
+        """Of the whole tensor, which is what the checkpoint's sizes are compared with."""
+        return self.whole if dim is None else self.whole[dim]
+
+    def __create_write_items__(self, name: str, _: Any) -> list[WriteItem]:
+        return [
+            WriteItem(
+                index=MetadataIndex(name, offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=ChunkStorageMetadata(offsets, box.size()),
+                    properties=TensorProperties.create_from_tensor(box),
+                    size=self.whole,
+                ),
+            )
+            for offsets, box in self.boxes.items()
+        ]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(offsets, box.size()) for offsets, box in self.boxes.items()]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
+        assert index.offset is not None
+        return self.boxes[index.offset]
+
+
+def _pieces(states: list[AdamState], boxes: list[list[Box]]) -> dict[str, Any]:
+    """What is read or written, by kind and the parameter's global name; views of `states`."""
+    found: dict[str, tuple[tuple[int, ...], dict[torch.Size, Tensor]]] = {}
+    for state, held in zip(states, boxes, strict=True):
+        for kind, flat in state.tensors().items():
+            for box in held:
+                _, views = found.setdefault(f"{kind}.{box.name}", (box.shape, {}))
+                views[torch.Size(box.offsets)] = box.of(flat)
+    return {key: Piece.of(shape, views) for key, (shape, views) in found.items()}
+
+
+class Checkpoints:
+    """Saves and restores one rank's share of a training; every rank calls every method.
+
+    Used as a context: at its end the last checkpoint is on disk.
+    """
+
+    def __init__(self, optimizer: Optimizer, experiment: Experiment, world: Axis, folder: Path | None) -> None:
+        """`folder` gets the checkpoints; None saves none."""
+        self.optimizer, self.experiment, self.world, self.folder = optimizer, experiment, world, folder
+        self.plan = experiment.checkpoint
+        # Of its own, because the writer's collectives run beside those of the training.
+        self.group = dist.new_group(backend="gloo") if folder is not None and world.size > 1 else None
+        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        self.writing: Future[None] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """After a failure nothing is waited for: the others may never write their share."""
+        if error is None or isinstance(error, SystemExit):
+            self.wait()
+        self.writer.shutdown(wait=False)
+
+    def restore(self) -> int:
+        """Go on from the folder's last whole checkpoint, else start from `checkpoint.load`; returns the last step done.
+
+        Raises:
+            ConfigError: `checkpoint.load` is no whole checkpoint of this model.
+        """
+        own = self._last_of_folder()
+        if own is not None:
+            return self._read(own).step
+        if self.plan.load is not None and not is_weights(self.plan.load):
+            self._read(_given(Path(self.plan.load)))
+        return 0
+
+    def _last_of_folder(self) -> Path | None:
+        """Rank 0 looks, so that all take the same one."""
+        found = None
+        if self.folder is not None and self.world.rank == 0:
+            delete_drafts(self.folder)
+            found = last_whole(self.folder)
+        path: Path | None = gather_objects(found, self.world)[0]
+        return path
+
+    def _read(self, checkpoint: Path) -> Facts:
+        _require_same_model(checkpoint, self.experiment.model)
+        states, replicas = self.optimizer.states, self.optimizer.replicas
+        with _quiet():
+            load(_pieces(states, replicas.boxes()), storage_reader=FileSystemReader(checkpoint))
+        for state, weights in zip(states, replicas.own_weights(), strict=True):
+            state.write_to(weights)
+        replicas.share_weights()
+        facts = read_facts(checkpoint)
+        self.optimizer.num_updates = facts.num_updates
+        self.optimizer.loss_scale.restore(facts.loss_scale)
+        return facts
+
+    def is_due(self, step: int) -> bool:
+        return self.folder is not None and self.plan.every_steps is not None and step % self.plan.every_steps == 0
+
+    def save(self, step: int) -> None:
+        """Write the state after `step`; returns when it may change again.
+
+        Raises:
+            UsageError: this checkpoint, or the one before it, could not be written.
+        """
+        assert self.folder is not None
+        self.wait()
+        states, facts = self.optimizer.states, self._facts(step)
+        if self.plan.asynchronous:
+            states = [state.on_host() for state in states]
+        self.writing = self.writer.submit(self._write, states, facts)
+        if not self.plan.asynchronous:
+            self.wait()
+
+    def wait(self) -> None:
+        writing, self.writing = self.writing, None
+        if writing is None:
+            return
+        try:
+            writing.result()
+        except (OSError, CheckpointException) as error:
+            cause = error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]  # of the first rank
+            problem = f"a checkpoint could not be written to {self.folder}: {cause}"
+            raise UsageError(problem, "Make room there, or choose another output_dir.") from error
+
+    def _facts(self, step: int) -> Facts:
+        experiment, optimizer = self.experiment, self.optimizer
+        scale = optimizer.loss_scale.state()
+        return Facts(
+            step=step,
+            num_updates=optimizer.num_updates,
+            label=experiment.label,
+            model=experiment.model,
+            loss_scale=scale,
+            file_bytes={},
+        )
+
+    def _write(self, states: list[AdamState], facts: Facts) -> None:
+        assert self.folder is not None
+        pieces = _pieces(states, self.optimizer.replicas.boxes_to_write())
+        with _quiet():
+            save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
+        if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
+            publish(self.folder, facts)
+            delete_old(self.folder, self.plan.keep_last)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warning that a process is alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
+
+
+def _given(path: Path) -> Path:
+    """The checkpoint that was asked for: itself, or the last one of a folder of them."""
+    if (problem := damage(path)) is None:
+        return path
+    if (last := last_whole(path)) is not None:
+        return last
+    if not path.is_dir():
+        raise ConfigError(KEY, str(path), "is no folder", "Name a checkpoint folder, or null.")
+    instead = last_whole(path.parent)
+    remedy = "Name another one, or null." if instead is None else f"The last whole one beside it is {instead}."
+    raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
+
+
+def _require_same_model(checkpoint: Path, model: ModelSpec) -> None:
+    """Every rank compares all tensors, so that all refuse alike."""
+    saved = dict(_saved_shapes(checkpoint))
+    with torch.device("meta"):
+        wanted = {name: tuple(parameter.shape) for name, parameter in Transformer(model).named_parameters()}
+    for name in sorted({*saved, *wanted}):
+        if saved.get(name) != wanted.get(name):
+            has, wants = saved.get(name, "nothing"), wanted.get(name, "nothing")
+            problem = f"is of another model: of {name} it holds {has}, and model={model.name} has {wants}"
+            raise ConfigError(KEY, str(checkpoint), problem, "Name a checkpoint of this model, or change model.*.")
+
+
+def _saved_shapes(checkpoint: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    prefix = "weights."
+    for key, saved in FileSystemReader(checkpoint).read_metadata().state_dict_metadata.items():
+        if key.startswith(prefix) and isinstance(saved, TensorStorageMetadata):
+            yield key.removeprefix(prefix), tuple(saved.size)

@@ -1,0 +1,137 @@
+"""A checkpoint as Hugging Face weights: safetensors files with their index, and a config.json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from conf.errors import UsageError
+from conf.schema import ROTARY_BASE, Dtype, ModelSpec
+from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
+from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
+from train_core.model import NORM_EPSILON, Transformer
+
+FILE_BYTES = 4 * 2**30
+DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def checkpoint_in(path: Path) -> Path:
+    """The checkpoint itself, or the last whole one of a folder of them or of a trial.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if damage(path) is None:
+        return path
+    for folder in (path, path / "checkpoints"):
+        if (found := last_whole(folder)) is not None:
+            return found
+    raise UsageError(f"{path} holds no whole checkpoint", "Name a trial's folder, or one of its checkpoints.")
+
+
+def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
+    """Write the weights of a whole checkpoint into a new folder; returns the files.
+
+    Raises:
+        UsageError: the folder exists, or cannot be written.
+        ConfigError: the model has no place in either layout.
+    """
+    spec = read_facts(checkpoint).model
+    require_layout(spec)
+    if out.exists():
+        raise UsageError(f"{out} exists already", "Name a folder that does not exist.")
+    draft = out.with_name(f".{out.name}.draft")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)  # of an export that was killed
+        draft.mkdir(parents=True)
+        _write_files(draft, _tensors(checkpoint, spec, DTYPES[dtype]))
+        (draft / "config.json").write_text(json.dumps(hugging_face_config(spec, dtype), indent=2) + "\n")
+        draft.rename(out)
+    except OSError as error:
+        raise UsageError(
+            f"{out} could not be written: {error}", "Choose a folder with room for the weights."
+        ) from error
+    return sorted(out.iterdir())
+
+
+def _tensors(checkpoint: Path, spec: ModelSpec, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """One parameter at a time, so that a model larger than memory can be written."""
+    with torch.device("meta"):
+        shapes = {name: parameter.shape for name, parameter in Transformer(spec).named_parameters()}
+    for name, shape in shapes.items():
+        read = {f"weights.{name}": torch.empty(shape)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load(read, storage_reader=FileSystemReader(checkpoint))
+        source = source_of(name, spec)
+        tensors = from_rows(read[f"weights.{name}"].to(dtype), source, spec)
+        yield from zip(source.names, tensors, strict=True)
+
+
+def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
+    """Files of at most about 4 GiB, and an index that says which holds what."""
+    held: dict[str, Tensor] = {}
+    index: dict[str, str] = {}
+    total = count = 0
+
+    def write() -> None:
+        nonlocal count
+        count += 1
+        file = f"model-{count:05d}.safetensors"
+        save_file(held, folder / file, metadata={"format": "pt"})
+        index.update(dict.fromkeys(held, file))
+        held.clear()
+
+    for name, tensor in tensors:
+        if held and sum(one.nbytes for one in held.values()) + tensor.nbytes > FILE_BYTES:
+            write()
+        held[name] = tensor
+        total += tensor.nbytes
+    write()
+    written = {"metadata": {"total_size": total}, "weight_map": index}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(written, indent=2) + "\n")
+
+
+def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
+    """What `transformers` needs to build the model around the weights."""
+    shared = {
+        "vocab_size": spec.vocab_size,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "torch_dtype": str(DTYPES[dtype]).removeprefix("torch."),
+    }
+    if spec.family == "gpt":
+        return shared | {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "n_positions": spec.seq_length,
+            "n_embd": spec.hidden_size,
+            "n_layer": spec.num_layers,
+            "n_head": spec.num_attention_heads,
+            "n_inner": spec.ffn_hidden_size,
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": NORM_EPSILON,
+        }
+    return shared | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "max_position_embeddings": spec.seq_length,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.ffn_hidden_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_attention_heads,
+        "num_key_value_heads": spec.num_query_groups,
+        "head_dim": spec.query_size // spec.num_attention_heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": NORM_EPSILON,
+        "rope_theta": spec.rotary_base or ROTARY_BASE,
+    }

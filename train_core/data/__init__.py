@@ -1,0 +1,1 @@
+"""Tokens: from files to micro-batches."""

@@ -1,0 +1,117 @@
+"""Batches that depend on (seed, step, sequence) alone, so that every layout trains on the same global batch.
+
+An epoch visits every sequence once, in an order of its own; the next one starts wherever in a global batch the last
+ends. Nothing is remembered between steps, so that training goes on from any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from conf.errors import ConfigError, TrisweepError
+from conf.experiment import Experiment
+from train_core.data.permutation import mixed, permuted
+from train_core.data.token_file import Ids, TokenFile
+from train_core.data.tokens import prepare, split_of
+from train_core.parallel.collectives import broadcast_object
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.pipeline_parallel import MicroBatch
+
+Window = Callable[[int], NDArray[np.int64]]
+"""Number of a sample, counted over all steps -> seq_length + 1 token ids."""
+
+
+class Batches:
+    """This rank's micro-batches of every step, and of every held-out batch.
+
+    Replica d of a step takes the d-th equal run of the global batch's sequences. Only the two end stages read.
+    """
+
+    def __init__(self, experiment: Experiment, mesh: Mesh, device: torch.device, cache_dir: Path) -> None:
+        """Raises ConfigError when the data cannot be used; see `tokens.prepare`."""
+        self.micro_batch_size, self.global_batch_size = (
+            experiment.batch.micro_batch_size,
+            experiment.batch.global_batch_size,
+        )
+        self.first_sequence = mesh.data.rank * experiment.num_micro_batches * self.micro_batch_size
+        self.device = device
+        tokens = shared_tokens(experiment, mesh, cache_dir)
+        if mesh.is_first_stage or mesh.is_last_stage:
+            self.training, self.held_out = open_windows(experiment, tokens)
+
+    def micro_batch(self, step: int, index: int) -> MicroBatch:
+        """Steps count from 1, micro-batches of a step from 0."""
+        return self._read(self.training, step - 1, index)
+
+    def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
+        """Held-out batches count from 0, and are the same at every evaluation."""
+        return self._read(self.held_out, batch, index)
+
+    def _read(self, window: Window, batch: int, index: int) -> MicroBatch:
+        first = batch * self.global_batch_size + self.first_sequence + index * self.micro_batch_size
+        ids = torch.from_numpy(
+            np.stack([window(first + i) for i in range(self.micro_batch_size)], axis=1)
+        )  # (s + 1, b)
+        if self.device.type == "cuda":  # from pageable memory the copy would wait for all kernels that are queued
+            ids = ids.pin_memory().to(self.device, non_blocking=True)
+        return MicroBatch(ids[:-1], ids[1:])
+
+
+def shared_tokens(experiment: Experiment, mesh: Mesh, cache_dir: Path) -> TokenFile | None:
+    """Prepared by rank 0 and told to the others: a text is read through to find its tokens. All ranks call it."""
+    answer: TokenFile | TrisweepError | None = None
+    if experiment.data.source == "synthetic":
+        return None
+    if mesh.world.rank == 0:
+        try:
+            answer = prepare(experiment, cache_dir)
+        except TrisweepError as error:
+            answer = error
+    answer = broadcast_object(answer, mesh.world)
+    if isinstance(answer, TrisweepError):
+        raise answer
+    return answer
+
+
+def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window]:
+    """Of the training and of the held-out part."""
+    if tokens is None:
+        return synthetic_windows(experiment, 0), synthetic_windows(experiment, 1)
+    try:
+        ids = tokens.read()
+    except OSError as error:
+        problem = f"{tokens.path} cannot be read on this node ({error.strerror})"
+        remedy = "Name a folder that all nodes share."
+        raise ConfigError("data.cache_dir", experiment.data.cache_dir, problem, remedy) from None
+    return stream_windows(experiment, ids)
+
+
+def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
+    """The training sequences, shuffled anew in every epoch, and the held-out ones in order."""
+    length, seed = experiment.model.seq_length, experiment.training.seed
+    num_training, num_held_out = split_of(experiment, len(ids))
+
+    def sequence(number: int) -> NDArray[np.int64]:
+        return ids[number * length : (number + 1) * length + 1].astype(np.int64)
+
+    def training(sample: int) -> NDArray[np.int64]:
+        epoch, index = divmod(sample, num_training)
+        return sequence(permuted(index, num_training, mixed(seed) ^ epoch))
+
+    return training, lambda sample: sequence(num_training + sample % num_held_out)
+
+
+def synthetic_windows(experiment: Experiment, part: int) -> Window:
+    """Tokens drawn evenly from the vocabulary; each part draws its own."""
+    model, seed = experiment.model, experiment.training.seed
+
+    def window(sample: int) -> NDArray[np.int64]:
+        generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, part, sample]))
+        return generator.integers(model.vocab_size, size=model.seq_length + 1)
+
+    return window

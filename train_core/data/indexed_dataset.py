@@ -1,0 +1,132 @@
+"""Megatron-LM's indexed datasets: `PREFIX.bin` holds the ids of all documents in order, `PREFIX.idx` where each starts.
+
+    .idx    b"MMIDIDX\\0\\0", version 1 (u64), code of the ids' type (u8), number of sequences (u64), number of document
+            bounds (u64), then each sequence's length (i32) and byte offset (i64), and each document's first sequence
+            (i64); little-endian throughout. What may follow (modes of multimodal sequences) is not read.
+    Source: Megatron-LM, megatron/core/datasets/indexed_dataset.py, `_IndexWriter`.
+
+Sequences lie in the file without gaps, so that the file is the stream of tokens that training packs. No torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from conf.errors import ConfigError
+from conf.schema import DataSpec, ModelSpec
+from train_core.data.token_file import Ids, TokenFile
+from train_core.trial_folder import write_atomically
+
+HEADER = struct.Struct("<9sQBQQ")
+MAGIC, VERSION = b"MMIDIDX\0\0", 1
+DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""Types of ids by their code; 6 and 7 are floating-point numbers, which are no ids."""
+
+CHUNK_TOKENS = 2**24
+WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
+
+
+class Bounds(TypedDict):
+    """The sidecar of a dataset: its smallest and its largest id."""
+
+    smallest: int
+    largest: int
+
+
+def prepare_indexed(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
+    """The dataset's ids, once its index has been held against them and they against the model's vocabulary.
+
+    Raises:
+        ConfigError: it is not there or unreadable, not an indexed dataset, truncated, or has ids that the model lacks.
+    """
+    if data.path is None:
+        raise ConfigError(
+            "data.path", None, "names no dataset", "Give the path of its two files without .bin and .idx."
+        )
+    prefix = Path(data.path).expanduser().absolute()
+    tokens = _token_file(data, Path(f"{prefix}.idx"), Path(f"{prefix}.bin"))
+    _check_ids(data, model, tokens, cache_dir)
+    return tokens
+
+
+def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
+    try:
+        content = np.memmap(index, mode="r") if index.stat().st_size else np.empty(0, np.uint8)
+        size = ids.stat().st_size
+    except OSError as error:
+        remedy = "Give the path of both files, PREFIX.bin and PREFIX.idx, as data.path=PREFIX."
+        raise ConfigError("data.path", data.path, f"{error.filename}: {error.strerror}", remedy) from None
+    dtype, lengths, offsets = _parsed(data, index, content)
+    item = np.dtype(dtype).itemsize
+    ends = np.cumsum(lengths, dtype=np.int64) * item
+    if (lengths < 0).any() or (offsets != ends - lengths * np.int64(item)).any():
+        raise _damaged(data, index, "places sequences that do not follow one another")
+    total = int(ends[-1]) if len(ends) else 0
+    if total != size:
+        raise _damaged(data, ids, f"holds {size:,} bytes, and {index.name} describes {total:,}")
+    return TokenFile(ids, total // item, dtype)
+
+
+def _parsed(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[str, Ids, Ids]:
+    """Type of the ids, and of every sequence the number of ids and the byte offset."""
+    head = content[: HEADER.size].tobytes()
+    if not head.startswith(MAGIC):
+        raise _damaged(data, index, "does not start as the index of an indexed dataset does")
+    if len(head) < HEADER.size:
+        raise _damaged(data, index, f"ends after {len(head)} bytes")
+    _, version, code, count, num_bounds = HEADER.unpack(head)
+    if version != VERSION or code not in DTYPES:
+        raise _damaged(data, index, f"is of version {version} with ids of type {code}, which is not known here")
+    if len(content) < HEADER.size + 12 * count + 8 * num_bounds:
+        raise _damaged(data, index, f"ends after {len(content):,} bytes, before the last of {count:,} sequences")
+    start = HEADER.size + 4 * count
+    lengths = content[HEADER.size : start].view("<i4")
+    return DTYPES[code], lengths, content[start : start + 8 * count].view("<i8")
+
+
+def _damaged(data: DataSpec, path: Path, problem: str) -> ConfigError:
+    return ConfigError("data.path", data.path, f"{path} {problem}", WRITE_AGAIN)
+
+
+def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: Path) -> None:
+    if not tokens.num_tokens:
+        raise ConfigError("data.path", data.path, "holds no tokens", WRITE_AGAIN)
+    limits = np.iinfo(np.dtype(tokens.dtype))
+    if limits.min == 0 and limits.max < model.vocab_size:
+        return
+    bounds = _bounds(tokens, cache_dir)
+    if bounds["smallest"] < 0:
+        raise _damaged(data, tokens.path, f"holds the id {bounds['smallest']}")
+    if (largest := bounds["largest"]) >= model.vocab_size:
+        problem = f"has ids up to {largest}, and model.vocab_size = {model.vocab_size}"
+        remedy = f"Use model.vocab_size={largest + 1} or more, a multiple of parallel.tensor_parallel_size."
+        raise ConfigError("data.path", data.path, problem, remedy)
+
+
+def _bounds(tokens: TokenFile, cache_dir: Path) -> Bounds:
+    """Read through once for every state of the file, since a dataset may take minutes to read."""
+    state = tokens.path.stat()
+    signature = hashlib.sha256(f"{tokens.path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
+    sidecar = cache_dir / f"indexed-{signature}.json"
+    sidecar.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(sidecar.with_suffix(".lock")):
+        try:
+            bounds: Bounds = json.loads(sidecar.read_text())
+            return Bounds(smallest=int(bounds["smallest"]), largest=int(bounds["largest"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            bounds = _scanned(tokens.read())
+            write_atomically(sidecar, json.dumps(bounds))
+            return bounds
+
+
+def _scanned(ids: Ids) -> Bounds:
+    chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
+    return Bounds(smallest=min(int(chunk.min()) for chunk in chunks), largest=max(int(chunk.max()) for chunk in chunks))

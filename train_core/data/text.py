@@ -1,0 +1,165 @@
+"""Text to a memory-mapped file of token ids, once for all jobs that ask. No torch.
+
+A token file is `tokens-SIGNATURE.npy` (uint16 or uint32, one dim) with `tokens-SIGNATURE.json` beside it, where the
+signature covers the content of the text and everything that shapes the tokens.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from conf.errors import ConfigError
+from conf.schema import DataSpec, ModelSpec
+from train_core.data.token_file import TokenFile
+from train_core.trial_folder import replacing, write_atomically
+
+NUM_BYTES = 256
+FORMAT = 1  # raised when the same text would give other tokens
+
+
+class Facts(TypedDict):
+    """The sidecar of a token file."""
+
+    num_tokens: int
+    vocab_size: int
+    tokenizer: str
+    path: str | None
+
+
+def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
+    """The tokens of a text, made now or found in `cache_dir`. Several processes may ask at once."""
+    _check_vocabulary(data, model)
+    text = _read_text(data)
+    stem = f"tokens-{_signature(data, model, text)}"
+    array, sidecar = cache_dir / f"{stem}.npy", cache_dir / f"{stem}.json"
+    if (facts := _facts(array, sidecar)) is None:
+        facts = _make(data, model, text, array, sidecar)
+    return TokenFile(array, facts["num_tokens"])
+
+
+def _facts(array: Path, sidecar: Path) -> Facts | None:
+    """What the sidecar says; None when there is no token file, or it is damaged and is to be made again."""
+    try:
+        facts: Facts = json.loads(sidecar.read_text())
+        whole = len(np.load(array, mmap_mode="r")) == facts["num_tokens"]
+    except (OSError, ValueError, EOFError, KeyError, TypeError):
+        return None
+    return facts if whole else None
+
+
+def _make(data: DataSpec, model: ModelSpec, text: str, array: Path, sidecar: Path) -> Facts:
+    array.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(array.with_suffix(".lock")):
+        if (made := _facts(array, sidecar)) is not None:
+            return made
+        ids, vocab_size = _tokenize(data, model, text)
+        facts = Facts(num_tokens=len(ids), vocab_size=vocab_size, tokenizer=data.tokenizer, path=data.path)
+        _save_atomically(array, ids)
+        # Last, because its presence says that the array is whole.
+        write_atomically(sidecar, json.dumps(facts))
+    return facts
+
+
+def _signature(data: DataSpec, model: ModelSpec, text: str) -> str:
+    shaping = f"{FORMAT} {data.tokenizer} {model.vocab_size if data.tokenizer == 'bpe' else NUM_BYTES}\n"
+    return hashlib.sha256(shaping.encode() + text.encode()).hexdigest()[:16]
+
+
+def _tokenize(data: DataSpec, model: ModelSpec, text: str) -> tuple[NDArray[np.unsignedinteger], int]:
+    if data.tokenizer == "bytes":
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16), NUM_BYTES
+    return _tokenize_with_bpe(text, model.vocab_size)
+
+
+def _tokenize_with_bpe(text: str, vocab_size: int) -> tuple[NDArray[np.unsignedinteger], int]:
+    """Train a byte-level byte-pair encoding of at most `vocab_size` ids on the text, and apply it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    lines = text.splitlines(keepends=True)
+    tokenizer.train_from_iterator(lines, trainer)
+    encoded = tokenizer.encode_batch(lines)
+    dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
+    ids = np.concatenate([np.asarray(line.ids, dtype=dtype) for line in encoded])
+    return ids, tokenizer.get_vocab_size()
+
+
+def _read_text(data: DataSpec) -> str:
+    """The text of all files in order, up to `max_bytes` (a character cut in two at the end is dropped)."""
+    parts, left = [], data.max_bytes
+    for path in _text_files(data):
+        if left <= 0:
+            break
+        content = _read_file(data, path, left)
+        parts.append(content)
+        left -= len(content.encode())
+    text = "".join(parts)
+    if not text.strip():
+        raise ConfigError("data.path", data.path, "holds no text", "Name a text file or a folder of text files.")
+    return text
+
+
+def _text_files(data: DataSpec) -> Iterator[Path]:
+    if data.path is None:
+        yield from sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        return
+    path = Path(data.path).expanduser()
+    if path.is_dir():
+        yield from sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    elif path.is_file():
+        yield path
+    else:
+        raise ConfigError("data.path", data.path, "does not exist", "Name a text file or a folder of text files.")
+
+
+def _read_file(data: DataSpec, path: Path, max_bytes: int) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes)
+    except OSError as error:
+        problem = f"cannot be read ({path}: {error.strerror})"
+        raise ConfigError("data.path", data.path, problem, "Make it readable, or name another.") from None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        if len(content) < max_bytes or error.start < len(content) - 3:
+            raise _not_text(data, path) from None
+        text = content[: error.start].decode()
+    if "\0" in text:
+        raise _not_text(data, path)
+    return text
+
+
+def _not_text(data: DataSpec, path: Path) -> ConfigError:
+    remedy = "Name UTF-8 text: one file, or a folder that holds nothing else."
+    return ConfigError("data.path", data.path, f"is not text ({path} is binary or not UTF-8)", remedy)
+
+
+def _check_vocabulary(data: DataSpec, model: ModelSpec) -> None:
+    if model.vocab_size < NUM_BYTES:
+        problem = f"is less than the {NUM_BYTES} ids that the tokenizer data.tokenizer = {data.tokenizer} needs"
+        raise ConfigError("model.vocab_size", model.vocab_size, problem, f"Use {NUM_BYTES} or more.")
+
+
+def _save_atomically(path: Path, array: NDArray[np.unsignedinteger]) -> None:
+    with replacing(path) as file:
+        try:
+            np.save(file, array)
+        except OSError as error:  # numpy does not pass on why it could not write everything
+            code = error.errno or errno.ENOSPC
+            raise OSError(code, os.strerror(code), str(path)) from None

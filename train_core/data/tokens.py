@@ -1,0 +1,68 @@
+"""The tokens of an experiment: found or made once per job, and cut into what trains and what is held out. No torch.
+
+The stream of tokens is cut into sequences of seq_length + 1 that overlap by one token, the last target of one being the
+first input of the next. The last ones are held out.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from conf.errors import ConfigError
+from conf.experiment import Experiment
+from train_core.data.indexed_dataset import prepare_indexed
+from train_core.data.text import prepare_text
+from train_core.data.token_file import TokenFile
+from train_core.trial_folder import TrialFolder
+
+PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
+
+
+class Split(NamedTuple):
+    """Sequences to train on, first in the stream, and those held out after them."""
+
+    num_training: int
+    num_held_out: int
+
+
+def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
+    """The tokens that the configuration names, made now or found; None where they are drawn at random.
+
+    Raises:
+        ConfigError: the data is missing, empty, damaged or too short, or has ids that the model lacks.
+    """
+    data = experiment.data
+    if data.source == "synthetic":
+        return None
+    tokens = PREPARE[data.source](data, experiment.model, cache_dir)
+    split_of(experiment, tokens.num_tokens)
+    return tokens
+
+
+def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
+    """Where the configuration says, else beside the trials, so that those of a sweep share it."""
+    configured = experiment.data.cache_dir
+    return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
+
+
+def split_of(experiment: Experiment, num_tokens: int) -> Split:
+    """Raises:
+    ConfigError: a part is too short for what is asked of it.
+    """
+    data, plan, length = experiment.data, experiment.training, experiment.model.seq_length
+    num_sequences = (num_tokens - 1) // length
+    if num_sequences < 1:
+        problem = f"gives {num_tokens} tokens, and one sequence with its targets needs {length + 1}"
+        raise ConfigError("data.path", data.path, problem, "Give more text or raise data.max_bytes.")
+    num_held_out = math.ceil(num_sequences * data.held_out_fraction)
+    if num_held_out == num_sequences:
+        problem = f"leaves none of {num_sequences} sequences to train on"
+        raise ConfigError("data.held_out_fraction", data.held_out_fraction, problem, "Use less, or more data.")
+    needed = plan.num_evaluation_batches * experiment.batch.global_batch_size
+    if plan.evaluate_every is not None and num_held_out < needed:
+        problem = f"takes {needed} held-out sequences, and there are {num_held_out} of {num_sequences}"
+        remedy = "Raise data.held_out_fraction, or give more data."
+        raise ConfigError("training.num_evaluation_batches", plan.num_evaluation_batches, problem, remedy)
+    return Split(num_sequences - num_held_out, num_held_out)

@@ -1,0 +1,1 @@
+"""Ranks as processes: joining, supervising, failing, stopping."""

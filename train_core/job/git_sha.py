@@ -1,0 +1,22 @@
+"""Which commit the running code is."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = "GIT_SHA"
+"""File beside the packages of a snapshot, which is no checkout; written when the snapshot is made."""
+
+
+def git_sha() -> str:
+    """Twelve digits, `-dirty` where the checkout has changes; `unknown` where there is neither checkout nor record."""
+    recorded = ROOT / RECORDED
+    if recorded.is_file():
+        return recorded.read_text().strip()
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

@@ -1,0 +1,80 @@
+"""One rank of one trial, from its seat to its share of the measurement. Imports torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable
+
+import torch
+
+from train_core.data.tokens import token_folder
+from train_core.job.git_sha import git_sha
+from train_core.job.stop import StopAsked, Stopped, never
+from train_core.job.world import Seat, World, choose_device, join, leave
+from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
+from train_core.train import train
+from train_core.trial_folder import TrialFolder
+from train_core.watch.watchdog import watched
+
+
+def run_rank(
+    trial: TrialFolder,
+    seat: Seat,
+    kind: str,
+    device_index: int,
+    on_step: Callable[[StepMetrics], None] | None = None,
+    stop_asked: StopAsked = never,
+) -> Measurement:
+    """Join, train, leave. Every rank gets the measurement; rank 0 leaves metrics in the trial folder.
+
+    Args:
+        kind: `cpu` or `gpu`.
+        stop_asked: whether a signal asked this rank to save and stop.
+
+    Raises:
+        Stopped: a signal asked for it.
+    """
+    started = time.time()
+    experiment = trial.read_experiment()
+
+    def report(metrics: StepMetrics) -> None:
+        trial.append_metrics(metrics)
+        if on_step is not None:
+            on_step(metrics)
+
+    hang_seconds = experiment.watch.hang_seconds
+    world = join(seat, choose_device(kind, device_index), hang_seconds)
+    with watched(trial, world, hang_seconds):
+        try:
+            performance = train(experiment, world, token_folder(trial, experiment), report, stop_asked, trial)
+        except Stopped:
+            leave(world)
+            raise
+    leave(world)
+    return Measurement(
+        fingerprint=experiment.fingerprint,
+        outcome=Outcome.COMPLETED,
+        cause="",
+        failing_rank=None,
+        traceback=None,
+        performance=performance,
+        environment=environment(world),
+        started=started,
+        ended=time.time(),
+    )
+
+
+def environment(world: World) -> Environment:
+    on_cpu = world.device.type == "cpu"
+    return Environment(
+        hostname=socket.gethostname(),
+        device=platform.processor() or platform.machine() if on_cpu else torch.cuda.get_device_name(world.device),
+        backend=world.backend,
+        torch_version=str(torch.__version__),
+        python_version=platform.python_version(),
+        git_sha=git_sha(),
+        num_cores=os.cpu_count() or 1,
+    )

@@ -1,0 +1,118 @@
+"""The two ways a trial folder is run: supervised on one machine, or as one rank that srun or torchrun started."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from conf.errors import ConfigError, UsageError
+from conf.experiment import Experiment
+from train_core.data.tokens import prepare, token_folder
+from train_core.job.failures import failed_measurement, failure_of, first_cause
+from train_core.job.stop import Stopped, StopSwitch, never, noted_signals, saves_when_stopped
+from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
+from train_core.measurement import Measurement, StepMetrics
+from train_core.trial_folder import TrialFolder
+
+__all__ = ["first_cause", "run_trial_as_rank", "run_trial_here"]
+
+
+def run_trial_here(
+    folder: Path,
+    devices: tuple[int, ...] = (),
+    time_limit_seconds: float | None = None,
+    on_step: Callable[[StepMetrics], None] | None = None,
+) -> Measurement:
+    """Run every rank of a trial on this machine, watch them, and write how it ended to `measurement.json`.
+
+    Cancelled by SIGTERM or SIGINT it ends its ranks, writes nothing and lets SystemExit or KeyboardInterrupt out, so
+    that the trial can be run again. A trial with checkpoints is saved first, and goes on when it is run again.
+
+    Args:
+        devices: GPU of each rank; empty runs on the CPU, or on GPUs 0, 1, ... where the cluster's device is a GPU.
+        on_step: called in this process for each step.
+
+    Raises:
+        UsageError: another process runs this trial, or the number of devices is not the number of ranks.
+        Stopped: a signal came, and the training was saved.
+    """
+    trial = TrialFolder(folder)
+    experiment = trial.read_experiment()
+    switch = StopSwitch() if saves_when_stopped(experiment) else None
+    with held(trial.running_lock), cancelled_by_signals(switch):
+        trial.clear_results()
+        started, gpus = time.time(), _gpus(experiment, devices)
+        job = Job(trial, experiment.parallel.world_size, gpus, time_limit_seconds, on_step, switch or never)
+        measurement = _measure(job, experiment, started)
+        trial.write_measurement(measurement)
+    return measurement
+
+
+def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
+    try:
+        prepare(experiment, token_folder(job.trial, experiment))  # one message for a wrong path, and not one per rank
+    except ConfigError as error:
+        return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
+    return supervise(job, experiment.fingerprint, started)
+
+
+def _gpus(experiment: Experiment, devices: tuple[int, ...]) -> tuple[int, ...] | None:
+    """GPU of each rank, or None for the CPU."""
+    needed = experiment.parallel.world_size
+    if not devices:
+        return tuple(range(needed)) if experiment.cluster.device.kind == "gpu" else None
+    if len(devices) != needed:
+        raise UsageError(f"the plan has {needed} ranks, and {len(devices)} devices were given", "Give one per rank.")
+    return devices
+
+
+def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | None = None) -> Measurement | None:
+    """Be the rank that torchrun's or srun's environment says; rank 0 writes `measurement.json` and returns it.
+
+    A rank that fails leaves `failures/rank-N.json` and raises, so that its exit code tells the launcher.
+
+    Args:
+        on_step: called on rank 0 for each step.
+
+    Raises:
+        UsageError: no launcher gave a seat, or it started another number of ranks than the plan has.
+        Stopped: a signal came, and the training was saved.
+    """
+    trial = TrialFolder(folder)
+    experiment = trial.read_experiment()
+    stop_asked = noted_signals() if saves_when_stopped(experiment) else never
+    from train_core.job.rank import run_rank
+    from train_core.job.world import seat_from_launcher
+
+    seat = seat_from_launcher(os.environ)
+    if seat is None:
+        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    if seat.size != experiment.parallel.world_size:  # before anything of an earlier attempt is forgotten
+        problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
+        raise UsageError(problem, "Start as many tasks as parallel.world_size.")
+    _forget(trial, seat.rank)
+    try:
+        measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
+    except Stopped:
+        raise
+    except BaseException as error:
+        trial.write_failure(failure_of(seat.rank, error))
+        traceback.print_exc()
+        sys.stderr.flush()
+        raise
+    if seat.rank > 0:
+        return None
+    trial.write_measurement(measurement)
+    return measurement
+
+
+def _forget(trial: TrialFolder, rank: int) -> None:
+    """Only what this rank itself writes, because other ranks of this attempt may already have failed."""
+    (trial.failures / f"rank-{rank:05d}.json").unlink(missing_ok=True)
+    if rank == 0:
+        trial.forget_progress()
+        trial.alarm.unlink(missing_ok=True)

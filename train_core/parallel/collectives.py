@@ -1,0 +1,145 @@
+"""Collectives along one axis of the mesh. On an axis of one rank they cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from train_core.watch.clock import Line, Operation
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the mesh as this rank sees it.
+
+    Attributes:
+        rank: this rank's coordinate on the axis.
+        group: None when the axis has one rank.
+        line: who is told of every wait; None where nobody listens.
+    """
+
+    size: int = 1
+    rank: int = 0
+    group: dist.ProcessGroup | None = None
+    line: Line | None = None
+
+
+class Pending:
+    """A tensor that a collective or a transfer is filling; `wait` returns it when it is ready."""
+
+    __slots__ = ("operation", "tensor", "work")
+
+    def __init__(self, tensor: Tensor, work: dist.Work | None = None, kind: str = "", line: Line | None = None) -> None:
+        """`kind` names the operation to the listener of `line`."""
+        self.tensor, self.work = tensor, work
+        self.operation: Operation | None = None if line is None else line.start(kind, tensor.nbytes, work)
+
+    def wait(self) -> Tensor:
+        if self.work is not None:
+            if self.operation is None:
+                self.work.wait()
+            else:
+                self.operation.line.clock.wait(self.operation, self.work.wait)
+        return self.tensor
+
+    def is_done(self) -> bool:
+        return self.work is None or self.work.is_completed()
+
+
+def _named(new: str, old: str) -> Callable[..., Any]:
+    """torch 2.13 renamed two collectives; older releases know only the old names."""
+    collective: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
+    return collective
+
+
+_all_gather = _named("all_gather_single", "all_gather_into_tensor")
+_reduce_scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
+
+
+def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
+    """Start summing `tensor` over the axis, in place where it is contiguous."""
+    if axis.size == 1:
+        return Pending(tensor)
+    tensor = tensor.contiguous()
+    return Pending(tensor, dist.all_reduce(tensor, group=axis.group, async_op=True), "all_reduce", axis.line)
+
+
+def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
+    """Start concatenating every rank's `tensor` along dim 0: (n, ...) -> (n * axis.size, ...)."""
+    if axis.size == 1:
+        return Pending(tensor)
+    if into is None:
+        into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
+    work = _all_gather(into, tensor.contiguous(), group=axis.group, async_op=True)
+    return Pending(into, work, "all_gather", axis.line)
+
+
+def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
+    """Start summing over the axis and keeping this rank's share of dim 0: (n, ...) -> (n / axis.size, ...)."""
+    if axis.size == 1:
+        return Pending(tensor)
+    if into is None:
+        into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
+    work = _reduce_scatter(into, tensor.contiguous(), group=axis.group, async_op=True)
+    return Pending(into, work, "reduce_scatter", axis.line)
+
+
+def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:
+    """This rank's equal share of `tensor` along `dim`, as a view."""
+    width = tensor.size(dim) // axis.size
+    return tensor.narrow(dim, axis.rank * width, width)
+
+
+def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float]:
+    """Each value's largest over the axis."""
+    if axis.size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=device)
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=axis.group, async_op=True)
+    return [float(value) for value in Pending(tensor, work, "all_reduce", axis.line).wait().tolist()]
+
+
+def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
+    """Each value's sum over the axis."""
+    if axis.size == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=device)
+    return [float(value) for value in all_reduce(tensor, axis).wait().tolist()]
+
+
+def gather(values: list[float], axis: Axis, device: torch.device) -> list[list[float]]:
+    """Every rank's values, in rank order."""
+    if axis.size == 1:
+        return [values]
+    tensor = torch.tensor([values], dtype=torch.float64, device=device)
+    gathered: list[list[float]] = all_gather(tensor, axis).wait().tolist()
+    return gathered
+
+
+def gather_objects(value: Any, axis: Axis) -> list[Any]:
+    """Every rank's small Python value, in rank order."""
+    if axis.size == 1:
+        return [value]
+    gathered: list[Any] = [None] * axis.size
+    gather = partial(dist.all_gather_object, gathered, value, group=axis.group)
+    if axis.line is None:
+        gather()
+    else:
+        axis.line.clock.wait(axis.line.start("all_gather", 0, None), gather)
+    return gathered
+
+
+def broadcast_object(value: Any, axis: Axis) -> Any:
+    """The small Python value of the axis's first rank; what the others give is not looked at."""
+    if axis.size == 1:
+        return value
+    shared = [value]
+    first = 0 if axis.group is None else dist.get_global_rank(axis.group, 0)
+    dist.broadcast_object_list(shared, first, axis.group)
+    return shared[0]

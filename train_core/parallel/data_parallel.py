@@ -1,0 +1,209 @@
+"""Data parallelism: gradients are summed over the replicas while backward runs, and ZeRO shares out the update.
+
+ZeRO-0 keeps everything on every replica. ZeRO-1 shards the optimizer state: each replica updates one shard of every
+bucket, and the updated weights are gathered. ZeRO-2 keeps no more of the gradients than that shard, so each backward
+pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sharded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from conf.experiment import Experiment
+from train_core.checkpoints.boxes import Box, boxes_of
+from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
+from train_core.parallel.flat_parameters import Bucket, Treatment, flatten
+from train_core.parallel.main_gradient import attach
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.parallelize import DTYPES, Stage
+
+if TYPE_CHECKING:
+    from train_core.parallel.fully_sharded import FullySharded
+
+
+def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas | FullySharded:
+    zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
+    if zero_stage == 3 and mesh.data.size > 1:
+        from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
+
+        return FullySharded(stage, mesh, experiment)
+    return Replicas(stage, mesh, zero_stage, experiment.num_micro_batches, gradient_dtype)
+
+
+class Replicas:
+    """The data axis as the optimizer sees it: which part of every bucket this rank updates, and how parts meet.
+
+    Attributes:
+        is_sharded: each replica updates another part.
+        gathers_late: updated weights travel beside the next forward pass. Not on a CPU, whose cores would carry them.
+        in_flight: ZeRO-2's latest sum on its way; one at a time, so that few buckets have memory at once.
+        scatters: reduce gradients to shards; else sum them whole, which gloo does faster than a reduce-scatter.
+    """
+
+    def __init__(
+        self, stage: Stage, mesh: Mesh, zero_stage: int, num_micro_batches: int, gradient_dtype: torch.dtype
+    ) -> None:
+        self.stage, self.mesh, self.axis = stage, mesh, mesh.data
+        self.buckets = flatten(stage, mesh, gradient_dtype)
+        self.is_sharded = zero_stage >= 1 and self.axis.size > 1
+        self.scatters = self.is_sharded and self.buckets[0].weights.is_cuda
+        self.in_flight: ShardReduction | None = None
+        self.gathers_late, self.gathering = self.scatters, dict[int, Pending]()
+        self.reductions: list[Reduction] = [
+            ShardReduction(bucket, self)
+            if zero_stage == 2 and self.is_sharded
+            else Reduction(bucket, self, num_micro_batches)
+            for bucket in self.buckets
+        ]
+        if self.is_sharded:
+            self._wait_before_use()
+
+    @property
+    def treatments(self) -> list[Treatment]:
+        return [bucket.treatment for bucket in self.buckets]
+
+    def own(self, flat: Tensor) -> Tensor:
+        """The part of a bucket's tensor that this rank updates, as a view."""
+        return shard(flat, self.axis) if self.is_sharded else flat
+
+    def own_weights(self) -> list[Tensor]:
+        return [self.own(bucket.weights) for bucket in self.buckets]
+
+    def zero_gradients(self) -> None:
+        for reduction in self.reductions:
+            reduction.begin()
+
+    def reduced_gradients(self) -> list[Tensor]:
+        """Of every bucket the part that this rank updates, summed over the replicas."""
+        return [reduction.finish() for reduction in self.reductions]
+
+    def share_weights(self) -> None:
+        """Start making every replica's weights whole again after each updated its own part."""
+        if not self.is_sharded:
+            return
+        for index, bucket in enumerate(self.buckets):
+            # A copy of the shard, because gloo does not allow the input to lie inside the output.
+            own = self.own(bucket.weights).clone()
+            self.gathering[index] = all_gather(own, self.axis, into=bucket.weights)
+        if not self.gathers_late:
+            self.wait_for_weights()
+
+    def wait_for_weights(self) -> None:
+        """Until the weights may be read by others than the model's forward passes."""
+        self._wait_for(range(len(self.buckets)))
+
+    def _wait_for(self, buckets: Iterable[int], *_: object) -> None:
+        for index in buckets:
+            if (gathering := self.gathering.pop(index, None)) is not None:
+                gathering.wait()
+
+    def _wait_before_use(self) -> None:
+        """Have each part of the model wait for the buckets of its weights before its next forward pass."""
+        holding = {id(member.parameter): i for i, bucket in enumerate(self.buckets) for member in bucket.members}
+        for chunk in self.stage.chunks:
+            for part in (*chunk.layers.values(), *(child for child in chunk.children() if child is not chunk.layers)):
+                buckets = sorted({holding[id(parameter)] for parameter in part.parameters()})
+                part.register_forward_pre_hook(partial(self._wait_for, buckets))
+
+    def boxes(self) -> list[list[Box]]:
+        """Where in the model's parameters the elements of each bucket's own part lie."""
+        return [self._boxes(bucket, self._own_range(bucket)) for bucket in self.buckets]
+
+    def boxes_to_write(self) -> list[list[Box]]:
+        """The same of what this rank writes into a checkpoint, so that together all ranks write everything once."""
+        return [
+            self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.counted else []
+            for bucket in self.buckets
+        ]
+
+    def _boxes(self, bucket: Bucket, held: range) -> list[Box]:
+        origin = self._own_range(bucket).start
+        return [box for member in bucket.members for box in boxes_of(member, held, origin, self.stage, self.mesh)]
+
+    def _own_range(self, bucket: Bucket) -> range:
+        return self._shard_range(bucket) if self.is_sharded else range(len(bucket.weights))
+
+    def _shard_range(self, bucket: Bucket) -> range:
+        width = len(bucket.weights) // self.axis.size
+        return range(self.axis.rank * width, (self.axis.rank + 1) * width)
+
+    def start(self, gradients: Tensor) -> Pending:
+        if self.scatters:
+            return reduce_scatter(gradients, self.axis, into=self.own(gradients))
+        return all_reduce(gradients, self.axis)
+
+
+class Reduction:
+    """Sums one bucket's gradients over the replicas as soon as this rank has added all of a step's to it."""
+
+    def __init__(self, bucket: Bucket, replicas: Replicas, num_passes: int) -> None:
+        """`num_passes` backward passes are added before the sum."""
+        self.bucket, self.replicas = bucket, replicas
+        self.num_gradients = num_passes * sum(member.num_uses for member in bucket.members)
+        self.missing = self.num_gradients
+        self.pending: Pending | None = None
+        for member in bucket.members:
+            attach(member.parameter, member.of(bucket.gradients), self)
+
+    def begin(self) -> None:
+        self.bucket.gradients.zero_()
+
+    def before_gradient(self) -> None:
+        """The buffer is there for the whole step."""
+
+    def after_gradient(self) -> None:
+        self.missing -= 1
+        if self.missing == 0:
+            self.missing = self.num_gradients
+            self.pending = self.replicas.start(self.bucket.gradients)
+
+    def finish(self) -> Tensor:
+        assert self.pending is not None, "a parameter of the bucket got no gradient"
+        self.pending.wait()
+        self.pending = None
+        return self.replicas.own(self.bucket.gradients)
+
+
+class ShardReduction(Reduction):
+    """Sums every backward pass over the replicas and keeps this rank's shard; the whole bucket has memory only while a
+    pass adds to it or its sum is on its way.
+    """
+
+    def __init__(self, bucket: Bucket, replicas: Replicas) -> None:
+        super().__init__(bucket, replicas, num_passes=1)
+        self.shard = torch.zeros_like(replicas.own(bucket.gradients))
+        self.storage, self.num_bytes = bucket.gradients.untyped_storage(), bucket.gradients.nbytes
+        self.storage.resize_(0)
+
+    def begin(self) -> None:
+        self.shard.zero_()
+
+    def before_gradient(self) -> None:
+        self._collect()
+        if not self.storage.size():
+            self.storage.resize_(self.num_bytes)
+            self.bucket.gradients.zero_()
+
+    def after_gradient(self) -> None:
+        super().after_gradient()
+        if self.pending is not None:
+            if (before := self.replicas.in_flight) is not None:
+                before._collect()
+            self.replicas.in_flight = self
+
+    def _collect(self) -> None:
+        """Add what has been summed to the shard, and let the bucket's memory go."""
+        if self.pending is not None:
+            self.pending.wait()
+            self.pending = None
+            self.shard.add_(self.replicas.own(self.bucket.gradients))
+            self.storage.resize_(0)
+
+    def finish(self) -> Tensor:
+        self._collect()
+        return self.shard

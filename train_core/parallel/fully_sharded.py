@@ -1,0 +1,92 @@
+"""ZeRO-3 by torch's FSDP2: weights too are sharded over the replicas, and gathered layer by layer in every pass.
+
+Each layer is gathered before its forward and its backward pass and let go after it; gradients are reduced to shards
+after every backward pass (arXiv 1910.02054, section 5.3). A shard is this replica's rows of each parameter, in fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from conf.experiment import Experiment
+from train_core.checkpoints.boxes import Box, placed
+from train_core.parallel.flat_parameters import treatment_of
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.parallelize import DTYPES, Stage
+
+
+class FullySharded:
+    """The data axis as the optimizer sees it, in one part for each parameter; see `data_parallel.Replicas`."""
+
+    is_sharded = True
+
+    def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment) -> None:
+        self.stage, self.mesh = stage, mesh
+        named = stage.named_parameters()
+        self.treatments = [treatment_of(stage, name, parameter, mesh) for name, parameter in named]
+        self.shapes = [tuple(parameter.shape) for _, parameter in named]
+        (model,) = stage.chunks
+        precision, group, device = experiment.precision, mesh.data.group, named[0][1].device.type
+        assert group is not None
+        policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
+        over = DeviceMesh.from_group(group, device)
+        for module in (*model.layers.values(), model):
+            _make_masters(module)
+            fully_shard(module, mesh=over, mp_policy=policy)
+
+    def _parameters(self) -> list[tuple[str, DTensor]]:
+        return [
+            (name, parameter) for name, parameter in self.stage.named_parameters() if isinstance(parameter, DTensor)
+        ]
+
+    def own_weights(self) -> list[Tensor]:
+        return [parameter.to_local().detach().view(-1) for _, parameter in self._parameters()]
+
+    def zero_gradients(self) -> None:
+        for _, parameter in self._parameters():
+            parameter.grad = None
+
+    def reduced_gradients(self) -> list[Tensor]:
+        """Of every parameter this replica's rows, summed over the replicas; FSDP2 takes their mean."""
+        gradients = list[Tensor]()
+        for name, parameter in self._parameters():
+            gradient = parameter.grad
+            assert isinstance(gradient, DTensor), f"{name} got no gradient"
+            gradients.append(gradient.to_local().view(-1).mul_(self.mesh.data.size))
+        return gradients
+
+    def share_weights(self) -> None:
+        """Nothing: each pass gathers them."""
+
+    def wait_for_weights(self) -> None:
+        """Nothing: no weights are on their way between steps."""
+
+    def boxes(self) -> list[list[Box]]:
+        """This replica's rows of every parameter."""
+        return [
+            self._rows(name, shape, parameter.to_local())
+            for (name, parameter), shape in zip(self._parameters(), self.shapes, strict=True)
+        ]
+
+    def boxes_to_write(self) -> list[list[Box]]:
+        return [
+            boxes if treatment.counted else [] for boxes, treatment in zip(self.boxes(), self.treatments, strict=True)
+        ]
+
+    def _rows(self, name: str, shape: tuple[int, ...], local: Tensor) -> list[Box]:
+        per_replica = -(-shape[0] // self.mesh.data.size)
+        offsets = (self.mesh.data.rank * per_replica,) + (0,) * (len(shape) - 1)
+        if not local.numel():
+            return []
+        return [placed(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
+
+
+def _make_masters(module: nn.Module) -> None:
+    """Have FSDP2 shard fp32 weights, which it rounds when it gathers them."""
+    for parameter in module.parameters():
+        if not isinstance(parameter, DTensor):
+            parameter.data = parameter.data.to(torch.float32)

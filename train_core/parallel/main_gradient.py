@@ -1,0 +1,155 @@
+"""Weight gradients accumulated in fp32, over all micro-batches of a step, in a buffer beside the weight.
+
+The backward passes of this package add into the buffer themselves, which saves a copy of every weight gradient and a
+pass over it. Where a parameter has no buffer, they hand the gradient to autograd as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from train_core.parallel.collectives import Axis, Pending, all_gather
+
+ATTRIBUTE, LISTENER = "main_gradient", "gradient_listener"
+ALONE = Axis()
+
+
+class Listener(Protocol):
+    """Is told before a gradient is added to a parameter's buffer, and after."""
+
+    def before_gradient(self) -> None: ...
+
+    def after_gradient(self) -> None: ...
+
+
+def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener | None = None) -> None:
+    """Accumulate the gradient of `parameter` into `buffer`, of the same shape."""
+    setattr(parameter, ATTRIBUTE, buffer)
+    setattr(parameter, LISTENER, listener)
+    parameter.register_post_accumulate_grad_hook(_move_into_buffer)  # type: ignore[no-untyped-call]
+
+
+def main_gradient(parameter: Tensor) -> Tensor | None:
+    buffer: Tensor | None = getattr(parameter, ATTRIBUTE, None)
+    return buffer
+
+
+def _opened(parameter: Tensor) -> Tensor | None:
+    """The buffer, about to be added to; `_added` follows."""
+    buffer = main_gradient(parameter)
+    if buffer is not None and (listener := getattr(parameter, LISTENER)) is not None:
+        listener.before_gradient()
+    return buffer
+
+
+def _added(parameter: Tensor) -> None:
+    listener: Listener | None = getattr(parameter, LISTENER)
+    if listener is not None:
+        listener.after_gradient()
+
+
+def _move_into_buffer(parameter: Tensor) -> None:
+    """For modules that leave their gradient to autograd, such as LayerNorm."""
+    gradient = parameter.grad
+    if gradient is not None and (buffer := _opened(parameter)) is not None:
+        buffer.add_(gradient)
+        parameter.grad = None
+        _added(parameter)
+
+
+class Product(NamedTuple):
+    """A weight gradient that was put off; see `add_product`."""
+
+    weight: Tensor
+    grad_out: Tensor
+    x: Tensor
+    axis_of_grad_out: Axis
+    axis_of_x: Axis
+
+
+@contextmanager
+def deferred_products() -> Iterator[list[Product]]:
+    """Collects the products of backward passes inside the block instead of making them.
+
+    They are collected in a global, because autograd runs the backward passes of a GPU on threads of its own.
+    """
+    global _deferred
+    _deferred = []
+    try:
+        yield _deferred
+    finally:
+        _deferred = None
+
+
+_deferred: list[Product] | None = None
+
+
+def are_products_deferred() -> bool:
+    return _deferred is not None
+
+
+@torch.no_grad()
+def add_products(products: list[Product]) -> None:
+    """Make products that were put off; what the next one has to gather travels meanwhile. Empties the list."""
+    gathering = [(product.weight, _gathered(product)) for product in products[:1]]
+    while products:
+        products.pop(0)
+        weight, (grad_out, x) = gathering.pop()
+        gathering = [(product.weight, _gathered(product)) for product in products[:1]]
+        without_buffer = add_product(weight, grad_out.wait(), x.wait())
+        assert without_buffer is None, "only a weight with a main gradient can wait for it"
+
+
+def _gathered(product: Product) -> tuple[Pending, Pending]:
+    return all_gather(product.grad_out, product.axis_of_grad_out), all_gather(product.x, product.axis_of_x)
+
+
+def add_product(
+    weight: Tensor, grad_out: Tensor, x: Tensor, *, axis_of_grad_out: Axis = ALONE, axis_of_x: Axis = ALONE
+) -> Tensor | None:
+    """The gradient grad_out^T x of a linear weight (out, in), from (..., out) and (..., in).
+
+    Args:
+        axis_of_grad_out: where products are put off, grad_out is only a shard of its sequence, to be gathered over this
+            axis later, so that no more waits than a rank's share of the activations; likewise axis_of_x.
+    """
+    if _deferred is not None:
+        _deferred.append(Product(weight, grad_out, x, axis_of_grad_out, axis_of_x))
+        return None
+    left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
+    buffer = _opened(weight)
+    if buffer is None:
+        return left @ right
+    if buffer.dtype == right.dtype:
+        buffer.addmm_(left, right)
+    else:
+        buffer.add_(left @ right)
+    _added(weight)
+    return None
+
+
+def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor) -> Tensor | None:
+    """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row."""
+    buffer = _opened(weight)
+    into = weight.new_zeros(weight.shape) if buffer is None else buffer
+    into.index_add_(0, rows.flatten(), grad_out.flatten(0, -2).to(into.dtype))
+    if buffer is None:
+        return into
+    _added(weight)
+    return None
+
+
+def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
+    """The gradient of a bias (out) from (..., out)."""
+    summed = grad_out.flatten(0, -2).sum(0)
+    buffer = _opened(bias)
+    if buffer is None:
+        return summed
+    buffer.add_(summed)
+    _added(bias)
+    return None

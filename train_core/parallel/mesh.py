@@ -1,0 +1,191 @@
+"""The mesh: which coordinates a rank has on the pipeline, data and tensor axes, and its process group on each.
+
+    rank = (pipeline * data_size + data) * tensor_size + tensor
+
+Tensor is the fastest axis, so that tensor groups are neighbours inside a node; the ranks of a stage are consecutive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from conf.experiment import Experiment
+from train_core.parallel.collectives import Axis
+from train_core.watch.clock import Clock, Line
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the three axes, and the arithmetic between ranks and coordinates. No process group needed.
+
+    Attributes:
+        pipeline_is_ring: the last stage sends to the first, which has the next model chunk of the interleaved schedule.
+    """
+
+    tensor_size: int
+    pipeline_size: int
+    data_size: int
+    pipeline_is_ring: bool = False
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Layout:
+        parallel = experiment.parallel
+        return cls(
+            parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size,
+            experiment.data_parallel_size,
+            pipeline_is_ring=parallel.virtual_pipeline_size > 1,
+        )
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor_size * self.pipeline_size * self.data_size
+
+    def rank(self, pipeline: int, data: int, tensor: int) -> int:
+        return (pipeline * self.data_size + data) * self.tensor_size + tensor
+
+    def coordinates(self, rank: int) -> tuple[int, int, int]:
+        """(pipeline, data, tensor)."""
+        rest, tensor = divmod(rank, self.tensor_size)
+        pipeline, data = divmod(rest, self.data_size)
+        return pipeline, data, tensor
+
+    def tensor_group(self, rank: int) -> list[int]:
+        """The ranks that share this rank's other two coordinates; likewise for the other axes."""
+        p, d, _ = self.coordinates(rank)
+        return [self.rank(p, d, tensor) for tensor in range(self.tensor_size)]
+
+    def data_group(self, rank: int) -> list[int]:
+        p, _, t = self.coordinates(rank)
+        return [self.rank(p, data, t) for data in range(self.data_size)]
+
+    def pipeline_group(self, rank: int) -> list[int]:
+        """One rank of every stage, first to last."""
+        _, d, t = self.coordinates(rank)
+        return [self.rank(pipeline, d, t) for pipeline in range(self.pipeline_size)]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Activations or gradients from one stage to one other.
+
+    Each has a group of its own: whatever shares a group between two ranks runs one after the other on a GPU, and could
+    deadlock where a send waits for its receive.
+    """
+
+    peer: int
+    group: dist.ProcessGroup | None
+    line: Line
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Where this rank stands.
+
+    Attributes:
+        clock: is told of every wait on the axes and channels.
+        embedding: joins the first and the last stage, which both hold the tied token embedding; size 1 elsewhere.
+        activations_in: from the stage before; gradients_in from the one after. None at the ends of the pipeline,
+            unless it is a ring.
+    """
+
+    layout: Layout
+    clock: Clock
+    world: Axis
+    tensor: Axis
+    pipeline: Axis
+    data: Axis
+    embedding: Axis
+    activations_in: Channel | None = None
+    activations_out: Channel | None = None
+    gradients_in: Channel | None = None
+    gradients_out: Channel | None = None
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.pipeline.rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pipeline.rank == self.pipeline.size - 1
+
+
+def build_mesh(layout: Layout, rank: int, clock: Clock | None = None) -> Mesh:
+    """Create this rank's groups. Every rank of the world calls this, in a world that has been joined.
+
+    Only members take part in creating a group, so that the cost does not grow with the world. torch names such a group
+    after its ranks and the number of groups that the process has made before: all ranks make as many, in one order.
+    """
+    stages = layout.pipeline_group(rank)
+    stage, last = stages.index(rank), len(stages) - 1
+    clock = clock or Clock()
+    tensor = _axis("tensor", layout.tensor_group(rank), rank, clock)
+    data = _axis("data", layout.data_group(rank), rank, clock)
+    embedding = Axis()
+    if last:
+        members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
+        ends = _axis("embedding", members, rank, clock, even_alone=True)
+        embedding = ends if ends.size > 1 else embedding
+    channels = _channels(stages, stage, clock, is_ring=layout.pipeline_is_ring)
+    return Mesh(
+        layout=layout,
+        clock=clock,
+        world=Axis(layout.world_size, rank, line=Line("world", range(layout.world_size), clock)),
+        tensor=tensor,
+        pipeline=Axis(layout.pipeline_size, stage),
+        data=data,
+        embedding=embedding,
+        **channels,
+    )
+
+
+def _axis(name: str, ranks: list[int], rank: int, clock: Clock, *, even_alone: bool = False) -> Axis:
+    return Axis(len(ranks), ranks.index(rank), _group(ranks, even_alone=even_alone), Line(name, ranks, clock))
+
+
+def _group(ranks: list[int], *, even_alone: bool = False) -> dist.ProcessGroup | None:
+    """A group of `ranks`; of one rank only where that rank must make as many groups as others do."""
+    if len(ranks) == 1 and not even_alone:
+        return None
+    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
+    return group
+
+
+def _channels(stages: list[int], stage: int, clock: Clock, *, is_ring: bool) -> dict[str, Channel]:
+    """The fields of a mesh that are channels. Edge k joins stage k and the next one.
+
+    Edges of one round share no stage, so that no stage waits for one that waits for it. A stage without an edge in a
+    round makes groups of its own, because all must make as many.
+    """
+    size, channels = len(stages), {}
+    edges = range(size if is_ring else size - 1)
+    rounds = [2 if edge == size - 1 and size % 2 else edge % 2 for edge in edges]
+    for now in range(max(rounds, default=-1) + 1):
+        edge = next((k for k in (stage, (stage - 1) % size) if k in edges and rounds[k] == now), None)
+        ends = [stages[stage]] if edge is None else [stages[edge], stages[(edge + 1) % size]]
+        activations, gradients = _group(ends, even_alone=True), _group(ends, even_alone=True)
+        if edge is not None:
+            peer = ends[1] if edge == stage else ends[0]
+            names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")
+            for name, group in zip(names, (activations, gradients), strict=True):
+                channels[name] = Channel(peer, group, Line("pipeline", (peer,), clock))
+                _connect(channels[name], sends=name.endswith("out"))
+    return channels
+
+
+def _connect(channel: Channel, *, sends: bool) -> None:
+    """Send one number over a new channel.
+
+    NCCL joins two ranks when both first use their group, and whoever comes first waits: in the middle of a schedule,
+    where inputs are asked for ahead, that would be a circle.
+    """
+    backend = dist.get_backend(channel.group)
+    if backend == "fake":  # in a rehearsal nobody is at the other end
+        return
+    number = torch.zeros(1, device="cuda" if backend == "nccl" else "cpu")
+    work = (dist.isend if sends else dist.irecv)(number, channel.peer, group=channel.group)
+    assert work is not None
+    work.wait()

@@ -1,0 +1,223 @@
+"""From the plain model to one rank's part of it. The order of `parallelize` is the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from conf.experiment import Experiment
+from conf.schema import ParallelPlan
+from train_core.compile import Compiler, compiler_of
+from train_core.dropout import AttentionWithDropout, Randomness, SeededDropout
+from train_core.initialize import initial_value
+from train_core.model import CausalAttention, Layer, Transformer, rotary_table_of
+from train_core.parallel.collectives import Axis, shard
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceShardedPositions,
+    VocabularyParallelCrossEntropy,
+    VocabularyParallelEmbedding,
+)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
+
+FirstValue = Callable[[str, torch.Size], Tensor]
+Style = Callable[..., nn.Module]
+STYLES: dict[str, Style] = {
+    "embedding.tokens": VocabularyParallelEmbedding,
+    "embedding.positions": SequenceShardedPositions,
+    "attention.qkv": ColumnParallelLinear,
+    "attention.projection": RowParallelLinear,
+    "feed_forward.up": ColumnParallelLinear,
+    "feed_forward.down": RowParallelLinear,
+    "head": ColumnParallelLinear,
+    "loss": VocabularyParallelCrossEntropy,
+}
+SPLIT_DIMS: dict[Style, dict[str, int]] = {
+    VocabularyParallelEmbedding: {"weight": 0},
+    ColumnParallelLinear: {"weight": 0, "bias": 0},
+    RowParallelLinear: {"weight": 1},
+}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How this rank's parameter relates to the model's.
+
+    Attributes:
+        name: the parameter's name in the whole model; the tied head has the embedding's.
+        split_dim: the dim that is split over the tensor axis; None when every tensor rank holds it whole.
+        partial_gradient: every tensor rank sees other tokens, so its gradient is only a summand.
+        is_copy: another pipeline stage holds the same parameter and counts it.
+    """
+
+    name: str
+    split_dim: int | None
+    partial_gradient: bool
+    is_copy: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rank's model chunks, first to last, and for each of its parameters (by name) how it relates to the whole.
+
+    Modules of all chunks have the names that they have in the whole model, so no two share one. `randomness` has to be
+    told what is worked on, where a training drops values.
+    """
+
+    chunks: tuple[Transformer, ...]
+    placements: dict[str, Placement]
+    randomness: Randomness
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """In model order; a parameter that two modules share comes once."""
+        return [named for chunk in self.chunks for named in chunk.named_parameters()]
+
+
+def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
+    """Build one rank's part of the model. On the meta device nothing is allocated."""
+    dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
+    placements: dict[str, Placement] = {}
+    plan, randomness = experiment.training, _randomness(experiment, mesh)
+    for layers in chunk_layers(experiment, mesh.pipeline.rank):
+        with torch.device("meta"):
+            model = Transformer(experiment.model)
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        cut_chunk(model, layers)
+        placed = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
+        apply_dropout(model, plan.dropout, randomness, mesh.tensor, experiment.parallel.sequence_parallel)
+        apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
+        if device.type != "meta":
+            fill = partial(_first_part, first_values(experiment, device), shapes, mesh.tensor)
+            _replace_parameters(model, lambda name: fill(placed[name]).to(dtype))  # noqa: B023
+            rotary = rotary_table_of(experiment.model, device)
+            model.rotary = None if rotary is None else rotary.to(dtype)
+        else:
+            model.to(dtype)
+        chunks.append(model)
+        placements |= placed
+    return Stage(tuple(chunks), placements, randomness)
+
+
+def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
+    """Indices of the layers of each of a stage's model chunks.
+
+    With several chunks a stage, the pipeline passes all stages once for every chunk (arXiv 2104.04473, section 2.2.2).
+    """
+    per_stage, num_chunks = experiment.layers_per_stage, experiment.parallel.virtual_pipeline_size
+    if num_chunks == 1:
+        first = sum(per_stage[:stage])
+        return [range(first, first + per_stage[stage])]
+    per_chunk = per_stage[stage] // num_chunks
+    firsts = [(chunk * len(per_stage) + stage) * per_chunk for chunk in range(num_chunks)]
+    return [range(first, first + per_chunk) for first in firsts]
+
+
+def cut_chunk(model: Transformer, layers: range) -> None:
+    """Keep these layers; the embedding with the first of the model, norm and head with the last."""
+    num_layers = len(model.layers)
+    model.layers = nn.ModuleDict({str(index): model.layers[str(index)] for index in layers})
+    if layers.start > 0:
+        model.embedding = None
+    if layers.stop < num_layers:
+        model.final_norm = model.head = None
+        model.loss = nn.Identity()
+
+
+def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dict[str, Placement]:
+    """Replace modules by their split form, by the table of styles; also on an axis of one rank, where it is as fast."""
+    for name, module in list(model.named_modules()):
+        style = _style_of(name)
+        if style is not None and not isinstance(module, nn.Identity):
+            model.set_submodule(name, style(module, mesh.tensor, sequence))
+    tied = model.spec.tied_embeddings
+    if tied and model.embedding is not None and model.head is not None:
+        model.head.weight = model.embedding.tokens.weight
+    return {name: _placement(name, sequence, tied) for name, _ in model.named_parameters()}
+
+
+def _style_of(module_name: str) -> Style | None:
+    """`layers.7.attention.qkv` is listed as `attention.qkv`."""
+    parts = module_name.split(".")
+    return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
+
+
+def _placement(name: str, sequence: bool, tied: bool) -> Placement:
+    module_name, _, leaf = name.rpartition(".")
+    style = _style_of(module_name)
+    split_dim = SPLIT_DIMS.get(style, {}).get(leaf) if style is not None else None
+    is_tied_copy = tied and name == TIED_HEAD
+    return Placement(
+        name=TIED_EMBEDDING if is_tied_copy else name,
+        split_dim=split_dim,
+        partial_gradient=sequence and split_dim is None,
+        is_copy=is_tied_copy,
+    )
+
+
+def _randomness(experiment: Experiment, mesh: Mesh) -> Randomness:
+    size = experiment.batch.micro_batch_size
+    return Randomness(experiment.training.seed, mesh.data.rank * experiment.num_micro_batches * size, size)
+
+
+def apply_dropout(model: Transformer, probability: float, randomness: Randomness, axis: Axis, sequence: bool) -> None:
+    """Fill the places that the model leaves for dropout; the attention core drops scores itself."""
+    if probability == 0.0:
+        return
+    for name, module in list(model.named_modules()):
+        if isinstance(module, CausalAttention):
+            model.set_submodule(name, AttentionWithDropout(name, probability, randomness, axis.rank))
+        elif name.endswith("dropout"):
+            part = axis.rank if sequence else 0
+            model.set_submodule(name, SeededDropout(name, probability, randomness, part))
+
+
+def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler | None) -> None:
+    """Recompute part of the first layer and of every n-th after it in backward; compile every layer."""
+    for position, layer in enumerate(model.layers.values()):
+        assert isinstance(layer, Layer)
+        recompute = plan.recompute if position % plan.recompute_every == 0 else "none"
+        if recompute == "selective":
+            _recompute(layer.attention.core)
+        if compiled is not None:
+            layer.forward = compiled(layer)  # type: ignore[method-assign]
+        if recompute == "full":
+            _recompute(layer)
+
+
+def _recompute(module: nn.Module) -> None:
+    """Changes the forward function rather than wrapping the module, so that parameters keep their names."""
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
+
+
+def first_values(experiment: Experiment, device: torch.device) -> FirstValue:
+    """Whole parameters in fp32 by name and shape: from Hugging Face weights where `checkpoint.load` names some."""
+    path, spec, seed = experiment.checkpoint.load, experiment.model, experiment.training.seed
+    if path is not None:
+        from train_core.checkpoints import huggingface  # which takes reading the files' format along
+
+        if huggingface.is_weights(path):
+            weights = huggingface.Weights(path, spec)
+            return lambda name, shape: weights.value(name, shape).to(device)
+    return lambda name, shape: initial_value(name, shape, spec.num_layers, seed, device)
+
+
+def _first_part(first: FirstValue, shapes: dict[str, torch.Size], axis: Axis, placement: Placement) -> Tensor:
+    whole = first(placement.name, shapes[placement.name])
+    return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
+
+
+def _replace_parameters(model: Transformer, value_of: Callable[[str], Tensor]) -> None:
+    """Give every parameter its value; a parameter that two modules share stays shared."""
+    replaced = {id(old): nn.Parameter(value_of(name)) for name, old in model.named_parameters()}
+    for module in model.modules():
+        for leaf, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, leaf, replaced[id(parameter)])

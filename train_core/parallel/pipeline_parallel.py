@@ -1,0 +1,125 @@
+"""Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from train_core.parallel.collectives import Pending
+from train_core.parallel.main_gradient import Product, add_products, deferred_products
+from train_core.parallel.mesh import Channel, Mesh
+from train_core.parallel.parallelize import Stage
+from train_core.parallel.schedules import Action
+
+AHEAD = 1  # inputs on their way while another is worked on
+
+
+class MicroBatch(NamedTuple):
+    """Token ids and the ids that follow them, each (s, b)."""
+
+    tokens: Tensor
+    targets: Tensor
+
+
+class PipelineExecutor:
+    """Runs one stage's actions, exchanging activations and their gradients with the neighbouring stages.
+
+    The next input is asked for before the present one is worked on, and outputs are sent while the work goes on. What
+    is sent has no name: a neighbour receives in the order in which it runs its own list.
+    """
+
+    def __init__(self, stage: Stage, mesh: Mesh, activation_shape: Sequence[int], dtype: torch.dtype) -> None:
+        """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+        self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
+        self.activation_shape, self.dtype = tuple(activation_shape), dtype
+        self.device = next(self.chunks[0].parameters()).device
+        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._deferred: dict[tuple[int, int], list[Product]] = {}
+        self._arriving: dict[Action, Pending] = {}
+        self._sending: list[Pending] = []
+
+    def run(self, actions: Sequence[Action], batch: Callable[[int], MicroBatch], gradient_scale: float = 1.0) -> Tensor:
+        """One step's passes; an evaluation where `actions` are `schedules.forward_only` and gradients are disabled.
+
+        Args:
+            batch: the micro-batch with an index; asked on the first and the last stage alone.
+            gradient_scale: factor of every micro-batch's loss before backward.
+
+        Returns:
+            The sum of the micro-batches' losses, a scalar in fp32, on the last stage; 0 elsewhere.
+        """
+        losses = torch.zeros((), device=self.device)
+        split = {action[1:] for action in actions if action.kind == "weight"}
+        inputs = deque(action for action in actions if self._channel_in(action) is not None)
+        for action in actions:
+            self.mesh.clock.micro_batch = self.randomness.micro_batch = action.micro_batch
+            self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
+            if action.kind == "forward":
+                losses += self._forward(action, batch, gradient_scale)
+            elif action.kind == "backward":
+                self._backward(action, defer=action[1:] in split)
+            else:
+                add_products(self._deferred.pop(action[1:]))
+        for sending in self._sending:
+            sending.wait()
+        self._sending.clear()
+        self.mesh.clock.micro_batch = None
+        return losses
+
+    def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
+        is_first, is_last = self._is_first(action), self._is_last(action)
+        tokens, targets = batch(action.micro_batch) if is_first or is_last else (None, None)
+        x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
+        assert x is not None
+        out: Tensor = self.chunks[action.chunk](x, targets)
+        if not is_last:
+            self._send(out.detach(), self.mesh.activations_out)
+        if torch.is_grad_enabled():
+            self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
+        return out.detach() if is_last else 0.0
+
+    def _backward(self, action: Action, *, defer: bool) -> None:
+        x, out = self._kept.pop(action[1:])
+        gradient = None if self._is_last(action) else self._arriving.pop(action).wait()
+        if defer:
+            with deferred_products() as self._deferred[action[1:]]:
+                torch.autograd.backward(out, gradient)
+        else:
+            torch.autograd.backward(out, gradient)
+        if not self._is_first(action):
+            assert x.grad is not None
+            self._send(x.grad, self.mesh.gradients_out)
+
+    def _is_first(self, action: Action) -> bool:
+        return self.mesh.is_first_stage and action.chunk == 0
+
+    def _is_last(self, action: Action) -> bool:
+        return self.mesh.is_last_stage and action.chunk == len(self.chunks) - 1
+
+    def _channel_in(self, action: Action) -> Channel | None:
+        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients."""
+        if action.kind == "forward":
+            return None if self._is_first(action) else self.mesh.activations_in
+        return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in
+
+    def _ask_for(self, inputs: deque[Action], count: int) -> None:
+        """Have `count` inputs on their way or arrived, the next ones of `inputs`."""
+        while inputs and len(self._arriving) < count:
+            action = inputs.popleft()
+            channel = self._channel_in(action)
+            assert channel is not None
+            buffer = torch.empty(self.activation_shape, dtype=self.dtype, device=self.device)
+            work = dist.irecv(buffer, channel.peer, group=channel.group)
+            self._arriving[action] = Pending(buffer, work, "receive", channel.line)
+
+    def _send(self, tensor: Tensor, channel: Channel | None) -> None:
+        assert channel is not None
+        self._sending = [sending for sending in self._sending if not sending.is_done()]
+        tensor = tensor.contiguous()
+        work = dist.isend(tensor, channel.peer, group=channel.group)
+        self._sending.append(Pending(tensor, work, "send", channel.line))

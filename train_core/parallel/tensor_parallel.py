@@ -1,0 +1,215 @@
+"""Tensor and sequence parallelism: linear layers, embedding and loss that are split over the tensor axis.
+
+A column-split layer holds some outputs of a linear layer, a row-split layer some inputs. A column layer followed by a
+row layer needs one reduction forward and one backward (arXiv 1909.08053, section 3). With sequence parallelism the
+activations between such pairs are sharded along the sequence, and each reduction becomes a reduce-scatter with an
+all-gather on the other side (arXiv 2205.05198, section 4.2.2). Shapes: t tensor-parallel size, else as in `model`.
+
+The functions keep their weight as `ctx.weight`, not through save_for_backward: under recomputation the saved tensor
+comes back as a detached alias without its main gradient, and the weight's gradient would silently vanish.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional
+
+from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
+from train_core.parallel.main_gradient import ALONE, add_product, add_rows, add_sum, are_products_deferred
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class _ColumnLinear(Function):
+    """y = x w^T + b; with sequence parallelism x is a shard (s/t, b, h), kept as one and gathered anew in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool) -> Tensor:
+        ctx.axis, ctx.sequence, ctx.weight, ctx.bias = axis, sequence, weight, bias
+        ctx.save_for_backward(x)
+        return functional.linear(all_gather(x, axis).wait() if sequence else x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Gradients:
+        (x,) = ctx.saved_tensors
+        # A product that is put off gathers its input when it is made.
+        gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
+        grad_x = grad_out @ ctx.weight
+        x = gathered.wait()
+        # One collective at a time: the weight gradient below hides the reduction.
+        reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
+        grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=ctx.axis if ctx.sequence else ALONE)
+        grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
+        return reduced.wait(), grad_weight, grad_bias, None, None
+
+
+class _RowLinear(Function):
+    """y = sum over the axis of x w^T, plus b; with sequence parallelism y is a shard (s/t, b, h)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool) -> Tensor:
+        ctx.axis, ctx.sequence, ctx.weight, ctx.bias = axis, sequence, weight, bias
+        ctx.save_for_backward(x)
+        if axis.size == 1:
+            return functional.linear(x, weight, bias)
+        partial = functional.linear(x, weight)
+        out = (reduce_scatter if sequence else all_reduce)(partial, axis).wait()
+        return out if bias is None else out.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Gradients:
+        (x,) = ctx.saved_tensors
+        gathered = all_gather(grad_out, ctx.axis) if ctx.sequence else Pending(grad_out)
+        grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
+        whole = gathered.wait()
+        grad_x = whole @ ctx.weight
+        # A product that is put off keeps the shard, and gathers it anew when it is made.
+        kept, axis = (grad_out if are_products_deferred() else whole), (ctx.axis if ctx.sequence else ALONE)
+        return grad_x, add_product(ctx.weight, kept, x, axis_of_grad_out=axis), grad_bias, None, None
+
+
+class _VocabularyEmbedding(Function):
+    """Each rank looks up the tokens whose rows it holds; the sum over the axis has them all."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, axis: Axis, sequence: bool) -> Tensor:
+        rows, elsewhere = _local_rows(tokens, weight.size(0), axis)
+        ctx.axis, ctx.sequence, ctx.weight, ctx.rows, ctx.elsewhere = axis, sequence, weight, rows, elsewhere
+        vectors = functional.embedding(rows, weight)
+        if elsewhere is None:
+            return vectors
+        vectors.masked_fill_(elsewhere[..., None], 0.0)
+        return (reduce_scatter if sequence else all_reduce)(vectors, axis).wait()
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Gradients:
+        if ctx.sequence:
+            grad_out = all_gather(grad_out, ctx.axis).wait()
+        if ctx.elsewhere is not None:
+            grad_out = grad_out.masked_fill(ctx.elsewhere[..., None], 0.0)
+        return None, add_rows(ctx.weight, grad_out, ctx.rows), None, None
+
+
+class _VocabularyCrossEntropy(Function):
+    """Mean cross-entropy of logits (s, b, V/t) without ever gathering them; one collective.
+
+    One fp32 tensor of their size serves from the logits to their gradient: it is the largest of the step. Where logits
+    are fp32 it is the logits themselves, which nothing else reads.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
+        rows, elsewhere = _local_rows(targets, logits.size(-1), axis)
+        values = logits.float()
+        target_logits = values.gather(-1, rows[..., None])[..., 0]
+        if elsewhere is not None:
+            target_logits = target_logits.masked_fill(elsewhere, 0.0)
+        largest = values.amax(-1)
+        exponentials = values.sub_(largest[..., None]).exp_()
+        parts = torch.stack((largest, exponentials.sum(-1), target_logits))[None]  # (1, 3, s, b)
+        all_largest, all_sums, all_targets = all_gather(parts, axis).wait().unbind(1)  # each (t, s, b)
+        peak = all_largest.amax(0)
+        denominator = (all_sums * (all_largest - peak).exp()).sum(0)
+        to_softmax = (largest - peak).exp() / denominator
+        ctx.save_for_backward(exponentials, to_softmax, rows)
+        ctx.elsewhere, ctx.dtype = elsewhere, logits.dtype
+        return (denominator.log() - (all_targets.sum(0) - peak)).mean()  # large logits cancel exactly
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Gradients:
+        exponentials, to_softmax, rows = ctx.saved_tensors
+        of_target = (-grad_out / rows.numel()).expand(rows.shape)
+        gradient = exponentials.mul_((to_softmax * -of_target)[..., None])
+        if ctx.elsewhere is not None:
+            of_target = of_target.masked_fill(ctx.elsewhere, 0.0)
+        return gradient.scatter_add_(-1, rows[..., None], of_target[..., None]).to(ctx.dtype), None, None
+
+
+def _local_rows(tokens: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor | None]:
+    """Row of each token in this rank's part of the vocabulary, and the mask of tokens held by other ranks."""
+    if axis.size == 1:
+        return tokens, None
+    rows = tokens - axis.rank * num_rows
+    elsewhere = (rows < 0) | (rows >= num_rows)
+    return rows.masked_fill(elsewhere, 0), elsewhere
+
+
+def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
+    """Mean over (s, b) in fp32, from this rank's logits (s, b, V/t) and whole targets (s, b).
+
+    Both passes work in place, so fp32 logits are overwritten and backward can run only once.
+    """
+    loss: Tensor = _VocabularyCrossEntropy.apply(logits, targets, axis)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class ColumnParallelLinear(nn.Module):
+    """Holds rows of the weight: (s, b, h) -> (s, b, out/t), from (s/t, b, h) with sequence parallelism."""
+
+    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool) -> None:
+        super().__init__()
+        self.axis, self.sequence = axis, sequence
+        self.weight = nn.Parameter(shard(whole.weight.detach(), axis))
+        self.bias = nn.Parameter(shard(whole.bias.detach(), axis)) if whole.bias is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _ColumnLinear.apply(x, self.weight, self.bias, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        return out
+
+
+class RowParallelLinear(nn.Module):
+    """Holds columns of the weight: (s, b, in/t) -> (s, b, h), to (s/t, b, h) with sequence parallelism."""
+
+    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool) -> None:
+        super().__init__()
+        self.axis, self.sequence = axis, sequence
+        self.weight = nn.Parameter(shard(whole.weight.detach(), axis, dim=1))
+        self.bias = whole.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _RowLinear.apply(x, self.weight, self.bias, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        return out
+
+
+class VocabularyParallelEmbedding(nn.Module):
+    """Holds rows of the token embedding: ids (s, b) -> (s, b, h), to (s/t, b, h) with sequence parallelism."""
+
+    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+        super().__init__()
+        self.axis, self.sequence = axis, sequence
+        weight = whole.weight
+        assert isinstance(weight, Tensor)
+        self.weight = nn.Parameter(shard(weight.detach(), axis))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = _VocabularyEmbedding.apply(tokens, self.weight, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        return out
+
+
+class SequenceShardedPositions(nn.Module):
+    """Learned positions, held whole; adds those of this rank's part of the sequence: (s/t, b, h) -> (s/t, b, h)."""
+
+    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+        super().__init__()
+        self.axis = axis if sequence else Axis()
+        weight = whole.weight
+        assert isinstance(weight, nn.Parameter)
+        self.weight = weight
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors + shard(self.weight, self.axis)[:, None]
+
+
+class VocabularyParallelCrossEntropy(nn.Module):
+    """The loss over logits that are split over the vocabulary: (s, b, V/t), (s, b) -> scalar."""
+
+    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return vocabulary_cross_entropy(logits, targets, self.axis)

@@ -1,0 +1,72 @@
+"""Where a rank's step goes, and which ranks take much longer for their own work than the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from train_core.measurement import Breakdown, StepTerms
+from train_core.parallel.mesh import Layout
+
+MAX_STEPS = 1000
+"""Steps over which medians are taken, the latest; a long training must not fill the memory."""
+
+RECENT_STEPS = 5
+TERMS = tuple(StepTerms.model_fields)
+
+
+def terms_of(step_seconds: float, seconds_of: Mapping[str, float]) -> list[float]:
+    """A step's terms in the order of `StepTerms`, from its whole and what the clock counted by line and part."""
+    counted = [
+        seconds_of.get("tensor", 0.0),
+        seconds_of.get("pipeline", 0.0) + seconds_of.get("embedding", 0.0),
+        seconds_of.get("data", 0.0),
+        seconds_of.get("world", 0.0),
+        seconds_of.get("optimizer", 0.0),
+    ]
+    return [max(0.0, step_seconds - sum(counted)), *(max(0.0, seconds) for seconds in counted)]
+
+
+class TermsHistory:
+    """The terms of one rank's latest steps."""
+
+    def __init__(self) -> None:
+        self._steps: deque[list[float]] = deque(maxlen=MAX_STEPS)
+        self._latest: deque[list[float]] = deque(maxlen=1)
+        self._recent_own_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def add(self, terms: list[float], *, is_timed: bool) -> None:
+        self._recent_own_seconds.append(terms[0] + terms[-1])
+        self._latest.append(terms)
+        if is_timed:
+            self._steps.append(terms)
+
+    def recent_own_seconds(self) -> float:
+        """Median of the rank's own work over the last few steps, so that one hiccup makes no straggler."""
+        return statistics.median(self._recent_own_seconds)
+
+    def medians(self) -> list[float]:
+        """Of the timed steps, of the latest step where none was timed; empty where none was run."""
+        return [statistics.median(column) for column in zip(*(self._steps or self._latest), strict=True)]
+
+
+def breakdown_of(ranks: Sequence[Sequence[float]]) -> Breakdown:
+    """From the terms of every rank."""
+    terms = tuple(StepTerms(**dict(zip(TERMS, values, strict=True))) for values in ranks)
+    slowest = max(range(len(terms)), key=lambda rank: terms[rank].own_seconds)
+    return Breakdown(ranks=terms, slowest_rank=slowest)
+
+
+def stragglers(own_seconds: Sequence[float], layout: Layout, ratio: float) -> tuple[int, ...]:
+    """Ranks whose own work takes longer than `ratio` times the median rank's.
+
+    Stages may have unequal work, so the median is that of the rank's own stage, or of all where a stage is one rank.
+    """
+    per_stage = layout.tensor_size * layout.data_size
+    found: list[int] = []
+    for first in range(0, len(own_seconds), per_stage):
+        stage = own_seconds[first : first + per_stage]
+        limit = ratio * statistics.median_low(stage if per_stage > 1 else own_seconds)
+        found += [first + index for index, seconds in enumerate(stage) if seconds > limit]
+    return tuple(found)

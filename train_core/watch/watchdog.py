@@ -1,0 +1,132 @@
+"""Ends a job in which a rank waits too long, and says for whom.
+
+A thread of every rank looks at its clock. The first to find a wait beyond the limit raises an alarm in the trial
+folder; every rank then writes where it stands, and from that the first one tells who is missing. Until there is an
+alarm, the thread costs a glance at a variable and at the folder a few times within the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+
+from train_core.job.world import World
+from train_core.measurement import Outcome, RankFailure
+from train_core.trial_folder import TrialFolder
+from train_core.watch.clock import Clock
+from train_core.watch.hang import Standing, explain
+
+LOOKS_PER_LIMIT = 8
+LOOKS_BEFORE_VERDICT = 2
+"""After the alarm, so that every rank has written where it stands."""
+
+MORE_LOOKS_OF_OTHERS = 3
+"""Whoever did not raise the alarm leaves the verdict to the rank that did, unless that does not come."""
+
+
+@contextmanager
+def watched(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[None]:
+    """While the block runs, a wait of this rank that is longer than `hang_seconds` ends the process."""
+    if world.size == 1:
+        yield
+        return
+    watchdog = Watchdog(trial, world.rank, world.clock, hang_seconds)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.ended.set()
+        watchdog.join()
+
+
+class Watchdog(threading.Thread):
+    """The thread that looks."""
+
+    def __init__(self, trial: TrialFolder, rank: int, clock: Clock, hang_seconds: float) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self.trial, self.rank, self.clock, self.hang_seconds = trial, rank, clock, hang_seconds
+        self.ended = threading.Event()
+        self._trained_by = threading.get_ident()
+        self._num_waits, self._since = -1, time.monotonic()
+        self._raised_alarm = False
+        self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
+
+    def run(self) -> None:
+        while not self.ended.wait(self.hang_seconds / LOOKS_PER_LIMIT):
+            with contextlib.suppress(OSError):  # a full disk must not end the watch
+                self._look()
+
+    def _look(self) -> None:
+        standing = self._standing()
+        hangs = standing.operation is not None and standing.seconds > self.hang_seconds
+        if hangs and self.trial.raise_alarm():
+            self._raised_alarm, self._looks_left = True, LOOKS_BEFORE_VERDICT
+        if not hangs:
+            self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
+        if not self.trial.alarm.exists():
+            return
+        if hangs:
+            self.trial.write_standing(self._with_stack(standing))
+            self._looks_left -= 1
+            if self._looks_left < 0:
+                self._end(standing)
+        elif self._raised_alarm:  # it went on after all
+            self.trial.alarm.unlink(missing_ok=True)
+            self._raised_alarm = False
+        else:
+            self.trial.write_standing(self._with_stack(standing))
+
+    def _standing(self) -> Standing:
+        now, waiting = time.monotonic(), self.clock.awaited()
+        if self.clock.num_waits != self._num_waits:
+            self._num_waits, self._since = self.clock.num_waits, now
+        operation, since = waiting or (None, self._since)
+        line = operation.line if operation else None
+        return Standing(
+            rank=self.rank,
+            step=self.clock.step,
+            micro_batch=self.clock.micro_batch,
+            operation=str(operation) if operation else None,
+            line=line.name if line else "",
+            number=operation.number if operation and not operation.is_transfer else 0,
+            ranks=tuple(line.ranks) if line else (),
+            reached={other.name: other.num_started for other in self.clock.lines},
+            seconds=now - since,
+            stack="",
+        )
+
+    def _with_stack(self, standing: Standing) -> Standing:
+        frame = sys._current_frames().get(self._trained_by)
+        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        return standing.model_copy(update={"stack": stack})
+
+    def _end(self, standing: Standing) -> None:
+        """Say why, and leave: collectives that hang cannot be left in an orderly way."""
+        try:
+            failure = self._failure(standing)
+            print(f"{failure.cause}\n{failure.traceback}", file=sys.stderr, flush=True)
+            self.trial.write_failure(failure)
+        finally:
+            os._exit(1)
+
+    def _failure(self, standing: Standing) -> RankFailure:
+        # Who is alive writes at every look. An older word may be from before it stopped.
+        not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
+        standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
+        hang = explain(standing, standing_of)
+        told = [found for rank in (hang.blamed, self.rank) if rank is not None and (found := standing_of(rank))]
+        return RankFailure(
+            rank=self.rank,
+            outcome=Outcome.FAILED,
+            cause=hang.cause,
+            traceback="".join(f"Rank {found.rank} stands here:\n{found.stack}" for found in told),
+            time=time.time(),
+            blamed=hang.blamed,
+        )
