@@ -1,7 +1,7 @@
 """The flat buckets in which this trainer keeps one rank's parameters, as far as collectives need them.
 
-The same rules as `train_core.parallel.flat_parameters`, which tests hold them against: parameters that are treated alike
-share buckets, a bucket ends before it grows too long, and its length is a multiple of what replicas share out evenly.
+The same rules as `train_core.parallel.flat_parameters`, which tests hold them against: parameters that are treated
+alike share buckets, a bucket ends before it grows too long, and its length is a multiple of what replicas share out.
 """
 
 from __future__ import annotations
