@@ -9,6 +9,7 @@ from pydantic import Field
 
 from conf.experiment import Experiment
 from conf.schema import Frozen
+from train_core.costs.computable import require_computable
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import TRISWEEP, Implementation
 from train_core.costs.memory import group_memory
@@ -43,7 +44,7 @@ class StageMemory(Frozen):
 
 
 class StepTime(Frozen):
-    """Seconds of one step on the slowest stage. The terms add up to the total.
+    """Seconds of one step on the slowest stage. The terms add up to the step.
 
     Attributes:
         compute_seconds: matrix products and memory-bound operations, recomputation included.
@@ -62,18 +63,6 @@ class StepTime(Frozen):
     data_seconds: float
     optimizer_seconds: float
     jitter_seconds: float
-
-    @property
-    def total_seconds(self) -> float:
-        return (
-            self.compute_seconds
-            + self.tensor_seconds
-            + self.pipeline_seconds
-            + self.bubble_seconds
-            + self.data_seconds
-            + self.optimizer_seconds
-            + self.jitter_seconds
-        )
 
 
 class Estimate(Frozen):
@@ -113,7 +102,12 @@ class Estimate(Frozen):
 
 
 def estimate(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Estimate:
-    """The step of a trainer, this one unless told otherwise, for `experiment`, without devices."""
+    """The step of a trainer, this one unless told otherwise, for `experiment`, without devices.
+
+    Raises:
+        ConfigError: its sizes are beyond 64 bits.
+    """
+    require_computable(experiment.model, experiment.batch.micro_batch_size)
     setting = setting_of(experiment, implementation)
     plans, groups = plan_of(experiment), listed_stages(experiment.layers_per_stage)
     work = work_of(setting, plans)  # by far the dearest part, so that time and memory share it
@@ -176,7 +170,7 @@ def _estimate(
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, _num_recomputed(experiment))
     terms = StepTime(**{name: float(getattr(step, name)[0]) for name in StepTime.model_fields})
-    seconds, peak = terms.total_seconds, experiment.peak_flops_per_second
+    seconds, peak = float(step.total_seconds[0]), experiment.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
         implementation=implementation.name,

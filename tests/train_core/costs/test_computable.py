@@ -8,7 +8,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.load import load
 from conf.schema import ModelSpec
-from train_core.costs import IMPLEMENTATIONS, Implementation
+from train_core.costs import IMPLEMENTATIONS, Implementation, estimate
 from train_core.costs.computable import largest_micro_batch_size, require_computable
 from train_core.costs.price import peak_bytes
 from train_core.costs.setting import Plans, Setting
@@ -57,3 +57,16 @@ def test_a_micro_batch_beyond_it_is_refused_with_the_largest() -> None:
 def test_a_model_beyond_it_is_refused_whatever_the_micro_batch() -> None:
     with pytest.raises(ConfigError, match=r"model\.hidden_size = 614400000000: .* beyond pricing"):
         require_computable(model("gpt-22b", "model.hidden_size=614400000000"), 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        (["batch.micro_batch_size=1099511627776", "batch.global_batch_size=1099511627776"], r"batch\.micro_batch_size"),
+        (["model.seq_length=1099511627776"], r"model\.hidden_size"),
+    ],
+)
+def test_an_experiment_beyond_it_gets_no_estimate(overrides: list[str], refused: str) -> None:
+    experiment = load(["model=gpt-22b", *overrides]).experiment()
+    with pytest.raises(ConfigError, match=rf"{refused} = .* beyond pricing"):
+        estimate(experiment)
