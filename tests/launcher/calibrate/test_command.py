@@ -124,7 +124,10 @@ def finish(folder, trial, step_seconds):
     shared = {name: getattr(trial.estimate, name, 0.5) for name in Performance.model_fields}
     own = {"step_seconds": step_seconds, "step_seconds_min": step_seconds, "step_seconds_max": step_seconds}
     own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
-    performance = Performance(**{**shared, **own, "peak_memory_bytes": (1,), "losses": (1.0,), "final_loss": 1.0})
+    none = {"breakdown": None, "stragglers": ()}
+    performance = Performance(
+        **{**shared, **own, "peak_memory_bytes": (1,), "losses": (1.0,), "final_loss": 1.0, **none}
+    )
     environment = Environment(
         hostname="made-up-host",
         device="x86_64",
