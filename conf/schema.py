@@ -346,7 +346,8 @@ class CheckpointPlan(Frozen):
     """When training is saved, and where it goes on from.
 
     Attributes:
-        every_steps: steps between checkpoints, besides which a signal may ask for one; null never saves.
+        every_steps: steps between checkpoints; SIGUSR2, SIGTERM and Ctrl-C ask for one more, after which the training
+            ends. Null never saves: SIGTERM and Ctrl-C end the training at once.
         keep_last: older checkpoints are deleted.
         asynchronous: write beside the training that goes on.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
