@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -139,6 +139,7 @@ class Weights:
         self.path, self.spec = Path(path), spec
         self.files = self._files()
         self._require_config()
+        self._require_own_head()
         with torch.device("meta"):
             wanted = {name: tuple(p.shape) for name, p in Transformer(spec).named_parameters()}
         for name, shape in wanted.items():
@@ -200,13 +201,23 @@ class Weights:
                     f"is of another model: {one} has shape {has}, and model={self.spec.name} needs {wants}"
                 )
 
+    def _require_own_head(self) -> None:
+        """A tied model has no place for a head, unless it is the embedding once more."""
+        head, (embedding,) = "lm_head.weight", source_of("embedding.tokens.weight", self.spec).names
+        if not self.spec.tied_embeddings or head not in self.files or embedding not in self.files:
+            return
+        if not torch.equal(self._tensor(head), self._tensor(embedding)):
+            problem = f"would drop {head} of {self.path}, which differs from {embedding}"
+            raise ConfigError("model.tied_embeddings", True, problem, "Use model.tied_embeddings=false.")
+
     def _require_config(self) -> None:
-        """Where a config.json lies beside the weights, it must mean the same positions."""
+        """Where a config.json lies beside the weights, it must mean the same heads and positions."""
         path = (self.path if self.path.is_dir() else self.path.parent) / "config.json"
         try:
             config = json.loads(path.read_text())
         except (OSError, ValueError):
             return
+        self._require_heads(config, path)
         epsilon = config.get("rms_norm_eps", config.get("layer_norm_epsilon", NORM_EPSILON))
         if epsilon != NORM_EPSILON:
             LOGGER.warning(
@@ -222,6 +233,19 @@ class Weights:
             raise ConfigError("model.rotary_base", ours, problem, f"Use model.rotary_base={float(base)}.")
         if rotary.get("rope_type", rotary.get("type", "default")) != "default":
             LOGGER.warning("%s scales its rotary positions for longer sequences; this trainer does not", path)
+
+    def _require_heads(self, config: dict[str, Any], path: Path) -> None:
+        """What the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
+        keys = {
+            "num_attention_heads": "n_head" if self.spec.family == "gpt" else "num_attention_heads",
+            "num_query_groups": "num_key_value_heads",
+            "tied_embeddings": "tie_word_embeddings",
+        }
+        for ours, theirs in keys.items():
+            value, there = getattr(self.spec, ours), config.get(theirs)
+            if there is not None and there != value:
+                problem = f"is not the {str(there).lower()} that {path} names as {theirs}"
+                raise ConfigError(f"model.{ours}", value, problem, f"Use model.{ours}={str(there).lower()}.")
 
 
 def _shapes(source: Source, shape: tuple[int, ...], spec: ModelSpec) -> list[tuple[int, ...]]:

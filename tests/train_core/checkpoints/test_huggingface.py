@@ -188,6 +188,37 @@ def test_weights_of_other_positions_are_refused(experiment_of: Any, tmp_path: Pa
         Weights(path, spec)
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "message"),
+    [
+        (
+            GPT,
+            {"model.num_attention_heads": 2, "model.num_query_groups": 2},
+            "num_attention_heads = 2: .*the 4 .*n_head",
+        ),
+        (LLAMA, {"model.num_attention_heads": 8}, "num_attention_heads = 8: .*the 4 .*num_attention_heads"),
+        (LLAMA, {"model.num_query_groups": 4}, "num_query_groups = 4: .*the 2 .*num_key_value_heads"),
+        (LLAMA, {"model.tied_embeddings": True}, "tied_embeddings = True: .*the false .*tie_word_embeddings"),
+    ],
+    ids=["heads of GPT-2", "heads of Llama", "groups", "tied"],
+)
+def test_weights_of_other_heads_are_refused(
+    there: dict[str, Value], here: dict[str, Value], message: str, experiment_of: Any, tmp_path: Path
+) -> None:
+    theirs(there).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=rf"model\.{message}"):
+        Weights(str(tmp_path), experiment_of(there | here).model)
+
+
+def test_a_head_of_its_own_is_not_dropped(experiment_of: Any, tmp_path: Path) -> None:
+    spec = experiment_of(GPT).model
+    path = changed(tmp_path, GPT, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"].clone()}))
+    Weights(path, spec)
+    path = changed(tmp_path, GPT, lambda t: t.update({"lm_head.weight": torch.zeros(96, 32)}))
+    with pytest.raises(ConfigError, match=r"model\.tied_embeddings = True: would drop lm_head\.weight"):
+        Weights(path, spec)
+
+
 def test_a_truncated_file_is_no_traceback(experiment_of: Any, tmp_path: Path) -> None:
     path = Path(changed(tmp_path, LLAMA, lambda tensors: None))
     path.write_bytes(path.read_bytes()[:1000])
