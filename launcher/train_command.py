@@ -72,7 +72,6 @@ def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here:
     from launcher.long_run import long_run, write_long_run
     from launcher.where import choose_place
     from train_core.data.tokens import prepare, token_folder
-    from train_core.supported import require_supported
 
     place = choose_place(sweep, overrides, here=here, dry_run=False)
     if not place.folder.record.exists():
@@ -85,7 +84,6 @@ def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here:
         raise ConfigError(
             "checkpoint.every_steps", None, "would lose a long run at its first interruption", "Give a number."
         )
-    require_supported(run.experiment)
     require_memory(estimate(run.experiment))
     prepare(run.experiment, token_folder(run.folder, run.experiment))
     if run.best is not None:

@@ -17,7 +17,6 @@ from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import Point, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
-from train_core.supported import require_supported
 
 
 def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepRecord:
@@ -39,7 +38,7 @@ def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepR
         plan = _planned_trials(tree, spec, overrides, spec.max_trials)
     else:
         plan = make_trials(tree, spec, pinned, spec.max_trials)
-    trials = _measurable(_proxy_trials(spec, overrides, pinned)) if proxy else _measurable(plan, spec.max_trials)
+    trials = _proxy_trials(spec, overrides, pinned) if proxy else plan
     return SweepRecord(
         name=spec.name,
         mode="proxy" if proxy else "cluster",
@@ -80,21 +79,6 @@ def _planned_trials(
         trial = _draft(tree, one.values())
         trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": one.because})
     return _selected(list(trials.values()), max_trials)
-
-
-def _measurable(trials: Sequence[Trial], max_trials: int | None = None) -> tuple[Trial, ...]:
-    """The trials as they would run: what the trainer does not run is infeasible, and others take its place."""
-    return _selected([_refused_by_trainer(trial) for trial in trials], max_trials)
-
-
-def _refused_by_trainer(trial: Trial) -> Trial:
-    if trial.experiment is None or trial.infeasible_reason is not None:
-        return trial
-    try:
-        require_supported(trial.experiment)
-    except InfeasiblePlan as reason:
-        return trial.model_copy(update={"infeasible_reason": f"cannot be measured: {reason}"})
-    return trial
 
 
 def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> tuple[Trial, ...]:

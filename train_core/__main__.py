@@ -25,7 +25,6 @@ from train_core.data.tokens import prepare, token_folder
 from train_core.job.stop import Stopped
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
-from train_core.supported import require_supported
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import ranks_text
 
@@ -58,7 +57,6 @@ def _run(config: DictConfig) -> Measurement | None:
     """None on the ranks that do not report."""
     settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     experiment = settings.experiment()
-    require_supported(experiment)
     trial = _trial_folder(settings, experiment)
     _prepare_tokens(trial, experiment)
     from train_core.job.world import seat_from_launcher  # late, because it imports torch

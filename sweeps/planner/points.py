@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment, Parts
+from conf.experiment import Parts
 from conf.schema import BatchPlan, ParallelPlan, SearchPlan, Value
 from sweeps.planner.explain import neighbours
 from sweeps.planner.search import search_space
 from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import Implementation, estimate
-from train_core.supported import require_supported
 
 PROBES: Mapping[str, str] = {
     "tensor_parallel_size": "the cost of tensor-parallel collectives, and of narrower matrix products",
@@ -29,8 +28,9 @@ PROBES: Mapping[str, str] = {
     "zero_stage": "the cost of reducing gradients and of the update",
 }
 """What each knob's probe tests, in the order in which they are taken."""
-KIND_KEYS = {"parallel.schedule", "parallel.zero_stage"}  # refused for one plan of a kind, refused for all
-SEARCHED_FOR_EACH = (4, 100)  # plans per wanted one: few suffice where the trainer runs the kind at all
+KIND_KEYS = {"training.compile_layers", "watch.compare_replicas_every"}
+"""What is refused for one plan of a kind is refused for all."""
+SEARCHED_FOR_EACH = (4, 100)  # plans per wanted one: few suffice where the kind exists at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,8 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
         parts: their parallel plan is what is pinned, and plain elsewhere, as in a `Request`.
 
     Raises:
-        InfeasiblePlan: the trainer runs no such model, precision or pinned knob; or no plan that it runs fits.
+        InfeasiblePlan: what is configured beside the plan goes with none of those that fit, or none fits.
     """
-    # Unchecked: the plan need not exist, and no search changes what is asked of it here.
-    require_supported(Experiment.model_construct(**{name: getattr(parts, name) for name in Parts.model_fields}))
     best = _best(space, parts, plan.top_k)
     if not best:
         raise _nothing(space, parts, plan)
@@ -69,13 +67,13 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
 
 
 def _nothing(space: Space, parts: Parts, plan: SearchPlan) -> InfeasiblePlan:
-    """The trainer's reason against the plainest kind of plan that fits; without any, that nothing fits."""
+    """The reason against the plainest kind of plan that fits; without any, that nothing fits."""
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
     for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in _kinds(space)):
         reason = _refusal(strategy, parts)
         if reason is not None:
-            problem = f"{reason.problem}, and it runs no other plan {shown}"
+            problem = f"{reason.problem}, and there is no other plan {shown}"
             return InfeasiblePlan(reason.key, reason.value, problem, f"{reason.remedy} {remedy}")
     return InfeasiblePlan("search.kind", plan.kind, f"finds no plan {shown} and that this trainer runs", remedy)
 
@@ -86,7 +84,7 @@ def _place(rank: int) -> str:
 
 def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
-    found = [one for kind in _kinds(space) for one in _supported(kind, parts, top_k)]
+    found = [one for kind in _kinds(space) for one in _existing(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(found, key=lambda one: one[0])]
     pinned = "zero_stage" in space.pinned
     # One replica has nothing to share out: its plans of all ZeRO stages are one plan.
@@ -97,7 +95,7 @@ def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
 def _kinds(space: Space) -> Iterator[Space]:
     """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first.
 
-    What the trainer runs is asked of each, since the fastest of all plans may all be of a kind that it does not run.
+    What exists is asked of each, since the fastest of all plans may all be of a kind that does not go with the rest.
     """
     stages = space.left("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
     for schedule, zero_stage in product(space.left("schedule", SEARCHED_SCHEDULES), stages):
@@ -105,8 +103,8 @@ def _kinds(space: Space) -> Iterator[Space]:
         yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 
 
-def _supported(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strategy]]:
-    """The fastest of one kind. More are searched for than are needed, since the trainer's layers must divide."""
+def _existing(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strategy]]:
+    """The fastest of one kind. More are searched for than are needed, since some may not go with the rest."""
     kept: list[tuple[float, Strategy]] = []
     for factor in SEARCHED_FOR_EACH:
         fastest = _fastest(space, parts, factor * top_k)
@@ -118,7 +116,7 @@ def _supported(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Stra
 
 
 def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strategy]]:
-    """Those that fit, the trainer's or not."""
+    """Those that fit, whether they go with what else is configured or not."""
     found = search_space(space, number)
     if found.best is None:
         return []
@@ -128,14 +126,14 @@ def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strat
 
 
 def _refused_key(strategy: Strategy, parts: Parts) -> str | None:
-    """The key for which it cannot exist or the trainer does not run it; None where it runs."""
+    """The key for which it cannot exist; None where it can."""
     reason = _refusal(strategy, parts)
     return None if reason is None else reason.key
 
 
 def _refusal(strategy: Strategy, parts: Parts) -> InfeasiblePlan | None:
     try:
-        require_supported(strategy.experiment(parts))
+        strategy.experiment(parts)
     except InfeasiblePlan as reason:
         return reason
     return None

@@ -104,17 +104,6 @@ def test_a_record_says_what_was_overridden() -> None:
     assert record.overrides == ("batch.micro_batch_size=2",)
 
 
-def test_points_that_the_trainer_does_not_run_are_planned_but_not_measured() -> None:
-    points = "sweep.points=[{parallel.zero_stage: 2}, {parallel.zero_stage: 1}]"
-    record = plan_sweep(["sweep=smoke", "sweep.max_trials=2", points], proxy=False, git_sha="abc")
-    reasons = {t.experiment.parallel.zero_stage: t.infeasible_reason for t in record.trials if t.experiment}
-    selected = {t.experiment.parallel.zero_stage for t in record.trials if t.experiment and t.selected}
-    assert reasons[2] is not None
-    assert reasons[2].startswith("cannot be measured: parallel.zero_stage = 2: ")
-    assert selected == {0, 1}, "a point that can be measured takes its place"
-    assert all(trial.infeasible_reason is None for trial in record.plan), "on paper it exists and fits"
-
-
 def test_a_device_that_is_chosen_for_the_plan_is_not_the_proxys() -> None:
     for override in ("device=h100-80gb", "device@cluster.device=h100-80gb"):
         record = plan_sweep(["sweep=175b", override], proxy=True, git_sha="abc")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
-from train_core.supported import require_supported
 
 GLOBAL_BATCH_SIZE = 16
 NUM_STEPS = 5
@@ -119,12 +118,11 @@ def matrix(experiment_of: Callable[..., Experiment]) -> list[Layout]:
     """
     choices = list(product(RECOMPUTATIONS[:3], FAMILIES))
     few = [(one, choice) for num_ranks in (1, 2) for one in splits(num_ranks) for choice in choices]
-    runnable = [recompute for recompute in RECOMPUTATIONS if is_supported(recomputing(recompute), experiment_of)]
     many = [*splits(4), *(one for one in splits(8) if one.is_drawn())]
-    many = [one for one in many if is_supported(one, experiment_of)]
-    chosen = few + list(dealt_out(many, list(product(runnable, FAMILIES))))
+    many = [one for one in many if exists(one, experiment_of)]
+    chosen = few + list(dealt_out(many, list(product(RECOMPUTATIONS, FAMILIES))))
     every = (one._replace(recompute=recompute, family=family) for one, (recompute, family) in chosen)
-    return [one for one in every if is_supported(one, experiment_of)]
+    return [one for one in every if exists(one, experiment_of)]
 
 
 def dealt_out(layouts: list[Layout], choices: list[Choice]) -> Iterator[tuple[Layout, Choice]]:
@@ -138,13 +136,9 @@ def dealt_out(layouts: list[Layout], choices: list[Choice]) -> Iterator[tuple[La
         yield layout, choice
 
 
-def recomputing(recompute: tuple[str, int]) -> Layout:
-    return Layout(1, 1, 1, recompute=recompute)
-
-
-def is_supported(layout: Layout, experiment_of: Callable[..., Experiment]) -> bool:
+def exists(layout: Layout, experiment_of: Callable[..., Experiment]) -> bool:
     try:
-        require_supported(experiment_of(layout.values()))
+        experiment_of(layout.values())
     except InfeasiblePlan:
         return False
     return True

@@ -10,7 +10,6 @@ from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
 from train_core.costs.computable import require_computable
 from train_core.dry_run.record import DryRun
-from train_core.supported import require_supported
 
 if TYPE_CHECKING:
     from train_core.dry_run.record import StageStep
@@ -23,10 +22,9 @@ def dry_run(experiment: Experiment) -> DryRun:
     """One step of the trainer at full size, in processes of their own, without devices.
 
     Raises:
-        InfeasiblePlan: the trainer does not run this experiment, or a dry run cannot see what it does.
+        InfeasiblePlan: a dry run cannot see what this experiment does.
         ConfigError: its sizes are beyond 64 bits.
     """
-    require_supported(experiment)
     _require_visible(experiment)
     require_computable(experiment.model, experiment.batch.micro_batch_size)
     num_stages = experiment.parallel.pipeline_parallel_size

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import Experiment
+from conf.experiment import Experiment, Parts
 from conf.load import load
 from sweeps.plan import plan_sweep
 from sweeps.planner.points import PROBES, planned_points
 from sweeps.planner.request import request
+from sweeps.planner.strategy import Strategy
 from sweeps.trial import SweepRecord, Trial
-from train_core.supported import require_supported
 
 ON_FRONTIER = ["sweep=175b", "search=planner"]
 
@@ -38,7 +38,7 @@ def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(plan
     ]
     assert seconds == sorted(seconds)
     for point in points:
-        require_supported(point.strategy.experiment(settings))
+        point.strategy.experiment(settings)
 
 
 def test_no_grid_point_that_the_trainer_runs_is_predicted_faster_than_the_planners_best(planned: SweepRecord) -> None:
@@ -129,11 +129,11 @@ def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     [
         (
             ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
-            r"watch\.compare_replicas_every = 10: .* does not run it yet\. Use null",
+            r"watch\.compare_replicas_every = 10: finds no replicas .* there is no other plan of gpt-175b .* Use null",
         ),
     ],
 )
-def test_what_the_trainer_never_runs_is_its_own_reason(overrides: list[str], message: str) -> None:
+def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str], message: str) -> None:
     with pytest.raises(InfeasiblePlan, match=message):
         plan_sweep([*ON_FRONTIER, *overrides], proxy=False, git_sha="abc")
 
@@ -141,14 +141,17 @@ def test_what_the_trainer_never_runs_is_its_own_reason(overrides: list[str], mes
 def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """97 layers are not even on any number of stages but 1, which has too little memory without ZeRO-2."""
 
-    def refuse_uneven(experiment: Experiment) -> None:
+    def refuse_uneven(strategy: Strategy, parts: Parts) -> Experiment:
+        experiment = of_strategy(strategy, parts)
         layers = experiment.layers_per_stage
         if len(set(layers)) > 1 or experiment.parallel.zero_stage > 1:
             raise InfeasiblePlan("parallel.layers_per_stage", layers, "is uneven", "Use another number of stages.")
+        return experiment
 
-    monkeypatch.setattr("sweeps.planner.points.require_supported", refuse_uneven)
+    of_strategy = Strategy.experiment
+    monkeypatch.setattr(Strategy, "experiment", refuse_uneven)
     with pytest.raises(
-        InfeasiblePlan, match=r"parallel\.layers_per_stage = .* it runs no other plan of gpt-175b on 1024"
+        InfeasiblePlan, match=r"parallel\.layers_per_stage = .* there is no other plan of gpt-175b on 1024"
     ):
         plan_sweep([*ON_FRONTIER, "model.num_layers=97"], proxy=False, git_sha="abc")
 

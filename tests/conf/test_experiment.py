@@ -1,0 +1,23 @@
+"""What cannot exist is refused with its key, its value and a remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.load import load
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
+            r"watch\.compare_replicas_every = 10: finds no replicas .* Use null",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(overrides: list[str], message: str) -> None:
+    settings = load(overrides)
+    with pytest.raises(InfeasiblePlan, match=message):
+        settings.experiment()
