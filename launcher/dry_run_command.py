@@ -25,7 +25,8 @@ def dry_run(
 ) -> None:
     """Rehearse one step of every pipeline stage with the real trainer, at full size, without devices.
 
-    Says what one rank of each stage holds at its fullest moment, computes, sends and receives.
+    Says what one rank of each stage holds at its fullest moment, computes, sends and receives, as counted, beside what
+    the cost model predicts.
     """
     sweep, given = sweep_and_overrides(name, overrides or [])
     complete = [*([f"sweep={sweep}"] if sweep else []), *given]
@@ -34,20 +35,19 @@ def dry_run(
         return
     if output_format not in FORMATS:
         raise ConfigError("--format", output_format, "is not known", f"Use one of {', '.join(FORMATS)}.")
-    from results.dry_run_table import comparison, memory_table, work_table
-    from train_core.costs import estimate
+    from results.dry_run_table import comparison, memory_table, predict, work_table
     from train_core.dry_run.dry_run import dry_run as rehearse_all
 
     experiment = load(complete).experiment()
-    predicted = estimate(experiment)
+    predicted = predict(experiment)
     found = rehearse_all(experiment)
     if output_format == "json":
         typer.echo(comparison(found, predicted))
         return
     console.print(memory_table(found, predicted))
-    console.print(work_table(found))
-    ratio = found.flops / predicted.hardware_flops
+    console.print(work_table(found, predicted))
+    ratio = found.flops / predicted.flops
     console.print(
         f"{found.label} on {found.world_size:,} ranks, {found.num_micro_batches:,} micro-batches: {found.flops:.4e}"
-        f" FLOPs counted, {predicted.hardware_flops:.4e} by formula ({ratio:.6g}). Nothing was run on devices."
+        f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). Nothing was run on devices."
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from results.units import TERA, count, error_percent, gib, significant
-from train_core.costs import Estimate, StageMemory
+from conf.experiment import Experiment
+from results.units import ABSENT, TERA, count, error_percent, gib, significant
+from train_core.costs import estimate
+from train_core.costs.traffic import GroupTraffic, Kind, stage_traffic
 from train_core.dry_run.record import DryRun, StageBytes, StageStep
 
 HEADINGS = {
@@ -26,63 +29,112 @@ HEADINGS = {
 GIGA = 1e9
 
 
-def memory_table(found: DryRun, predicted: Estimate) -> Table:
+@dataclass(frozen=True)
+class StagePrediction:
+    """What the cost model says of the step of a stage's first rank; `StageStep` is what was counted of it."""
+
+    stage: int
+    memory: StageBytes
+    traffic: tuple[GroupTraffic, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost model says of everything that a `DryRun` counts."""
+
+    flops: int
+    stages: tuple[StagePrediction, ...]
+
+
+def predict(experiment: Experiment) -> Prediction:
+    """By the cost model alone; nothing is run."""
+    predicted = estimate(experiment)
+    stages = tuple(
+        StagePrediction(
+            stage,
+            StageBytes(**{name: getattr(memory, name) for name in StageBytes.model_fields}),
+            stage_traffic(experiment, stage),
+        )
+        for stage, memory in enumerate(predicted.stages)
+    )
+    return Prediction(predicted.hardware_flops, stages)
+
+
+def memory_table(found: DryRun, predicted: Prediction) -> Table:
     """Every stage at its fullest moment, GiB by what is held."""
     table = Table(
-        title="Memory of one rank of every stage at its fullest moment, GiB, counted",
-        caption="What tensors take; without the framework's share and gaps. model: predicted by the cost model.",
+        title="Memory of one rank of every stage at its fullest moment, GiB",
+        caption="What tensors take; without the framework's share and gaps. predicted: by the cost model.",
         box=box.SIMPLE,
         padding=0,
     )
-    for heading in ("stage", *HEADINGS.values(), "total", "model", "off %"):
+    table.add_column("stage", justify="right", no_wrap=True)
+    table.add_column("")
+    for heading in (*HEADINGS.values(), "total", "off %"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for stage, memory in zip(found.stages, predicted.stages, strict=True):
-        held = stage.memory.total_bytes
-        table.add_row(
-            str(stage.stage),
-            *(gib(getattr(stage.memory, name)) for name in HEADINGS),
-            gib(held),
-            gib(memory.allocated_bytes),
-            error_percent(memory.allocated_bytes, held),
-        )
+    for stage, other in zip(found.stages, predicted.stages, strict=True):
+        held, expected = stage.memory.total_bytes, other.memory.total_bytes
+        table.add_row(str(stage.stage), "counted", *_gibs(stage.memory))
+        table.add_row("", "predicted", *_gibs(other.memory), error_percent(expected, held))
     return table
 
 
-def work_table(found: DryRun) -> Table:
+def _gibs(memory: StageBytes) -> list[str]:
+    return [*(gib(getattr(memory, name)) for name in HEADINGS), gib(memory.total_bytes)]
+
+
+def work_table(found: DryRun, predicted: Prediction) -> Table:
     """Products and collectives of a step; stages that do the same share their rows."""
     table = Table(
-        title="One rank's step, counted",
-        caption="GB: 10^9 bytes of the whole tensors that are summed, gathered, scattered or sent.",
+        title="One rank's step",
+        caption="Counted; predicted: by the cost model, of the column before it. GB: 10^9 bytes of the whole tensors"
+        " that are summed, gathered, scattered or sent.",
         box=box.SIMPLE,
+        padding=0,
     )
-    for heading in ("stages", "TFLOP", "group", "collective", "number", "GB"):
-        table.add_column(heading, justify="left" if heading in ("group", "collective") else "right")
-    for stages, alike in _alike(found):
+    for heading in ("stages", "TFLOP", "group", "collective", "number", "predicted", "GB", "predicted"):
+        table.add_column(heading, justify="left" if heading in ("group", "collective") else "right", no_wrap=True)
+    for stages, alike, other in _alike(found, predicted):
         named = [stages, significant(alike.flops / TERA, 4)]
-        for one in alike.traffic:
-            size = significant(one.num_bytes / GIGA)
-            table.add_row(*named, one.group, one.kind.replace("_", "-"), count(one.number), size)
+        for kind, counted, expected in _beside(alike.traffic, other.traffic):
+            table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
             named = ["", ""]
     return table
 
 
-def _alike(found: DryRun) -> Iterator[tuple[str, StageStep]]:
-    """Runs of stages that do the same."""
-    for _, run in groupby(found.stages, key=lambda stage: (stage.flops, stage.traffic)):
+def _alike(found: DryRun, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
+    """Runs of stages that do the same, and of which the same is predicted."""
+    pairs = zip(found.stages, predicted.stages, strict=True)
+    for _, run in groupby(pairs, key=lambda pair: (pair[0].flops, pair[0].traffic, pair[1].traffic)):
         stages = list(run)
-        first, last = stages[0].stage, stages[-1].stage
-        yield (str(first) if first == last else f"{first}-{last}"), stages[0]
+        (first, other), (last, _) = stages[0], stages[-1]
+        yield str(first.stage) if first is last else f"{first.stage}-{last.stage}", first, other
 
 
-def comparison(found: DryRun, predicted: Estimate) -> str:
-    """Both as JSON: what was counted, and what the cost model says of the same."""
-    stages = [
-        {**stage.model_dump(mode="json"), "predicted_memory": _named(memory)}
-        for stage, memory in zip(found.stages, predicted.stages, strict=True)
+def _beside(
+    counted: tuple[GroupTraffic, ...], predicted: tuple[GroupTraffic, ...]
+) -> Iterator[tuple[Kind, GroupTraffic | None, GroupTraffic | None]]:
+    """Of every kind of collective that either has."""
+    found, expected = ({Kind(one.group, one.kind): one for one in traffic} for traffic in (counted, predicted))
+    for kind in sorted(found.keys() | expected.keys()):
+        yield kind, found.get(kind), expected.get(kind)
+
+
+def _amounts(*both: GroupTraffic | None) -> list[str]:
+    """Numbers counted and predicted, then sizes likewise."""
+    sizes = [significant(one.num_bytes / GIGA) if one else ABSENT for one in both]
+    return [*(count(one.number) if one else ABSENT for one in both), *sizes]
+
+
+def comparison(found: DryRun, predicted: Prediction) -> str:
+    """Both as JSON, under the same names."""
+    stages: list[dict[str, Any]] = [
+        {
+            "stage": one.stage,
+            "memory": one.memory.model_dump(mode="json"),
+            "traffic": [kind.model_dump(mode="json") for kind in one.traffic],
+        }
+        for one in predicted.stages
     ]
-    content = {**found.model_dump(mode="json"), "predicted_flops": predicted.hardware_flops, "stages": stages}
+    content = {"counted": found.model_dump(mode="json"), "predicted": {"flops": predicted.flops, "stages": stages}}
     return json.dumps(content, indent=2)
-
-
-def _named(memory: StageMemory) -> dict[str, Any]:
-    return {name: getattr(memory, name) for name in StageBytes.model_fields}
