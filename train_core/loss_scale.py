@@ -49,6 +49,9 @@ class LossScale:
             self.num_good_steps = 0
 
     def state(self) -> dict[str, float]:
+        """Empty where the scale is constant."""
+        if not self.is_dynamic:
+            return {}
         return {
             "scale": self.scale,
             "num_good_steps": self.num_good_steps,
@@ -56,6 +59,9 @@ class LossScale:
         }
 
     def restore(self, state: dict[str, float]) -> None:
+        """Nothing where the state is another precision's: that has no scale, or wants none."""
+        if not state or not self.is_dynamic:
+            return
         self.scale = state["scale"]
         self.num_good_steps = int(state["num_good_steps"])
         self.num_overflows_in_a_row = int(state["num_overflows_in_a_row"])

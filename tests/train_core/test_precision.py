@@ -116,6 +116,16 @@ def test_other_precisions_do_not_scale(experiment_of: Any) -> None:
     assert (scale.scale, scale.is_dynamic) == (1.0, False)
 
 
+def test_a_change_of_precision_begins_with_the_new_precisions_scale(experiment_of: Any) -> None:
+    fp16, bf16 = (experiment_of(values).precision for values in (FP16, {"precision.dtype": "bf16"}))
+    scale, constant = LossScale.of(fp16), LossScale.of(bf16)
+    scale.restore(constant.state())
+    assert scale == LossScale.of(fp16)
+    scale.overflowed()
+    constant.restore(scale.state())
+    assert constant == LossScale.of(bf16)
+
+
 def test_fp16_is_refused_on_a_device_without_it(experiment_of: Any) -> None:
     with pytest.raises(
         InfeasiblePlan, match=r"precision\.dtype = 'fp16': has no peak .* CPU rank\. Choose one of bf16"
