@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from conf.errors import UsageError
@@ -14,6 +16,7 @@ from launcher.slurm import require_sbatch, write_down
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.snapshot import snapshot_code
 from launcher.submission import next_attempt, read_submission
+from train_core.job.supervisor import held
 from train_core.trial_folder import TrialFolder
 
 
@@ -38,6 +41,20 @@ def live_job(folder: TrialFolder) -> LiveJob | None:
     except SlurmSilent:
         raise UsageError(f"Slurm does not say how job {submission.job_id} stands", "Try again in a minute.") from None
     return LiveJob(submission.job_id, state.name) if state is not None and state.is_live else None
+
+
+@contextmanager
+def starting(folder: TrialFolder) -> Iterator[LiveJob | None]:
+    """Keep others from starting a trainer in this folder, until there is a job to be seen or training here has ended.
+
+    Yields:
+        The job that trains in the folder already.
+
+    Raises:
+        UsageError: another process starts one, or trains on this machine; or Slurm does not answer.
+    """
+    with held(folder.starting_lock):
+        yield live_job(folder)
 
 
 def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:

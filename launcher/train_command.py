@@ -92,7 +92,7 @@ def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here:
     if place.on_slurm:
         _on_slurm(run, place)
     else:
-        _on_this_machine(run)
+        on_this_machine(run)
 
 
 def _introduction(run: LongRun) -> str:
@@ -134,33 +134,43 @@ class _Lines:
             self._said = time.monotonic()
 
 
-def _on_this_machine(run: LongRun) -> None:
+def on_this_machine(run: LongRun) -> None:
+    from launcher.long_run_slurm import starting
+
+    measurement = run.folder.read_measurement()
+    if measurement is None or measurement.performance is None:
+        with starting(run.folder) as job:
+            if job is not None:
+                problem = f"Job {job.job_id} ({job.state}) trains in {run.folder.path}"
+                raise UsageError(problem, f"Wait for it, or end it with `scancel {job.job_id}`.")
+            measurement = _trained_here(run)
+    _conclude(measurement)
+
+
+def _trained_here(run: LongRun) -> Measurement:
     from launcher.capacity import this_machine, why_impossible
     from sweeps.trial import Trial
     from train_core.job.stop import Stopped
     from train_core.job.trial import run_trial_here
 
-    measurement = run.folder.read_measurement()
-    if measurement is None or measurement.performance is None:
-        trial = Trial(
-            trial_id=run.folder.path.name,
-            point={},
-            experiment=run.experiment,
-            estimate=estimate(run.experiment),
-            infeasible_reason=None,
-            selected=True,
-            is_baseline=False,
-        )
-        machine = this_machine()
-        if reason := why_impossible(trial, machine):
-            raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
-        devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
-        try:
-            measurement = run_trial_here(run.folder.path, devices, on_step=_Lines())
-        except Stopped as stopped:
-            console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
-            raise
-    _conclude(measurement)
+    trial = Trial(
+        trial_id=run.folder.path.name,
+        point={},
+        experiment=run.experiment,
+        estimate=estimate(run.experiment),
+        infeasible_reason=None,
+        selected=True,
+        is_baseline=False,
+    )
+    machine = this_machine()
+    if reason := why_impossible(trial, machine):
+        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
+    devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
+    try:
+        return run_trial_here(run.folder.path, devices, on_step=_Lines())
+    except Stopped as stopped:
+        console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
+        raise
 
 
 def _conclude(measurement: Measurement) -> None:
@@ -175,15 +185,15 @@ def _conclude(measurement: Measurement) -> None:
 
 
 def _on_slurm(run: LongRun, place: Place) -> None:
-    from launcher.long_run_slurm import live_job, submit_long_run
+    from launcher.long_run_slurm import starting, submit_long_run
 
     measurement = run.folder.read_measurement()
     if measurement is not None and measurement.performance is not None:
         _conclude(measurement)
         return
-    job = live_job(run.folder)
+    with starting(run.folder) as job:
+        job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
     if job is None:
-        job_id = submit_long_run(run, place.settings.slurm)
         console.print(f"Submitted job {job_id}. It saves and requeues itself before its time limit; the same command")
         console.print(f"shows how far it is. `scancel {job_id}` ends it. Output: {run.folder.logs}")
         return

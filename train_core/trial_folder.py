@@ -74,6 +74,7 @@ class TrialFolder:
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank
     measurement.json    a `Measurement`, once the trial has ended
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
+    starting.lock       held (flock) while a long run is submitted, and while it trains on this machine
     running.lock        held (flock) by the job while it runs on this machine
     logs/               standard output and error of the job and of every rank
     """
@@ -90,6 +91,7 @@ class TrialFolder:
         self.alarm = self.waits / "alarm"
         self.measurement = self.path / "measurement.json"
         self.traces = self.path / "traces"
+        self.starting_lock = self.path / "starting.lock"
         self.running_lock = self.path / "running.lock"
         self.logs = self.path / "logs"
 

@@ -12,6 +12,10 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from launcher.long_run import best_of, long_run, write_long_run
+from launcher.long_run_slurm import LiveJob, starting
+from launcher.resources import JobShape
+from launcher.slurm import write_down
+from launcher.train_command import on_this_machine
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, Performance
@@ -139,3 +143,28 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
         long_run(folder, [STEPS, "parallel.tensor_parallel_size=3"], None)
     with pytest.raises(UsageError, match="There is no sweep in"):
         long_run(SweepFolder(tmp_path / "nowhere"), [STEPS], None)
+
+
+def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, record = started
+    run = long_run(folder, [STEPS], None)
+    write_long_run(run, record.name, [STEPS])
+    with (
+        starting(run.folder) as job,
+        pytest.raises(UsageError, match="another process is running"),
+        starting(run.folder),
+    ):
+        assert job is None
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho '12|RUNNING|N/A'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    run.folder.logs.mkdir()
+    (tmp_path / "submitit").mkdir()
+    write_down(run.folder, tmp_path / "submitit", "12", JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False), 1, 0)
+    with starting(run.folder) as job:
+        assert job == LiveJob("12", "RUNNING")
+    with pytest.raises(UsageError, match=r"Job 12 \(RUNNING\) trains in .*scancel 12"):
+        on_this_machine(run)
