@@ -49,8 +49,8 @@ class StopSwitch:
         return self._number.value
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler of a signal to a rank of its own."""
-        self._number.value = number
+        """The handler of a signal to a rank of its own. SIGUSR2 after SIGTERM does not bring back what is to end."""
+        self._number.value = max(self._number.value, number)
 
     def turn(self, number: int, frame: FrameType | None) -> None:
         """The handler of a supervisor. Who asks a second time does not want to wait for the step and the saving."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from train_core.job.stop import Stopped
+from train_core.job.stop import Stopped, StopSwitch
 from train_core.job.world import World
 from train_core.train import train
 from train_core.trial_folder import TrialFolder
@@ -32,6 +32,13 @@ def test_all_ranks_stop_after_the_same_step_when_one_of_them_hears_a_signal(
 ) -> None:
     experiment = experiment_of({"parallel.world_size": 2, "parallel.tensor_parallel_size": 2})
     assert worlds(2).run(stopped_at, experiment, tmp_path) == [(2, signal.SIGUSR2)] * 2
+
+
+def test_a_warning_after_sigterm_does_not_bring_back_what_is_to_end() -> None:
+    switch = StopSwitch()
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGUSR2):
+        switch.note(number, None)
+    assert switch() == signal.SIGTERM
 
 
 COMMAND = [str(Path(sys.executable).with_name("trisweep")), "train"]
