@@ -291,6 +291,14 @@ def _check_profile(experiment: Experiment) -> None:
         raise InfeasiblePlan(key, steps, "leaves no step to time", remedy)
 
 
+def _check_training(experiment: Experiment) -> None:
+    training = experiment.training
+    if training.compile_layers and training.dropout:
+        problem = f"would compile anew in every step for new masks: training.dropout = {training.dropout}"
+        remedy = "Set training.compile_layers=false, or training.dropout=0."
+        raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
+
+
 def _check_watch(experiment: Experiment) -> None:
     every = experiment.watch.compare_replicas_every
     if every is not None and experiment.parallel.zero_stage == 3:
@@ -306,5 +314,6 @@ CHECKS = (
     _check_schedule,
     _check_precision,
     _check_profile,
+    _check_training,
     _check_watch,
 )

@@ -12,6 +12,10 @@ from conf.load import load
     ("overrides", "message"),
     [
         (
+            ["training.compile_layers=true", "training.dropout=0.1"],
+            r"training\.compile_layers = True: would compile anew .* Set training\.compile_layers=false",
+        ),
+        (
             ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
             r"watch\.compare_replicas_every = 10: finds no replicas .* Use null",
         ),
