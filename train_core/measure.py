@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from conf.experiment import Experiment
-from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters
+from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters, num_recomputed
 from train_core.job.stop import StopAsked, never
 from train_core.job.world import World, usable_cores
 from train_core.measurement import Breakdown, Performance, StepMetrics
@@ -145,7 +145,7 @@ class Meter:
         ]
         seconds = statistics.median(timed)
         needed = model_flops(experiment.model, batch)
-        executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute)
+        executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
         rate = 1 / (seconds * self.num_devices)
         breakdown = self._breakdown()
         return Performance(

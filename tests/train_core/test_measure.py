@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from conf.experiment import Experiment
+from train_core.costs import estimate
 from train_core.job.world import World
 from train_core.measure import Meter
 from train_core.optimizer import StepResult
@@ -43,3 +45,12 @@ def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(
     """Rank 0 writes to a file system that may be slow, while the other ranks are ready."""
     experiment = experiment_of({"parallel.world_size": 2})
     assert worlds(2).run(reported_when_timing_began, experiment, tmp_path / "reported") == [True, True]
+
+
+def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Any) -> None:
+    """As predicted: the two are one formula."""
+    experiment = experiment_of({"parallel.recompute": "full", "parallel.recompute_every": 2})
+    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis())
+    for step in (1, 2):
+        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+    assert meter.performance().hardware_flops == estimate(experiment).hardware_flops

@@ -156,7 +156,8 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[Sta
     return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
-def _num_recomputed(experiment: Experiment) -> int:
+def num_recomputed(experiment: Experiment) -> int:
+    """Layers of the whole model whose forward pass, or attention core, is run again."""
     chunks, every = experiment.parallel.virtual_pipeline_size, experiment.parallel.recompute_every
     return sum(recomputed_layers(layers, chunks, every) for layers in experiment.layers_per_stage)
 
@@ -168,7 +169,7 @@ def _estimate(
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes)
     capacity = experiment.cluster.device.memory_bytes
     needed = model_flops(model, batch.global_batch_size)
-    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, _num_recomputed(experiment))
+    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(experiment))
     terms = StepTime(**{name: float(getattr(step, name)[0]) for name in StepTime.model_fields})
     seconds, peak = float(step.total_seconds[0]), experiment.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
