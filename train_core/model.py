@@ -11,6 +11,7 @@ so that sequence parallelism cuts dim 0. Shapes: s sequence, b micro-batch, h hi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -168,18 +169,19 @@ def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tens
 
 
 class Transformer(nn.Module):
-    """The whole model, or one stage of it when parts have been cut away.
+    """The whole model, or one stage of it: with some of its layers only, and when other parts have been cut away.
 
     The first stage takes token ids (s, b), the others activations (s, b, h). The last stage returns the loss (a scalar
     in fp32), the others activations.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, layers: Iterable[int] | None = None) -> None:
         super().__init__()
         self.spec = spec
         embedding = Embedding(spec)
         self.embedding: Embedding | None = embedding
-        self.layers = nn.ModuleDict({str(index): Layer(spec) for index in range(spec.num_layers)})
+        indices = range(spec.num_layers) if layers is None else layers
+        self.layers = nn.ModuleDict({str(index): Layer(spec) for index in indices})
         self.final_norm: nn.Module | None = norm_of(spec)
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.loss: nn.Module = CrossEntropy()

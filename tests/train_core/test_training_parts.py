@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from conf.schema import ModelSpec
 from train_core.initialize import initial_value
 from train_core.job.world import World, usable_cores
 from train_core.measure import Meter, count_devices, matmul_flops_per_second
+from train_core.model import Layer
 from train_core.optimizer import StepResult, learning_rate_at
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import flatten
@@ -65,6 +68,31 @@ def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: Any) -> N
     huge["model.num_query_groups"] = 96
     stage = parallelize(experiment_of(huge), mesh, torch.device("meta"))
     assert sum(parameter.numel() for _, parameter in stage.named_parameters()) > 14e9
+
+
+def test_a_stage_builds_its_own_layers_alone_with_the_values_of_the_whole_model(
+    experiment_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four chunks on two stages; the last has the tied head, and not the embedding that it is a copy of."""
+    built: list[Layer] = []
+
+    def build(spec: ModelSpec) -> Layer:
+        built.append(Layer(spec))
+        return built[-1]
+
+    monkeypatch.setattr("train_core.model.Layer", build)
+    alone = build_mesh(Layout(1, 1, 1), 0)
+    whole = dict(parallelize(experiment_of(), alone, CPU).named_parameters())
+    sizes = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "parallel.virtual_pipeline_size": 2}
+    experiment = experiment_of(sizes | {"parallel.schedule": "interleaved"})
+    for rank, layers in enumerate(("0145", "2367")):
+        built.clear()
+        stage = parallelize(experiment, replace(alone, pipeline=Axis(2, rank)), CPU)
+        assert len(built) == 4
+        assert [index for chunk in stage.chunks for index in chunk.layers] == list(layers)
+        for name, parameter in stage.named_parameters():
+            assert torch.equal(parameter, whole[stage.placements[name].name]), name
+    assert "head.weight" in stage.placements
 
 
 def test_warm_up_steps_are_left_out_of_the_time(experiment_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,15 +89,15 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
     plan, randomness = experiment.training, _randomness(experiment, mesh)
     for layers in chunk_layers(experiment, mesh.pipeline.rank):
         with torch.device("meta"):
-            model = Transformer(experiment.model)
-        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+            model = Transformer(experiment.model, layers)
         cut_chunk(model, layers)
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         placed = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
         apply_dropout(model, plan.dropout, randomness, mesh.tensor, experiment.parallel.sequence_parallel)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         if device.type != "meta":
-            fill = partial(_first_part, first_values(experiment, device), shapes, mesh.tensor)
-            _replace_parameters(model, lambda name: fill(placed[name]).to(dtype))  # noqa: B023
+            fill = partial(_first_part, first_values(experiment, device), mesh.tensor)
+            _replace_parameters(model, lambda name: fill(placed[name], shapes[name]).to(dtype))  # noqa: B023
             rotary = rotary_table_of(experiment.model, device)
             model.rotary = None if rotary is None else rotary.to(dtype)
         else:
@@ -122,12 +122,10 @@ def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
 
 
 def cut_chunk(model: Transformer, layers: range) -> None:
-    """Keep these layers; the embedding with the first of the model, norm and head with the last."""
-    num_layers = len(model.layers)
-    model.layers = nn.ModuleDict({str(index): model.layers[str(index)] for index in layers})
+    """Keep, beside these layers, the embedding with the first of the model, norm and head with the last."""
     if layers.start > 0:
         model.embedding = None
-    if layers.stop < num_layers:
+    if layers.stop < model.spec.num_layers:
         model.final_norm = model.head = None
         model.loss = nn.Identity()
 
@@ -210,8 +208,8 @@ def first_values(experiment: Experiment, device: torch.device) -> FirstValue:
     return lambda name, shape: initial_value(name, shape, spec.num_layers, seed, device)
 
 
-def _first_part(first: FirstValue, shapes: dict[str, torch.Size], axis: Axis, placement: Placement) -> Tensor:
-    whole = first(placement.name, shapes[placement.name])
+def _first_part(first: FirstValue, axis: Axis, placement: Placement, shape: torch.Size) -> Tensor:
+    whole = first(placement.name, shape)
     return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
 
 
