@@ -16,11 +16,12 @@ from results.scaling import Scaling, scalings
 from results.trial_result import TrialResult, read_results
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate
-from train_core.measurement import Environment, Outcome, Performance
+from train_core.measurement import Environment, Outcome, Performance, StepTerms
 
 Row = dict[str, Any]
 
-PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in ("peak_memory_bytes", "losses"))
+PER_RANK_OR_STEP = ("peak_memory_bytes", "losses", "breakdown")
+PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in PER_RANK_OR_STEP)
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms"))
 PARALLEL_FIELDS = (
     "world_size",
@@ -142,10 +143,12 @@ def _predicted(estimate: Estimate | None) -> Row:
 
 
 def _measured(performance: Performance | None) -> Row:
-    """Memory is the fullest rank's, as the prediction's is the worst stage's."""
+    """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
     values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
-    return values | {"measured_peak_memory_bytes": memory}
+    terms = performance.breakdown.slowest if performance and performance.breakdown else None
+    parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
+    return values | {"measured_peak_memory_bytes": memory} | parts
 
 
 def _environment(environment: Environment | None) -> Row:

@@ -22,6 +22,7 @@ from results.plots import figures
 from results.predicted_part import predicted_part
 from results.published import PublishedFigure, chosen_figures
 from results.published_part import published_table
+from results.step_terms_table import step_terms_table
 from results.trial_result import TrialResult, read_results
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.trial_folder import write_atomically
@@ -80,6 +81,7 @@ def _content(
     return {
         "record": record,
         "measured": measured_part(record, results),
+        "step_terms": step_terms_table(results),
         "predicted": predicted_part(record, results),
         "published": published_table(published),
         "has_unconfirmed": any(figure.confirmed != "yes" for figure in published),
