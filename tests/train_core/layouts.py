@@ -67,9 +67,14 @@ class Layout(NamedTuple):
         return tuple(zip(self._fields[:6], self[:6], strict=True))
 
     def is_drawn(self) -> bool:
-        """Of two layouts that differ in sequence parallelism alone one; which, takes turns along every other option."""
-        turn = self.tensor.bit_length() + self.pipeline.bit_length() + SCHEDULES.index(self.schedule) + self.zero_stage
-        return self.tensor == 1 or self.sequence_parallel == bool(turn % 2)
+        """Of layouts that differ in sequence parallelism alone one, and of a pipeline's ZeRO stages one.
+
+        Which one takes turns along every other option.
+        """
+        turn = self.tensor.bit_length() + self.pipeline.bit_length() + SCHEDULES.index(self.schedule)
+        of_sequences = self.tensor == 1 or self.sequence_parallel == bool((turn + self.zero_stage) % 2)
+        of_stages = self.pipeline == 1 or self.data == 1 or self.zero_stage == turn % 3
+        return of_sequences and of_stages
 
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
@@ -112,14 +117,14 @@ def splits(num_ranks: int) -> Iterator[Layout]:
 
 
 def matrix(experiment_of: Callable[..., Experiment]) -> list[Layout]:
-    """What the trainer runs: on 1 and 2 ranks with every recomputation and family, on more with these dealt out.
+    """What the trainer runs: on 1 and 2 ranks everything with everything, on more what is drawn, with recomputation and
+    family dealt out.
 
     Recomputation of every second layer is only dealt.
     """
     choices = list(product(RECOMPUTATIONS[:3], FAMILIES))
     few = [(one, choice) for num_ranks in (1, 2) for one in splits(num_ranks) for choice in choices]
-    many = [*splits(4), *(one for one in splits(8) if one.is_drawn())]
-    many = [one for one in many if exists(one, experiment_of)]
+    many = [one for one in (*splits(4), *splits(8)) if one.is_drawn() and exists(one, experiment_of)]
     chosen = few + list(dealt_out(many, list(product(RECOMPUTATIONS, FAMILIES))))
     every = (one._replace(recompute=recompute, family=family) for one, (recompute, family) in chosen)
     return [one for one in every if exists(one, experiment_of)]
