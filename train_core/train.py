@@ -41,7 +41,7 @@ class Trainer:
     def __init__(self, experiment: Experiment, world: World, cache_dir: Path) -> None:
         """Raises ConfigError when the text cannot be used; see `tokens.prepare`."""
         self.experiment = experiment
-        self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock)
+        self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock, world.timeout)
         self.batches = Batches(experiment, self.mesh, world.device, cache_dir)
         self.stage = parallelize(experiment, self.mesh, world.device)
         self.optimizer = Optimizer(self.stage, self.mesh, experiment, world.device)

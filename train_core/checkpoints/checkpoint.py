@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -50,6 +51,7 @@ from train_core.optimizer import AdamState, Optimizer
 from train_core.parallel.collectives import Axis, gather_objects
 
 KEY = "checkpoint.load"
+WRITING = timedelta(days=1)  # for which a rank waits for others that write their share; a lost rank ends the job anyway
 
 
 class Piece(Tensor):
@@ -113,7 +115,8 @@ class Checkpoints:
         self.optimizer, self.experiment, self.world, self.folder = optimizer, experiment, world, folder
         self.plan = experiment.checkpoint
         # Of its own, because the writer's collectives run beside those of the training.
-        self.group = dist.new_group(backend="gloo") if folder is not None and world.size > 1 else None
+        shares = folder is not None and world.size > 1
+        self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.writing: Future[None] | None = None
 

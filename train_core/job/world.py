@@ -41,6 +41,7 @@ class World:
 
     Attributes:
         clock: what this rank waits for.
+        timeout: after which torch gives up waiting in a collective; None where nobody waits.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class World:
     device: torch.device
     backend: str
     clock: Clock = field(default_factory=Clock)
+    timeout: datetime.timedelta | None = None
 
 
 def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
@@ -125,7 +127,7 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
             backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=timeout
         )
     clock = DeviceClock() if device.type == "cuda" else Clock()
-    return World(seat.rank, seat.size, device, backend, clock)
+    return World(seat.rank, seat.size, device, backend, clock, timeout)
 
 
 def leave(world: World) -> None:

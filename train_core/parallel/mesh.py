@@ -8,6 +8,7 @@ Tensor is the fastest axis, so that tensor groups are neighbours inside a node; 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -113,23 +114,26 @@ class Mesh:
         return self.pipeline.rank == self.pipeline.size - 1
 
 
-def build_mesh(layout: Layout, rank: int, clock: Clock | None = None) -> Mesh:
+def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: timedelta | None = None) -> Mesh:
     """Create this rank's groups. Every rank of the world calls this, in a world that has been joined.
 
     Only members take part in creating a group, so that the cost does not grow with the world. torch names such a group
     after its ranks and the number of groups that the process has made before: all ranks make as many, in one order.
+
+    Args:
+        timeout: of every group; None for torch's own, which a group does not take over from its world.
     """
     stages = layout.pipeline_group(rank)
     stage, last = stages.index(rank), len(stages) - 1
     clock = clock or Clock()
-    tensor = _axis("tensor", layout.tensor_group(rank), rank, clock)
-    data = _axis("data", layout.data_group(rank), rank, clock)
+    tensor = _axis("tensor", layout.tensor_group(rank), rank, clock, timeout)
+    data = _axis("data", layout.data_group(rank), rank, clock, timeout)
     embedding = Axis()
     if last:
         members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
-        ends = _axis("embedding", members, rank, clock, even_alone=True)
+        ends = _axis("embedding", members, rank, clock, timeout, even_alone=True)
         embedding = ends if ends.size > 1 else embedding
-    channels = _channels(stages, stage, clock, is_ring=layout.pipeline_is_ring)
+    channels = _channels(stages, stage, clock, timeout, is_ring=layout.pipeline_is_ring)
     return Mesh(
         layout=layout,
         clock=clock,
@@ -142,19 +146,24 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None) -> Mesh:
     )
 
 
-def _axis(name: str, ranks: list[int], rank: int, clock: Clock, *, even_alone: bool = False) -> Axis:
-    return Axis(len(ranks), ranks.index(rank), _group(ranks, even_alone=even_alone), Line(name, ranks, clock))
+def _axis(
+    name: str, ranks: list[int], rank: int, clock: Clock, timeout: timedelta | None, *, even_alone: bool = False
+) -> Axis:
+    group = _group(ranks, timeout, even_alone=even_alone)
+    return Axis(len(ranks), ranks.index(rank), group, Line(name, ranks, clock))
 
 
-def _group(ranks: list[int], *, even_alone: bool = False) -> dist.ProcessGroup | None:
+def _group(ranks: list[int], timeout: timedelta | None, *, even_alone: bool = False) -> dist.ProcessGroup | None:
     """A group of `ranks`; of one rank only where that rank must make as many groups as others do."""
     if len(ranks) == 1 and not even_alone:
         return None
-    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
+    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
     return group
 
 
-def _channels(stages: list[int], stage: int, clock: Clock, *, is_ring: bool) -> dict[str, Channel]:
+def _channels(
+    stages: list[int], stage: int, clock: Clock, timeout: timedelta | None, *, is_ring: bool
+) -> dict[str, Channel]:
     """The fields of a mesh that are channels. Edge k joins stage k and the next one.
 
     Edges of one round share no stage, so that no stage waits for one that waits for it. A stage without an edge in a
@@ -166,7 +175,7 @@ def _channels(stages: list[int], stage: int, clock: Clock, *, is_ring: bool) -> 
     for now in range(max(rounds, default=-1) + 1):
         edge = next((k for k in (stage, (stage - 1) % size) if k in edges and rounds[k] == now), None)
         ends = [stages[stage]] if edge is None else [stages[edge], stages[(edge + 1) % size]]
-        activations, gradients = _group(ends, even_alone=True), _group(ends, even_alone=True)
+        activations, gradients = (_group(ends, timeout, even_alone=True) for _ in range(2))
         if edge is not None:
             peer = ends[1] if edge == stage else ends[0]
             names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")

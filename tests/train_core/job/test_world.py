@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train_core.job.world import choose_device, first_host, seat_from_launcher, slurm_port
-from train_core.parallel.mesh import Layout
+from train_core.job.world import World, choose_device, first_host, seat_from_launcher, slurm_port
+from train_core.parallel.mesh import Layout, build_mesh
 
 SRUN = {
     "SLURM_PROCID": "5",
@@ -82,3 +85,16 @@ def test_ranks_and_coordinates_are_one_to_one(tensor: int, pipeline: int, data: 
 def test_tensor_groups_are_neighbours_and_a_stage_is_consecutive() -> None:
     layout = Layout(tensor_size=2, pipeline_size=2, data_size=2)
     assert (layout.tensor_group(5), layout.data_group(5), layout.pipeline_group(5)) == ([4, 5], [5, 7], [1, 5])
+
+
+def data_timeout(world: World) -> timedelta:
+    """Of the group on the data axis."""
+    group = build_mesh(Layout(1, 1, world.size), world.rank, world.clock, world.timeout).data.group
+    assert group is not None
+    timeout: timedelta = group._get_backend(world.device).options._timeout
+    return timeout
+
+
+def test_groups_wait_as_long_as_their_world(worlds: Any) -> None:
+    """Else torch ends a job before the watchdog, which knows more, has spoken."""
+    assert worlds(2).run(data_timeout) == [timedelta(seconds=600)] * 2
