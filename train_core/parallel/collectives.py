@@ -38,7 +38,7 @@ class Pending:
     def __init__(self, tensor: Tensor, work: dist.Work | None = None, kind: str = "", line: Line | None = None) -> None:
         """`kind` names the operation to the listener of `line`."""
         self.tensor, self.work = tensor, work
-        self.operation: Operation | None = None if line is None else line.start(kind, tensor.nbytes, work)
+        self.operation: Operation | None = None if line is None else line.start(kind, tensor.nbytes)
 
     def wait(self) -> Tensor:
         if self.work is not None:
@@ -131,7 +131,7 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
     if axis.line is None:
         gather()
     else:
-        axis.line.clock.wait(axis.line.start("all_gather", 0, None), gather)
+        axis.line.clock.wait(axis.line.start("all_gather", 0), gather)
     return gathered
 
 

@@ -28,11 +28,9 @@ class Line:
         self.num_started = 0
         clock.lines.append(self)
 
-    def start(self, kind: str, num_bytes: int, work: Any) -> Operation:
+    def start(self, kind: str, num_bytes: int) -> Operation:
         self.num_started += 1
-        operation = Operation(kind, self, self.num_started, num_bytes)
-        self.clock.started(operation, work)
-        return operation
+        return Operation(kind, self, self.num_started, num_bytes)
 
 
 class Operation(NamedTuple):
@@ -93,9 +91,6 @@ class Clock:
         self.step = step
         self._spans.clear()
 
-    def started(self, operation: Operation, work: Any) -> None:
-        """Nothing to remember where whoever needs the result waits for it."""
-
     def awaited(self) -> tuple[Operation, float] | None:
         """What holds this rank up, and since when; None while it works. For other threads."""
         return self.waiting
@@ -140,6 +135,7 @@ class DeviceClock(Clock):
 
     def __init__(self) -> None:
         super().__init__()
+        # Events and not the works: those hold the memory of what they fill.
         self._unfinished: deque[tuple[Operation, Any]] = deque()
         self._oldest: tuple[Operation, float] | None = None
 
@@ -151,16 +147,17 @@ class DeviceClock(Clock):
     def seconds_between(self, start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) / 1e3
 
-    def started(self, operation: Operation, work: Any) -> None:
-        while self._unfinished and self._unfinished[0][1].is_completed():
+    def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
+        """The stream goes through its waits in the order in which it was told of them."""
+        super().wait(operation, finish)
+        while self._unfinished and self._unfinished[0][1].query():
             self._unfinished.popleft()
-        if work is not None:
-            self._unfinished.append((operation, work))
+        self._unfinished.append((operation, self._spans[-1].end))
 
     def awaited(self) -> tuple[Operation, float] | None:
-        """The oldest operation that is not finished, and since when it has been found to be that."""
+        """The first wait that the stream has not come through, and since when it has been found to be that."""
         unfinished = tuple(self._unfinished)
-        oldest = next((operation for operation, work in unfinished if not work.is_completed()), None)
+        oldest = next((operation for operation, end in unfinished if not end.query()), None)
         if oldest is None:
             self._oldest = None
         elif self._oldest is None or self._oldest[0] is not oldest:

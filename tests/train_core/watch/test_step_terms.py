@@ -26,9 +26,9 @@ def test_waits_and_parts_are_counted_apart_and_the_rest_is_compute() -> None:
     clock.mark = lambda: next(now)  # type: ignore[method-assign]
     tensor, data = Line("tensor", (0, 1), clock), Line("data", (0, 2), clock)
     clock.begin_step(1)
-    clock.wait(tensor.start("all_reduce", 8, None), lambda: None)  # 0 to 1
+    clock.wait(tensor.start("all_reduce", 8), lambda: None)  # 0 to 1
     with clock.part("optimizer"):  # 2 to 5
-        clock.wait(data.start("all_reduce", 8, None), lambda: None)  # 3 to 4
+        clock.wait(data.start("all_reduce", 8), lambda: None)  # 3 to 4
     assert terms_of(10.0, clock.seconds_by_name()) == [6.0, 1.0, 0.0, 1.0, 0.0, 2.0]
     clock.begin_step(2)
     assert clock.seconds_by_name() == {}
@@ -44,7 +44,7 @@ def test_waiting_is_seen_while_it_lasts_and_not_after_an_error() -> None:
         raise RuntimeError("Connection closed by peer")
 
     with pytest.raises(RuntimeError):
-        clock.wait(line.start("all_reduce", 2**19, None), lose_a_peer)
+        clock.wait(line.start("all_reduce", 2**19), lose_a_peer)
     operation, since = seen[0]
     assert (str(operation), operation.number) == ("all_reduce over data, 512 KiB", 1)
     assert since <= time.monotonic()
