@@ -87,6 +87,7 @@ def long_run(sweep: SweepFolder, overrides: Sequence[str], name: str | None) -> 
     """
     if not sweep.record.exists():
         raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
+    _require_of_training(overrides)
     asked = sorted(override for override in overrides if _group(override) not in PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / "train" / (name or sweep.path.name))
     if folder.trial.exists():
@@ -134,8 +135,24 @@ def _experiment(planned: Experiment, asked: Sequence[str]) -> Experiment:
     composed = compose_tree(["checkpoint=regular", *asked])
     tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
     for override in asked:
-        _take(tree, composed, _key(override).split("."))
+        try:
+            _take(tree, composed, _key(override).split("."))
+        except (KeyError, TypeError):
+            value = override.partition("=")[2]
+            raise ConfigError(
+                _key(override), value, "is not a key of a training", "Correct it, or leave it out."
+            ) from None
     return checked(Experiment, tree)
+
+
+def _require_of_training(overrides: Sequence[str]) -> None:
+    """An override that neither chooses the place nor changes the training would be ignored."""
+    for override in overrides:
+        key, value = _key(override), override.partition("=")[2]
+        changes_cluster = _group(override) in ("cluster", "device") and key != "cluster"
+        if changes_cluster or _group(override) not in PLACE_GROUPS | Experiment.model_fields.keys():
+            problem = "changes nothing of a training, which takes its cluster from the sweep"
+            raise ConfigError(key, value, problem, "Leave it out, or give it to `trisweep sweep`.")
 
 
 def _take(tree: Tree, composed: Tree, path: Sequence[str]) -> None:

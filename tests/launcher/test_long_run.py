@@ -141,6 +141,11 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
         long_run(folder, [], None)
     with pytest.raises(InfeasiblePlan, match=r"parallel\.world_size"):
         long_run(folder, [STEPS, "parallel.tensor_parallel_size=3"], None)
+    for ignored in ("cluster.device.memory_bytes=1", "device=h100-80gb", "hydra.job.name=x", "sweep=smoke"):
+        with pytest.raises(ConfigError, match=r"changes nothing of a training"):
+            long_run(folder, [STEPS, ignored], None)
+    with pytest.raises(ConfigError, match=r"model\.made\.up = '1': is not a key of a training"):
+        long_run(folder, [STEPS, "+model.made.up=1"], None)
     with pytest.raises(UsageError, match="There is no sweep in"):
         long_run(SweepFolder(tmp_path / "nowhere"), [STEPS], None)
 
