@@ -27,6 +27,7 @@ def held_out_loss(trainer: Trainer) -> float:
             losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
     for chunk in trainer.stage.chunks:
         chunk.train()
+    trainer.optimizer.replicas.after_evaluation()
     # Every tensor rank of the last stage knows the loss; one of them reports it.
     share = float(losses) if mesh.tensor.rank == 0 else 0.0
     num_summands = num_batches * experiment.num_micro_batches * mesh.data.size

@@ -11,6 +11,7 @@ import pytest
 from train_core.job.world import World
 from train_core.measurement import StepMetrics
 from train_core.train import train
+from train_core.trial_folder import TrialFolder
 
 EVALUATED = {
     "data.held_out_fraction": 0.1,
@@ -22,7 +23,7 @@ EVALUATED = {
 
 def steps_of(world: World, experiment: Any, cache: Path) -> list[StepMetrics]:
     steps: list[StepMetrics] = []
-    train(experiment, world, cache, steps.append)
+    train(experiment, world, cache, steps.append, trial=TrialFolder(cache))
     return steps
 
 
@@ -47,8 +48,12 @@ def test_every_layout_gets_the_held_out_loss_of_one_rank(experiment_of: Any, wor
         )
 
 
-def test_evaluating_leaves_the_training_as_it_is(experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
-    plain = {key: value for key, value in EVALUATED.items() if not key.startswith("training")}
-    (evaluated,) = worlds(1).run(steps_of, experiment_of(EVALUATED), tmp_path)
-    (never,) = worlds(1).run(steps_of, experiment_of(plain), tmp_path)
+@pytest.mark.parametrize("layout", [{}, {"parallel.world_size": 2, "parallel.zero_stage": 3}])
+def test_evaluating_leaves_the_training_as_it_is(layout: Any, experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+    """Also where a checkpoint is written right after it."""
+    values = EVALUATED | layout
+    plain = {key: value for key, value in values.items() if not key.startswith("training")}
+    world = worlds(layout.get("parallel.world_size", 1))
+    evaluated, *_ = world.run(steps_of, experiment_of(values | {"checkpoint.every_steps": 2}), tmp_path)
+    never, *_ = world.run(steps_of, experiment_of(plain), tmp_path)
     assert [step.loss for step in evaluated] == [step.loss for step in never]

@@ -97,6 +97,9 @@ class Replicas:
         """Until the weights may be read by others than the model's forward passes."""
         self._wait_for(range(len(self.buckets)))
 
+    def after_evaluation(self) -> None:
+        """Nothing: every replica keeps whole weights."""
+
     def _wait_for(self, buckets: Iterable[int], *_: object) -> None:
         for index in buckets:
             if (gathering := self.gathering.pop(index, None)) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from conf.experiment import Experiment
@@ -20,7 +20,11 @@ from train_core.parallel.parallelize import DTYPES, Stage
 
 
 class FullySharded:
-    """The data axis as the optimizer sees it, in one part for each parameter; see `data_parallel.Replicas`."""
+    """The data axis as the optimizer sees it, in one part for each parameter; see `data_parallel.Replicas`.
+
+    Attributes:
+        parameters: the shards by name; the model holds gathered weights in their place while it uses them.
+    """
 
     is_sharded = True
 
@@ -37,23 +41,22 @@ class FullySharded:
         for module in (*model.layers.values(), model):
             _make_masters(module)
             fully_shard(module, mesh=over, mp_policy=policy)
-
-    def _parameters(self) -> list[tuple[str, DTensor]]:
-        return [
-            (name, parameter) for name, parameter in self.stage.named_parameters() if isinstance(parameter, DTensor)
+        self.model = model
+        self.parameters = [
+            (name, parameter) for name, parameter in stage.named_parameters() if isinstance(parameter, DTensor)
         ]
 
     def own_weights(self) -> list[Tensor]:
-        return [parameter.to_local().detach().view(-1) for _, parameter in self._parameters()]
+        return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
     def zero_gradients(self) -> None:
-        for _, parameter in self._parameters():
+        for _, parameter in self.parameters:
             parameter.grad = None
 
     def reduced_gradients(self) -> list[Tensor]:
         """Of every parameter this replica's rows, summed over the replicas; FSDP2 takes their mean."""
         gradients = list[Tensor]()
-        for name, parameter in self._parameters():
+        for name, parameter in self.parameters:
             gradient = parameter.grad
             assert isinstance(gradient, DTensor), f"{name} got no gradient"
             gradients.append(gradient.to_local().view(-1).mul_(self.mesh.data.size))
@@ -65,11 +68,16 @@ class FullySharded:
     def wait_for_weights(self) -> None:
         """Nothing: no weights are on their way between steps."""
 
+    def after_evaluation(self) -> None:
+        """Let go what FSDP2 keeps for a backward pass: embedding, last norm and head."""
+        assert isinstance(self.model, FSDPModule)
+        self.model.reshard()
+
     def boxes(self) -> list[list[Box]]:
         """This replica's rows of every parameter."""
         return [
             self._rows(name, shape, parameter.to_local())
-            for (name, parameter), shape in zip(self._parameters(), self.shapes, strict=True)
+            for (name, parameter), shape in zip(self.parameters, self.shapes, strict=True)
         ]
 
     def boxes_to_write(self) -> list[list[Box]]:
