@@ -13,7 +13,15 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from train_core.checkpoints.checkpoint import Checkpoints
-from train_core.checkpoints.checkpoint_folder import Facts, damage, delete_old, draft_of, last_whole, path_of, publish
+from train_core.checkpoints.checkpoint_folder import (
+    Facts,
+    damage,
+    delete_others,
+    draft_of,
+    last_whole,
+    path_of,
+    publish,
+)
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.train import Trainer, train
@@ -63,14 +71,15 @@ def test_a_killed_training_goes_on_bit_for_bit(trial_of: Any, killed_after: Any,
     assert [one.step for one in metrics] == [1, 2, 3, 4, 5, 6, 7]
     assert [one.loss for one in metrics] == list(expected.losses)
     assert sum(one.warmup for one in metrics) == 4, "the steps after the interruption warm up again"
-    assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000004", "step-000006"]
+    assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000006", "step-000007"]
 
 
 def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
     trial = trial_of(
-        TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 4, "checkpoint.asynchronous": False}
+        TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 5, "checkpoint.asynchronous": False}
     )
     first = run_trial_here(trial.path).performance
+    assert last_whole(trial.checkpoints) == path_of(trial.checkpoints, 5), "the last step was not saved"
     again = run_trial_here(trial.path).performance
     assert first is not None
     assert again is not None
@@ -81,13 +90,14 @@ def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
 @pytest.fixture
 def three_checkpoints(experiment_of: Any, tmp_path: Path) -> Path:
     for step in (1, 2, 3):
-        draft_of(tmp_path, step).mkdir()
-        (draft_of(tmp_path, step) / "__0_0.distcp").write_bytes(b"0123456789")
-        publish(
-            tmp_path,
-            Facts(step=step, num_updates=step, label="", model=experiment_of().model, loss_scale={}, file_bytes={}),
-        )
+        publish_step(tmp_path, step, experiment_of().model)
     return tmp_path
+
+
+def publish_step(folder: Path, step: int, model: Any) -> None:
+    draft_of(folder, step).mkdir()
+    (draft_of(folder, step) / "__0_0.distcp").write_bytes(b"0123456789")
+    publish(folder, Facts(step=step, num_updates=step, label="", model=model, loss_scale={}, file_bytes={}))
 
 
 def test_a_truncated_checkpoint_falls_back_to_the_last_whole_one_and_says_so(
@@ -104,9 +114,26 @@ def test_a_truncated_checkpoint_falls_back_to_the_last_whole_one_and_says_so(
 
 def test_a_draft_is_no_checkpoint_and_old_ones_go(three_checkpoints: Path) -> None:
     draft_of(three_checkpoints, 4).mkdir()
-    delete_old(three_checkpoints, keep_last=1)
+    delete_others(three_checkpoints, step=3, keep_last=1)
     assert last_whole(three_checkpoints) == path_of(three_checkpoints, 3)
     assert damage(path_of(three_checkpoints, 2)) is not None
+
+
+def test_damaged_checkpoints_do_not_push_whole_ones_out(three_checkpoints: Path) -> None:
+    (path_of(three_checkpoints, 3) / "__0_0.distcp").unlink()
+    delete_others(three_checkpoints, step=3, keep_last=1)
+    assert last_whole(three_checkpoints) == path_of(three_checkpoints, 2)
+    assert not path_of(three_checkpoints, 1).exists()
+    delete_others(three_checkpoints, step=2, keep_last=1)
+    assert not path_of(three_checkpoints, 3).exists(), "it will be done again"
+
+
+def test_steps_are_ordered_as_numbers(experiment_of: Any, tmp_path: Path) -> None:
+    for step in (999_900, 1_000_000):
+        publish_step(tmp_path, step, experiment_of().model)
+    assert last_whole(tmp_path) == path_of(tmp_path, 1_000_000)
+    delete_others(tmp_path, step=1_000_000, keep_last=1)
+    assert last_whole(tmp_path) == path_of(tmp_path, 1_000_000)
 
 
 def refusal(world: Any, experiment: Any, folder: Path) -> str:

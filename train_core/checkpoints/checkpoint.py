@@ -39,7 +39,7 @@ from train_core.checkpoints.checkpoint_folder import (
     Facts,
     damage,
     delete_drafts,
-    delete_old,
+    delete_others,
     draft_of,
     last_whole,
     publish,
@@ -139,7 +139,7 @@ class Checkpoints:
         if own is not None:
             return self._read(own).step
         if self.plan.load is not None and not is_weights(self.plan.load):
-            self._read(_given(Path(self.plan.load)))
+            self._read(self._given(Path(self.plan.load).expanduser()))
         return 0
 
     def _last_of_folder(self) -> Path | None:
@@ -150,6 +150,20 @@ class Checkpoints:
             found = last_whole(self.folder)
         path: Path | None = gather_objects(found, self.world)[0]
         return path
+
+    def _given(self, path: Path) -> Path:
+        """Rank 0 looks, so that all take or refuse the same one."""
+        found: Path | ConfigError | None = None
+        if self.world.rank == 0:
+            try:
+                found = _given(path)
+            except ConfigError as error:
+                found = error
+        found = gather_objects(found, self.world)[0]
+        if isinstance(found, ConfigError):
+            raise found
+        assert found is not None
+        return found
 
     def _read(self, checkpoint: Path) -> Facts:
         _require_same_model(checkpoint, self.experiment.model)
@@ -165,7 +179,10 @@ class Checkpoints:
         return facts
 
     def is_due(self, step: int) -> bool:
-        return self.folder is not None and self.plan.every_steps is not None and step % self.plan.every_steps == 0
+        """Every so many steps, and at the last one."""
+        if self.folder is None or self.plan.every_steps is None:
+            return False
+        return step % self.plan.every_steps == 0 or step == self.experiment.training.num_steps
 
     def save(self, step: int) -> None:
         """Write the state after `step`; returns when it may change again.
@@ -178,7 +195,9 @@ class Checkpoints:
         states, facts = self.optimizer.states, self._facts(step)
         if self.plan.asynchronous:
             states = [state.on_host() for state in states]
-        self.writing = self.writer.submit(self._write, states, facts)
+        # Here, because on the writer's thread the model's next pass would run beside it.
+        boxes = self.optimizer.replicas.boxes_to_write()
+        self.writing = self.writer.submit(self._write, states, boxes, facts)
         if not self.plan.asynchronous:
             self.wait()
 
@@ -205,14 +224,14 @@ class Checkpoints:
             file_bytes={},
         )
 
-    def _write(self, states: list[AdamState], facts: Facts) -> None:
+    def _write(self, states: list[AdamState], boxes: list[list[Box]], facts: Facts) -> None:
         assert self.folder is not None
-        pieces = _pieces(states, self.optimizer.replicas.boxes_to_write())
+        pieces = _pieces(states, boxes)
         with _quiet():
             save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
         if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
             publish(self.folder, facts)
-            delete_old(self.folder, self.plan.keep_last)
+            delete_others(self.folder, facts.step, self.plan.keep_last)
 
 
 @contextmanager

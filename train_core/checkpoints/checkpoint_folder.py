@@ -26,7 +26,7 @@ class Facts(Frozen):
         step: the last one that was done.
         num_updates: of the weights, which Adam's correction of its moments depends on.
         label: the layout that wrote it, for people.
-        loss_scale: see `loss_scale.LossScale.state`.
+        loss_scale: see `loss_scale.LossScale.state`; empty where it is constant.
         file_bytes: size of every other file.
     """
 
@@ -64,9 +64,18 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    """By step, whole or not."""
+    return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()), key=_step)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def last_whole(folder: Path) -> Path | None:
     """The latest checkpoint that is whole; damaged ones that are later are named in the log."""
-    for checkpoint in sorted(folder.glob("step-*"), reverse=True):
+    for checkpoint in reversed(_checkpoints(folder)):
         problem = damage(checkpoint)
         if problem is None:
             return checkpoint
@@ -86,9 +95,16 @@ def publish(folder: Path, facts: Facts) -> None:
     draft.rename(final)
 
 
-def delete_old(folder: Path, keep_last: int) -> None:
-    for checkpoint in sorted(folder.glob("step-*"))[:-keep_last]:
-        shutil.rmtree(checkpoint)
+def delete_others(folder: Path, step: int, keep_last: int) -> None:
+    """Of a training that has just saved `step`: steps beyond it, which will be done again, and all that are older than
+    the last `keep_last` whole ones.
+    """
+    checkpoints = _checkpoints(folder)
+    whole = [path for path in checkpoints if _step(path) <= step and damage(path) is None]
+    oldest = min((_step(path) for path in whole[-keep_last:]), default=0)
+    for checkpoint in checkpoints:
+        if not oldest <= _step(checkpoint) <= step:
+            shutil.rmtree(checkpoint)
 
 
 def delete_drafts(folder: Path) -> None:

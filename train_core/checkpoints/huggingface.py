@@ -123,7 +123,7 @@ def is_weights(path: str | None) -> bool:
     """Whether `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
     if path is None:
         return False
-    return path.endswith(".safetensors") or next(Path(path).glob("*.safetensors"), None) is not None
+    return path.endswith(".safetensors") or next(Path(path).expanduser().glob("*.safetensors"), None) is not None
 
 
 class Weights:
@@ -136,7 +136,7 @@ class Weights:
     def __init__(self, path: str, spec: ModelSpec) -> None:
         """Raises ConfigError naming the first tensor that is missing, too much, or of another shape."""
         require_layout(spec)
-        self.path, self.spec = Path(path), spec
+        self.path, self.spec = Path(path).expanduser(), spec
         self.files = self._files()
         self._require_config()
         self._require_own_head()

@@ -235,3 +235,10 @@ def test_a_checkpoint_of_this_trainer_is_not_taken_for_weights(tmp_path: Path) -
     (tmp_path / "checkpoint.json").write_text(json.dumps({}))
     assert not is_weights(str(tmp_path))
     assert not is_weights(None)
+
+
+def test_a_home_folder_is_written_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors").touch()
+    assert is_weights("~/weights")
