@@ -17,6 +17,7 @@ from train_core.trial_folder import TrialFolder
 
 SUBMISSION_WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
+LEAST_STEPS = 2
 
 
 def run_in_slurm(folder: str) -> None:
@@ -29,7 +30,7 @@ def run_in_slurm(folder: str) -> None:
     try:
         _run_to_an_end(lambda: run_trial_as_rank(Path(folder)))
     except Stopped as stopped:
-        if os.environ["SLURM_PROCID"] == "0" and _goes_on(stopped.number):
+        if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
             _requeue()
 
 
@@ -59,10 +60,15 @@ def _run_to_an_end(rank: Callable[[], object]) -> None:
         os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
-def _goes_on(number: int) -> bool:
-    """After SIGTERM only where the job still runs in Slurm's eyes: who cancelled it does not want it back."""
-    if number == signal.SIGUSR2:
-        return True
+def goes_on(stopped: Stopped) -> bool:
+    """After SIGTERM only where the job still runs in Slurm's eyes: who cancelled it does not want it back.
+
+    A job that its start leaves no time for steps would requeue itself for ever.
+    """
+    if stopped.number == signal.SIGUSR2:
+        if stopped.num_steps < LEAST_STEPS:
+            print(f"saved, and not requeued: {stopped.num_steps} steps in one job. Raise slurm.time_limit_minutes.")
+        return stopped.num_steps >= LEAST_STEPS
     try:
         state = query_jobs([_own_job_id()]).get(_own_job_id())
     except SlurmSilent:

@@ -11,7 +11,7 @@ from conf.schema import SlurmSpec
 from launcher.job import run_in_slurm
 from launcher.long_run import LongRun
 from launcher.resources import shape_of
-from launcher.sbatch import python_command, sbatch_parameters
+from launcher.sbatch import python_command, require_time_to_save, sbatch_parameters
 from launcher.slurm import require_sbatch, write_down
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.snapshot import snapshot_code
@@ -62,7 +62,9 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
 
     Raises:
         UsageError: there is no sbatch here, or Slurm refuses the request.
+        ConfigError: the time limit is too short.
     """
+    require_time_to_save(slurm)
     require_sbatch()
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError

@@ -16,7 +16,10 @@ from launcher.resources import JobShape
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
 SAVE_SECONDS = 180
 """Of warning before the time limit: the step in hand and a checkpoint. `slurm.extra_sbatch.signal` says otherwise."""
+LEAST_WARNINGS = 3
+"""Of them a job's time limit has to hold: one to start in, one to train, one to save."""
 
+SECONDS_PER_MINUTE = 60
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
 """Options that follow from the trials or have a key of their own under `slurm`."""
 
@@ -54,6 +57,17 @@ def sbatch_parameters(
         **{name: value for name, value in optional.items() if value is not None},
         **_gpu_request(slurm, shape),
     }
+
+
+def require_time_to_save(slurm: SlurmSpec) -> None:
+    """Raises ConfigError where a job would be warned of its time limit before it has trained for long."""
+    least = LEAST_WARNINGS * SAVE_SECONDS / SECONDS_PER_MINUTE
+    own_signal = "signal" in (option.lstrip("-") for option in slurm.extra_sbatch)
+    if not own_signal and slurm.time_limit_minutes < least:
+        problem = f"leaves little to train: the job is warned {SAVE_SECONDS} s before, to save"
+        raise ConfigError(
+            "slurm.time_limit_minutes", slurm.time_limit_minutes, problem, f"Give at least {least:g} minutes."
+        )
 
 
 def sbatch_text(slurm: SlurmSpec, parameters: dict[str, Any], logs: Path, num_trials: int) -> str:

@@ -111,7 +111,7 @@ def train(
             if checkpoints is not None and (checkpoints.is_due(step) or meter.stop_signal):
                 checkpoints.save(step)
             if meter.stop_signal:
-                raise Stopped(step, meter.stop_signal)
+                raise Stopped(step, meter.stop_signal, step - done)
         return meter.performance()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
+from launcher.job import goes_on
 from launcher.long_run import best_of, long_run, write_long_run
 from launcher.long_run_slurm import LiveJob, starting
 from launcher.resources import JobShape
+from launcher.sbatch import require_time_to_save
 from launcher.slurm import write_down
 from launcher.train_command import on_this_machine
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
+from train_core.job.stop import Stopped
 from train_core.measurement import Measurement, Outcome, Performance
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
@@ -173,3 +177,12 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
         assert job == LiveJob("12", "RUNNING")
     with pytest.raises(UsageError, match=r"Job 12 \(RUNNING\) trains in .*scancel 12"):
         on_this_machine(run)
+
+
+def test_a_job_that_has_no_time_for_steps_is_not_requeued_for_ever(slurm_of: Any) -> None:
+    assert goes_on(Stopped(12, signal.SIGUSR2, 2))
+    assert not goes_on(Stopped(11, signal.SIGUSR2, 1))
+    require_time_to_save(slurm_of("slurm.time_limit_minutes=9"))
+    require_time_to_save(slurm_of("slurm.time_limit_minutes=1", "+slurm.extra_sbatch.signal=USR2@10"))
+    with pytest.raises(ConfigError, match=r"slurm\.time_limit_minutes = 8: .*at least 9 minutes"):
+        require_time_to_save(slurm_of("slurm.time_limit_minutes=8"))

@@ -21,14 +21,18 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
 class Stopped(SystemExit):
-    """Training was saved after `step` and ended because a signal asked for it; it goes on when it is run again."""
+    """Training was saved after `step` and ended because a signal asked for it; it goes on when it is run again.
 
-    def __init__(self, step: int, number: int) -> None:
+    Attributes:
+        num_steps: done since the start or the restore.
+    """
+
+    def __init__(self, step: int, number: int, num_steps: int) -> None:
         super().__init__(128 + number)
-        self.step, self.number = step, number
+        self.step, self.number, self.num_steps = step, number, num_steps
 
-    def __reduce__(self) -> tuple[type[Stopped], tuple[int, int]]:
-        return type(self), (self.step, self.number)
+    def __reduce__(self) -> tuple[type[Stopped], tuple[int, int, int]]:
+        return type(self), (self.step, self.number, self.num_steps)
 
 
 def saves_when_stopped(experiment: Experiment) -> bool:
