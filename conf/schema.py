@@ -346,9 +346,9 @@ class CheckpointPlan(Frozen):
     """When training is saved, and where it goes on from.
 
     Attributes:
-        every_steps: steps between checkpoints; SIGUSR2, SIGTERM and Ctrl-C ask for one more, after which the training
-            ends. Null never saves: SIGTERM and Ctrl-C end the training at once.
-        keep_last: older checkpoints are deleted.
+        every_steps: steps between checkpoints, beside that of the last step; SIGUSR2, SIGTERM and Ctrl-C ask for one
+            more, after which the training ends. Null never saves: SIGTERM and Ctrl-C end the training at once.
+        keep_last: whole checkpoints that are kept; older ones are deleted.
         asynchronous: write beside the training that goes on.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
             weights. A trial that was interrupted goes on from its own last checkpoint whatever is given here.
