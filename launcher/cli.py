@@ -1,4 +1,4 @@
-"""The command line: `trisweep plan | dry-run | sweep | status | cancel | report | ui | train`.
+"""The command line: a function or a module of its own for every `trisweep COMMAND`.
 
 Commands stay thin: they choose, call and print, and import what only they need, so that none waits for another's
 torch, mlflow or submitit. Only here and in the modules of single commands do `launcher` and `results` meet.
