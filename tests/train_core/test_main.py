@@ -54,7 +54,7 @@ def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:
         ("data.path=/nowhere", "data.path = '/nowhere'"),
         ("training.num_steps=0", "training.num_steps = 0"),
         ("model.vocab_size=100", "model.vocab_size = 100"),
-        ("parallel.zero_stage=2", "parallel.zero_stage = 2"),
+        ("parallel.zero_stage=4", "parallel.zero_stage = 4"),
     ],
 )
 def test_a_wrong_value_is_one_message_and_exit_code_2(tmp_path: Path, override: str, key: str) -> None:
