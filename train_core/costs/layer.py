@@ -247,7 +247,7 @@ class EndBytes(NamedTuple):
         working: gradients and what is recomputed.
         logits: in whatever copies there are of them.
         gathered: the whole sequence that sequence parallelism gathers.
-        received: inputs that have arrived, or are about to.
+        received: inputs that have arrived, or are about to, and what is being scattered.
     """
 
     activations: Integers
@@ -267,12 +267,13 @@ def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
     copies = FLOAT32_BYTES + (width if setting.dtype != "fp32" else 0)
     made = setting.weight_gradient_copy_bytes * model.hidden_size * rows
     logits, gathered = tokens * rows * copies, layer.gathered_bytes
+    scattered = np.where(shard.sequence_parallel, held, 0)  # the head's input gradient, on its way
     if not setting.implementation.counted_moments:
         softmax = tokens * rows * FLOAT32_BYTES  # which others do not make in place
         return EndBytes(2 * held, layer.working_bytes, logits + softmax, gathered, 2 * held)
     moments = (
         EndBytes(2 * held, none, logits, none, held),
-        EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held),
+        EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held + scattered),
         EndBytes(none, layer.working_bytes + held, none, gathered, held),
     )
     fullest = np.argmax(np.array([np.sum(np.array(moment), axis=0) for moment in moments]), axis=0)
