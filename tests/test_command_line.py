@@ -139,7 +139,9 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: C
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [["plan", "175b"], ["status", "smoke"], ["dry-run", "--format=json"]])
+@pytest.mark.parametrize(
+    "arguments", [["plan", "175b"], ["status", "smoke"], ["dry-run", "model=tiny", "--format=json"]]
+)
 def test_login_node_commands_import_neither_torch_nor_mlflow(
     arguments: list[str], finished: Path, no_slurm: dict[str, str]
 ) -> None:
