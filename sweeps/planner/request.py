@@ -93,7 +93,8 @@ def request(
         sizes, lacking = _offered(cluster, parts, settings, overrides)
         left_out += lacking
         for size in sizes:
-            setting = Setting(settings.model, cluster, _dtype(settings, cluster), trainer)
+            gradient_dtype = settings.precision.gradient_dtype
+            setting = Setting(settings.model, cluster, _dtype(settings, cluster), trainer, gradient_dtype)
             spaces.append(Space(setting, size, batch, across, knobs))
     if not spaces:
         raise left_out[0].reason
