@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
 
 from conf.errors import ConfigError
 from conf.schema import Dtype
-
-DTYPES = ("fp32", "bf16", "fp16")
 
 
 def export(
@@ -21,8 +19,8 @@ def export(
     dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
 ) -> None:
     """Write a checkpoint's weights as safetensors, in GPT-2's or Llama's layout, for `transformers` and its kin."""
-    if dtype not in DTYPES:
-        raise ConfigError("--dtype", dtype, "is not known", f"Use one of {', '.join(DTYPES)}.")
+    if dtype not in get_args(Dtype):
+        raise ConfigError("--dtype", dtype, "is not known", f"Use one of {', '.join(get_args(Dtype))}.")
     from train_core.checkpoints.export import checkpoint_in
     from train_core.checkpoints.export import export as write
 

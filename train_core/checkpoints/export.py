@@ -20,9 +20,9 @@ from conf.schema import ROTARY_BASE, Dtype, ModelSpec
 from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
 from train_core.model import NORM_EPSILON, Transformer
+from train_core.parallel.parallelize import DTYPES
 
 FILE_BYTES = 4 * 2**30
-DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def checkpoint_in(path: Path) -> Path:
