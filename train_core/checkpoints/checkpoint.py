@@ -34,7 +34,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.schema import ModelSpec
-from train_core.checkpoints.boxes import Box
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
     damage,
@@ -48,6 +47,7 @@ from train_core.checkpoints.checkpoint_folder import (
 from train_core.checkpoints.huggingface import is_weights
 from train_core.model import Transformer
 from train_core.optimizer import AdamState, Optimizer
+from train_core.parallel.boxes import Box
 from train_core.parallel.collectives import Axis, gather_objects
 
 KEY = "checkpoint.load"

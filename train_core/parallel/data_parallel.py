@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from conf.experiment import Experiment
-from train_core.checkpoints.boxes import Box, boxes_of
+from train_core.parallel.boxes import Box, boxes_of
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.flat_parameters import Bucket, Treatment, flatten
 from train_core.parallel.main_gradient import attach

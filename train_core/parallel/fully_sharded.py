@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from conf.experiment import Experiment
-from train_core.checkpoints.boxes import Box, placed
+from train_core.parallel.boxes import Box, placed
 from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import DTYPES, Stage

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from train_core.checkpoints.boxes import boxes_of, row_boxes
 from train_core.optimizer import AdamState
+from train_core.parallel.boxes import boxes_of, row_boxes
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import ALIGNMENT, Bucket, flatten
 from train_core.parallel.mesh import Layout, Mesh, build_mesh
