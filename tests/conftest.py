@@ -18,14 +18,22 @@ from train_core.rates.record import AttentionShape, Product, RatesPlan
 TESTS = Path(__file__).parent
 ONE_WORKER = {"slurm": TESTS / "slurm", "ranks": TESTS / "train_core"}
 """Folders whose tests share a cluster or worlds of ranks. Two workers start with these two, since one of them mostly
-waits for Slurm and the other keeps both cores busy."""
+waits for Slurm and the other keeps both cores busy. Of all others the tests of a file share what it has set up."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before pytest-xdist reads the groups."""
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
+
+
+def _group(path: Path) -> str:
+    if TESTS / "train_core" / "costs" not in path.parents:
         for group, folder in ONE_WORKER.items():
-            if folder in item.path.parents and TESTS / "train_core" / "costs" not in item.path.parents:
-                item.add_marker(pytest.mark.xdist_group(group))
+            if folder in path.parents:
+                return group
+    return str(path.relative_to(TESTS))
 
 
 @pytest.fixture(scope="session")

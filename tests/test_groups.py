@@ -1,0 +1,13 @@
+"""Tests that share a Slurm cluster, or worlds of ranks, run on one worker."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="all tests run in this process")
+def test_workers_know_the_groups(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist reads them from the ends of names, which some versions of pytest do not let it write."""
+    assert [item.nodeid for item in request.session.items if "@" not in item.nodeid] == []
