@@ -1,4 +1,4 @@
-"""A long run that Slurm warns: it saves, requeues itself, and ends with the losses of a run that nobody disturbed."""
+"""A long run on two nodes that Slurm warns: it saves, requeues itself, and ends with the losses of a run that nobody disturbed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("cluster")]
 ASKED = [
-    *("training.num_steps=400", "checkpoint.every_steps=1000", "data.max_bytes=20000"),
+    *("training.num_steps=150", "checkpoint.every_steps=1000", "data.max_bytes=20000"),
     *("model.num_layers=2", "model.seq_length=32", "batch.global_batch_size=2"),
 ]
 
@@ -27,9 +27,9 @@ def wait(reached: Callable[[], object], seconds: float) -> None:
 
 
 def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undisturbed_one(folder, record_of, slurm):
-    layout = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2, "parallel.pipeline_parallel_size": 2}
+    layout = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     folder.path.mkdir(parents=True)
-    folder.write_record(record_of([layout]))
+    folder.write_record(record_of([layout], "cluster.devices_per_node=1"))
     runs = [long_run(folder, ASKED, name) for name in ("warned", "left-alone")]
     for run in runs:
         write_long_run(run, "test", ASKED)
@@ -42,7 +42,7 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
     wait(lambda: live_job(warned.folder).state != "RUNNING", 30)
     saved = len(warned.folder.read_metrics())
-    assert saved < 400
+    assert saved < 150
     submit_long_run(left_alone, unhurried)  # trains while the other waits for Slurm to run it again
     for run in runs:
         wait(run.folder.read_measurement, 180)
@@ -50,5 +50,5 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     assert [run.folder.read_measurement().outcome for run in runs] == [Outcome.COMPLETED] * 2
     losses = [[(step.step, step.loss) for step in run.folder.read_metrics()] for run in runs]
     assert losses[0] == losses[1]
-    assert len(losses[0]) == 400
+    assert len(losses[0]) == 150
     assert live_job(warned.folder) is None or live_job(warned.folder).job_id == job_id

@@ -20,7 +20,7 @@ LAYOUTS = [
 
 
 def make_failing_job():
-    """The real trainer, in which rank 3 fails in the middle of training: it raises (seed 0) or is killed (seed 1)."""
+    """The real trainer, in which rank 1 fails in the middle of training: it raises (seed 0) or is killed (seed 1)."""
 
     def job(folder):
         import json
@@ -35,14 +35,14 @@ def make_failing_job():
         seed = json.loads(Path(folder, "trial.json").read_text())["experiment"]["training"]["seed"]
 
         def fail(number, frame):
-            raise ValueError("a bad value in rank 3")
+            raise ValueError("a bad value in rank 1")
 
         def wait_for_training():
             while not Path(folder, "metrics.jsonl").exists():
                 time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL if seed else signal.SIGALRM)
 
-        if os.environ["SLURM_PROCID"] == "3":
+        if os.environ["SLURM_PROCID"] == "1":
             signal.signal(signal.SIGALRM, fail)
             threading.Thread(target=wait_for_training, daemon=True).start()
         run_in_slurm(folder)
@@ -51,19 +51,20 @@ def make_failing_job():
 
 
 def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(folder, record_of, slurm, wait_until):
-    two_nodes = LAYOUTS[2] | {"training.num_steps": 1_000_000}
-    record = record_of([two_nodes | {"training.seed": 0}, two_nodes | {"training.seed": 1}])
-    submit(folder, record, slurm.model_copy(update={"array_parallelism": 1}), job=make_failing_job())
+    endless = LAYOUTS[1] | {"training.num_steps": 1_000_000}
+    points = [endless | {"training.seed": seed} for seed in range(2)]
+    record = record_of(points, "cluster.devices_per_node=1")
+    submit(folder, record, slurm, job=make_failing_job())
     raised, killed = wait_until(
         folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120
     )
     assert (raised.outcome, raised.failing_rank, raised.cause) == (
         Outcome.FAILED,
-        3,
-        "ValueError: a bad value in rank 3",
+        1,
+        "ValueError: a bad value in rank 1",
     )
     assert "in fail" in raised.traceback
-    assert (killed.outcome, killed.failing_rank, killed.cause) == (Outcome.FAILED, 3, "rank 3 was killed by signal 9")
+    assert (killed.outcome, killed.failing_rank, killed.cause) == (Outcome.FAILED, 1, "rank 1 was killed by signal 9")
     assert killed.num_steps_done > 0
 
 

@@ -48,6 +48,17 @@ def assert_exact(model: Transformer | Llama, spec: ModelSpec) -> None:
 
 @pytest.mark.parametrize("name", options("model"))
 def test_parameters_and_model_flops_equal_the_real_model(name: str) -> None:
+    """FLOPs of one layer and of two, for every further layer is the same; those of all layers in the test below."""
+    spec = load([f"model={name}"]).model
+    with torch.device("meta"):
+        assert sum(parameter.numel() for parameter in Transformer(spec).parameters()) == num_parameters(spec)
+        for num_layers in (1, 2):
+            short = spec.model_copy(update={"num_layers": num_layers})
+            assert_exact(Transformer(short), short)
+
+
+@pytest.mark.parametrize("name", ["gpt-1.4b", "llama-3.1-8b"])
+def test_model_flops_of_all_layers_equal_the_real_models(name: str) -> None:
     spec = load([f"model={name}"]).model
     with torch.device("meta"):
         assert_exact(Transformer(spec), spec)
