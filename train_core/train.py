@@ -90,13 +90,19 @@ def train(
 
     Raises:
         Stopped: a signal asked for it.
-        TrainingError: the loss or the gradient is not finite, or replicas have diverged.
+        TrainingError: the loss or the gradient is not finite, replicas have diverged, or nothing is left to measure.
         ConfigError: the text cannot be used.
     """
     trainer = Trainer(experiment, world, cache_dir)
     with _checkpoints(trainer, trial) as checkpoints:
         done = checkpoints.restore() if checkpoints is not None else 0
         history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
+        if trial is not None and done >= experiment.training.num_steps and not history:
+            raise TrainingError(
+                f"the last checkpoint in {trial.checkpoints} is of step {done}, the last, but {trial.metrics.name}"
+                " does not say how its steps went",
+                "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
+            )
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history)
         for step in range(done + 1, experiment.training.num_steps + 1):
             with traced(trial, world.rank, experiment.profile, step):

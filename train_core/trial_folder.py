@@ -112,12 +112,13 @@ class TrialFolder:
     def clear_results(self) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""
         self.forget_progress()
-        for path in (*self.failures.glob("rank-*.json"), *self.waits.glob("*"), *self.traces.glob("*.gz")):
+        for path in (*self.failures.glob("rank-*.json"), *self.waits.glob("*")):
             path.unlink(missing_ok=True)
 
     def forget_progress(self) -> None:
-        """What rank 0 wrote. Metrics that checkpoints may go on from stay until it is known where they do."""
-        for path in (self.heartbeat, self.measurement, *(() if self.checkpoints.exists() else (self.metrics,))):
+        """What ranks wrote. Metrics and traces stay where checkpoints may go on from them."""
+        anew = () if self.checkpoints.exists() else (self.metrics, *self.traces.glob("*.gz"))
+        for path in (self.heartbeat, self.measurement, *anew):
             path.unlink(missing_ok=True)
 
     def rewind_metrics(self, step: int, *, rewrite: bool) -> list[StepMetrics]:

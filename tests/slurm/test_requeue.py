@@ -1,4 +1,4 @@
-"""A long run on two nodes that Slurm warns: it saves, requeues itself, and ends with the losses of a run that nobody disturbed."""
+"""A long run on two nodes that Slurm warns: it saves, requeues itself, and ends with the losses of one left alone."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from train_core.checkpoints.checkpoint_folder import (
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.train import Trainer, train
+from train_core.trial_folder import TrialFolder
 
 TWO_REPLICAS = {
     "parallel.world_size": 2,
@@ -78,13 +79,28 @@ def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
     trial = trial_of(
         TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 5, "checkpoint.asynchronous": False}
     )
-    first = run_trial_here(trial.path).performance
+    first = run_trial_here(trial.path)
     assert last_whole(trial.checkpoints) == path_of(trial.checkpoints, 5), "the last step was not saved"
-    again = run_trial_here(trial.path).performance
-    assert first is not None
-    assert again is not None
-    assert again.losses == first.losses
-    assert again.step_seconds == first.step_seconds
+    assert run_trial_here(trial.path) == first
+    trial.measurement.unlink()
+    assert run_trial_here(trial.path).performance.losses == first.performance.losses
+    trial.measurement.unlink()
+    trial.metrics.unlink()
+    measurement = run_trial_here(trial.path)
+    assert measurement.outcome is Outcome.FAILED
+    assert "metrics.jsonl does not say how its steps went" in measurement.cause
+
+
+def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_not(tmp_path: Path) -> None:
+    trial = TrialFolder(tmp_path)
+    with trial.writing_trace(2, 0) as draft:
+        draft.touch()
+    trial.checkpoints.mkdir()
+    trial.clear_results()
+    assert len(list(trial.traces.iterdir())) == 1
+    trial.checkpoints.rmdir()
+    trial.clear_results()
+    assert list(trial.traces.iterdir()) == []
 
 
 @pytest.fixture

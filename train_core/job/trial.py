@@ -15,7 +15,7 @@ from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import failed_measurement, failure_of, first_cause
 from train_core.job.stop import Stopped, StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
-from train_core.measurement import Measurement, StepMetrics
+from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.trial_folder import TrialFolder
 
 __all__ = ["first_cause", "run_trial_as_rank", "run_trial_here"]
@@ -30,7 +30,8 @@ def run_trial_here(
     """Run every rank of a trial on this machine, watch them, and write how it ended to `measurement.json`.
 
     Cancelled by SIGTERM or SIGINT it ends its ranks, writes nothing and lets SystemExit or KeyboardInterrupt out, so
-    that the trial can be run again. A trial with checkpoints is saved first, and goes on when it is run again.
+    that the trial can be run again. A trial with checkpoints is saved first, and goes on when it is run again; once it
+    has completed it is not run again.
 
     Args:
         devices: GPU of each rank; empty runs on the CPU, or on GPUs 0, 1, ... where the cluster's device is a GPU.
@@ -42,6 +43,8 @@ def run_trial_here(
     """
     trial = TrialFolder(folder)
     experiment = trial.read_experiment()
+    if saves_when_stopped(experiment) and (completed := _completed(trial, experiment)):
+        return completed
     switch = StopSwitch() if saves_when_stopped(experiment) else None
     with held(trial.running_lock), cancelled_by_signals(switch):
         trial.clear_results()
@@ -50,6 +53,12 @@ def run_trial_here(
         measurement = _measure(job, experiment, started)
         trial.write_measurement(measurement)
     return measurement
+
+
+def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None:
+    known = trial.read_measurement()
+    is_this = known is not None and (known.outcome, known.fingerprint) == (Outcome.COMPLETED, experiment.fingerprint)
+    return known if is_this else None
 
 
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
