@@ -49,5 +49,6 @@ def dry_run(
     ratio = found.flops / predicted.flops
     console.print(
         f"{found.label} on {found.world_size:,} ranks, {found.num_micro_batches:,} micro-batches: {found.flops:.4e}"
-        f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). Nothing was run on devices."
+        f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). {found.num_rehearsed} of {len(found.stages)}"
+        " stages rehearsed; the others do exactly the same. Nothing was run on devices."
     )

@@ -46,7 +46,7 @@ def counted(predicted: Prediction, *more_on_the_last: GroupTraffic) -> DryRun:
         )
         for one in predicted.stages
     )
-    return DryRun(label="made-up", world_size=8, num_micro_batches=8, flops=8 * 10**12, stages=stages)
+    return DryRun(label="made-up", world_size=8, num_micro_batches=8, flops=8 * 10**12, stages=stages, num_rehearsed=4)
 
 
 def shown(table: Table) -> list[list[str]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
 from train_core.costs.computable import require_computable
+from train_core.dry_run.micro_batches import what_it_does
 from train_core.dry_run.record import DryRun
 
 if TYPE_CHECKING:
@@ -27,9 +29,12 @@ def dry_run(experiment: Experiment) -> DryRun:
     """
     _require_visible(experiment)
     require_computable(experiment.model, experiment.batch.micro_batch_size)
-    num_stages = experiment.parallel.pipeline_parallel_size
-    with ProcessPoolExecutor(min(MOST_PROCESSES, num_stages), mp_context=get_context("spawn")) as pool:
-        stages = tuple(pool.map(_rehearse, [experiment] * num_stages, range(num_stages)))
+    alike = [what_it_does(experiment, stage) for stage in range(experiment.parallel.pipeline_parallel_size)]
+    different = {done: alike.index(done) for done in alike}
+    with ProcessPoolExecutor(min(MOST_PROCESSES, len(different)), mp_context=get_context("spawn")) as pool:
+        rehearsed = pool.map(partial(_rehearse, experiment), different.values())
+        found = dict(zip(different, rehearsed, strict=True))
+    stages = tuple(found[done].model_copy(update={"stage": stage}) for stage, done in enumerate(alike))
     replicas = experiment.data_parallel_size * experiment.parallel.tensor_parallel_size
     return DryRun(
         label=experiment.label,
@@ -37,6 +42,7 @@ def dry_run(experiment: Experiment) -> DryRun:
         num_micro_batches=experiment.num_micro_batches,
         flops=replicas * sum(stage.flops for stage in stages),
         stages=stages,
+        num_rehearsed=len(different),
     )
 
 

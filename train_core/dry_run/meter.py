@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,14 @@ from torch.utils.flop_counter import flop_registry
 
 from train_core.costs.traffic import Kind
 from train_core.dry_run.groups import GroupNames
+from train_core.watch.clock import Clock
 
+Amounts = Counter[tuple[str, Kind]]
+"""FLOPs of matrix products, attention over the full square; numbers and bytes of collectives by kind.
+
+Bytes are those of the whole tensor that is summed, gathered, scattered or sent.
+"""
+FLOPS = ("flops", Kind("", ""))
 COLLECTIVES = {
     "allreduce_": "all_reduce",
     "_allgather_base_": "all_gather",
@@ -42,7 +49,9 @@ def _attention_flops(num_products: int) -> Callable[..., int]:
 
 
 aten = torch.ops.aten
-FLOPS: dict[Any, Callable[..., int]] = {
+DEVICE = torch.ops.prim.device.default
+"""Asked by autograd of every fake tensor, more often than all operations together; answered as fake tensors do."""
+FLOPS_OF: dict[Any, Callable[..., int]] = {
     **flop_registry,
     # Under fake tensors attention is the CPU's flash kernel, which torch's own counter does not know.
     aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops(2),
@@ -77,24 +86,23 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         blocks: every piece of memory that was ever allocated, in that order.
         events: bytes that each allocation adds and each release takes away.
         backward_events: indices of the allocations of backward passes.
-        flops: of matrix products, attention over the full square.
-        num_collectives, collective_bytes: by group and kind; bytes are those of the whole tensor that is summed,
-            gathered, scattered or sent.
+        amounts_of: FLOPs and collectives by the micro-batch that is worked on; None outside the pipeline.
     """
 
-    def __init__(self, groups: GroupNames) -> None:
+    def __init__(self, groups: GroupNames, clock: Clock) -> None:
+        """`clock` is told by the executor what is worked on."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.groups = groups
+        self.groups, self.clock = groups, clock
         self.blocks: list[Block] = []
         self.events: list[int] = []
         self.backward_events: list[int] = []
-        self.flops = 0
-        self.num_collectives: Counter[Kind] = Counter()
-        self.collective_bytes: Counter[Kind] = Counter()
+        self.amounts_of: defaultdict[int | None, Amounts] = defaultdict(Counter)
         self._live: dict[int, Block] = {}
         self._filled: dict[int, Block] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is DEVICE:
+            return args[0].fake_device
         kwargs = kwargs or {}
         if function is aten._local_scalar_dense.default:
             return 1.0  # what a step reads back, such as the gradient's norm, has no value here
@@ -102,9 +110,9 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function.namespace == "c10d":
             self._count_collective(function._opname, args)
             return out
-        count = FLOPS.get(function.overloadpacket)
+        count = FLOPS_OF.get(function.overloadpacket)
         if count is not None:
-            self.flops += count(*args, **kwargs, out_val=out)
+            self.amounts_of[self.clock.micro_batch][FLOPS] += count(*args, **kwargs, out_val=out)
         in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
         made = list(tensors_of(out))
         if made and self._filled and not in_backward:
@@ -120,8 +128,9 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count_collective(self, name: str, args: Any) -> None:
         kind = COLLECTIVES.get(name, name)
         key = Kind("pipeline" if kind in TRANSFERS else self.groups.name_of(args), kind)
-        self.num_collectives[key] += 1
-        self.collective_bytes[key] += max(tensor.nbytes for tensor in tensors_of(args))
+        amounts = self.amounts_of[self.clock.micro_batch]
+        amounts["number", key] += 1
+        amounts["bytes", key] += max(tensor.nbytes for tensor in tensors_of(args))
         if name in FILLING:
             for tensor in tensors_of(args[0]):
                 self._fill(tensor)

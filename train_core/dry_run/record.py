@@ -46,6 +46,7 @@ class DryRun(Frozen):
     Attributes:
         stages: the first rank of every pipeline stage.
         flops: of all ranks; every tensor rank and replica of a stage computes as much as its first rank.
+        num_rehearsed: stages that were rehearsed; the others do exactly what one of these does.
     """
 
     label: str
@@ -53,6 +54,7 @@ class DryRun(Frozen):
     num_micro_batches: int
     flops: int
     stages: Annotated[tuple[StageStep, ...], Field(strict=False)]
+    num_rehearsed: int
 
     @property
     def fullest_stage(self) -> StageStep:

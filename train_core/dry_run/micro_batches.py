@@ -1,0 +1,47 @@
+"""How much of a step has to be rehearsed: the micro-batches that show everything, and the stages that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+
+from conf.experiment import Experiment
+from train_core.parallel.schedules import Action, actions_of
+
+ENDS_AND_ONE = 3
+"""The first micro-batch, the last, and one between them that shows what each further one adds."""
+
+
+def enough_micro_batches(experiment: Experiment, stage: int) -> int:
+    """So many that this stage holds as many at once as it ever does, and one more; interleaved by groups of stages."""
+    group, m = group_size(experiment), experiment.num_micro_batches
+    most = _most_in_flight(actions_of(experiment, stage))
+    for few in range(group, m, group):
+        if _most_in_flight(actions_of(with_micro_batches(experiment, few), stage)) == most:
+            return min(m, max(few + group, ENDS_AND_ONE * group))
+    return m
+
+
+def group_size(experiment: Experiment) -> int:
+    """Micro-batches that a schedule repeats together."""
+    parallel = experiment.parallel
+    return parallel.pipeline_parallel_size if parallel.schedule == "interleaved" else 1
+
+
+def with_micro_batches(experiment: Experiment, num_micro_batches: int) -> Experiment:
+    sequences = num_micro_batches * experiment.batch.micro_batch_size * experiment.data_parallel_size
+    batch = experiment.batch.model_copy(update={"global_batch_size": sequences})
+    return experiment.model_copy(update={"batch": batch})
+
+
+def what_it_does(experiment: Experiment, stage: int) -> Hashable:
+    """Equal for stages whose first ranks do exactly the same: the same passes in the same order over as many layers."""
+    last = experiment.parallel.pipeline_parallel_size - 1
+    actions = actions_of(with_micro_batches(experiment, enough_micro_batches(experiment, stage)), stage)
+    return experiment.layers_per_stage[stage], stage == 0, stage == last, tuple(actions)
+
+
+def _most_in_flight(actions: Sequence[Action]) -> int:
+    """Of forward passes whose activations wait for the last of their backward passes."""
+    ends = "weight" if any(action.kind == "weight" for action in actions) else "backward"
+    return max(accumulate((action.kind == "forward") - (action.kind == ends) for action in actions))
