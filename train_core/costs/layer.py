@@ -42,6 +42,7 @@ class LayerCosts:
         tensor_forward_seconds: tensor-parallel collectives that computation does not hide.
         tensor_backward_seconds: the same, those of the repeated forward included.
         kept_bytes: held for every micro-batch in flight.
+        deferred_bytes: held on top, less what is let go, for one whose weight gradients alone are still to come.
         working_bytes: held on top while one layer runs backward, the gradient of its output aside.
         gathered_bytes: the whole sequence that sequence parallelism gathers meanwhile.
     """
@@ -52,6 +53,7 @@ class LayerCosts:
     tensor_forward_seconds: Floats
     tensor_backward_seconds: Floats
     kept_bytes: Integers
+    deferred_bytes: Integers
     working_bytes: Integers
     gathered_bytes: Integers
 
@@ -74,6 +76,7 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         tensor_forward_seconds=tensor_forward,
         tensor_backward_seconds=tensor_backward,
         kept_bytes=kept,
+        deferred_bytes=_deferred_bytes(setting, shard) - kept,
         working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + _gradient_bytes(setting, shard),
         gathered_bytes=np.where(shard.sequence_parallel, _hidden_bytes(setting, shard), 0),
     )
@@ -207,6 +210,14 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     split = tokens * units // t * width
     core = np.where(recompute == NONE, _core_kept_bytes(setting, shard), 0)
     return np.where(recompute == FULL, held * model.hidden_size * width, whole + split + core)
+
+
+def _deferred_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Inputs and output gradients of the four matrix products, of which sequence parallelism shards one each."""
+    ends = _held_tokens(setting, shard) * 4 * setting.model.hidden_size
+    (qkv, _), (_, q), (up, _), (_, f) = _products(setting, shard)
+    split = _tokens(setting, shard) * (qkv + q + up + f)
+    return (ends + split) * setting.dtype_bytes
 
 
 def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:

@@ -13,19 +13,23 @@ from train_core.costs.work import Work, group_parameters, of_layers
 
 ADAM_STATES = 2
 GATHERED_LAYERS = 2  # under ZeRO-3 the layer at work and the next one are whole
+ALL = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """Bytes on one rank of the first (fullest) stage of a group, in columns, (n,).
+    """Bytes on one rank of the fullest stage of a group, in columns, (n,).
 
     Attributes:
-        activations_bytes: kept by all micro-batches in flight, stage inputs and outputs included.
+        stage: its index, of equals the first.
+        activations_bytes: kept by all micro-batches in flight, stage inputs and outputs included, and what waits for
+            the weight gradients that a zero-bubble schedule puts off.
         working_bytes: of the layer, or the head, that runs backward.
         communication_bytes: receive buffers, gathered sequences and, under ZeRO-3, gathered layers.
         reserved_bytes: framework and fragmentation.
     """
 
+    stage: Integers
     parameters: Integers
     weights_bytes: Integers
     gradients_bytes: Integers
@@ -40,8 +44,8 @@ class GroupMemory:
     def total_bytes(self) -> Integers:
         # what depends on the same choices is added first, which keeps the arrays of a search small
         state = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        kept = self.activations_bytes + self.reserved_bytes + self.working_bytes + self.logits_bytes
-        return state + (kept + self.communication_bytes)
+        passing = self.working_bytes + self.logits_bytes + self.communication_bytes
+        return state + (self.reserved_bytes + passing + self.activations_bytes)
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
@@ -51,9 +55,12 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     )
     share = -(-parameters // shards)
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES
-    activations = activation_bytes(setting, plans, work, group)
-    fragmented = (activations * setting.cluster.fragmentation).astype(np.int64)
+    stage, activations = _fullest(setting, plans, work, group)
+    gaps: Integers = np.asarray(0)
+    if setting.cluster.fragmentation > 0:
+        gaps = (activations * setting.cluster.fragmentation).astype(np.int64)
     return GroupMemory(
+        stage=stage,
         parameters=parameters,
         weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
         gradients_bytes=np.where(plans.zero_stage >= 2, share, parameters) * setting.gradient_bytes,
@@ -64,35 +71,63 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         ),
         logits_bytes=np.where(group.is_last, work.end.logits, 0),
         communication_bytes=_communication_bytes(setting, plans, work, group),
-        reserved_bytes=setting.cluster.reserved_memory_bytes + fragmented,
+        reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
 
 
 def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
-    """Forward passes of model chunks that a stage holds at once; without interleaving a chunk is a whole stage.
+    """Forward passes of model chunks whose backward a stage has not finished; without interleaving a chunk is a stage.
 
     Source: arXiv 2104.04473, section 2.2 (GPipe, 1F1B, interleaved); arXiv 2401.10241, section 2.2: ZB-H1 defers
-    weight gradients until every stage holds as much as the first.
+    weight gradients until every stage holds as many as the first.
     """
-    p, v, m = plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.num_micro_batches
+    p, v, schedule = plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule
     later = p - stage
-    interleaved = np.minimum(2 * (later - 1) + (v - 1) * p + 1, m * v)
-    plain = np.minimum(np.where(plans.schedule == ZERO_BUBBLE, p, later), m)
-    return np.where(plans.schedule == INTERLEAVED, interleaved, np.where(plans.schedule == GPIPE, m, plain))
+    most = np.where(schedule == ZERO_BUBBLE, p, np.where(schedule == GPIPE, ALL, later))
+    most = np.where(schedule == INTERLEAVED, 2 * (later - 1) + (v - 1) * p + 1, most)
+    held: Integers = np.minimum(most, plans.num_micro_batches * v)
+    return held
 
 
-def activation_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    """Layers' activations and the stage's output, of everything in flight; the last stage's final norm and head."""
-    implementation, v = setting.implementation, plans.virtual_pipeline_size
-    kept = of_layers(setting, work, "kept_bytes", group.layers, v) // v
+def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
+    """Index of a group's fullest stage, and its activations: those of everything in flight.
+
+    The earlier a stage, the more it has in flight. Under ZB-H1 all have as many, but on stage r up to r of them only
+    wait for their weight gradients; where these need more than a backward pass does, later stages are fuller.
+    """
+    layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
+    held: Integers = chunks_in_flight(plans, group.start) * (layers + ends)
+    held = held + np.where(group.is_last, work.end.activations, 0)
+    is_deferring = plans.schedule == ZERO_BUBBLE
+    if not np.any(is_deferring):
+        return group.start, held
+    deferred = of_layers(setting, work, "deferred_bytes", group.layers, plans.virtual_pipeline_size)
+    deferred = deferred + np.where(group.is_last, work.head_deferred_bytes, 0)
+    more, most, stage = deferred - ends, plans.num_micro_batches - 1, group.start
+    if np.any(group.count > 1):
+        later = np.clip(most - group.start, 0, np.maximum(group.count - 1, 0))
+        stage = stage + np.where(is_deferring & (more > 0), later, 0)
+    at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)  # when its backward pass comes to the last layer
+    return stage, held + is_deferring * (np.minimum(stage, most) * more + at_work)
+
+
+def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    """Of one chunk for one micro-batch."""
+    v = plans.virtual_pipeline_size
+    kept: Integers = of_layers(setting, work, "kept_bytes", group.layers, v) // v
+    return kept
+
+
+def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    """The output of one chunk for one micro-batch, and the mask of the embedding's dropout."""
+    implementation = setting.implementation
     part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
     output = work.held_hidden_bytes if implementation.whole_stage_outputs else part
-    kept = kept + np.where(group.is_last, 0, output)
+    kept: Integers = np.where(group.is_last, 0, output)
     if implementation.dropout:
-        kept = kept + np.where(group.is_first, work.held_hidden_bytes // setting.dtype_bytes // v, 0)
-    ends = np.where(group.is_last, work.end.activations, 0)
-    held: Integers = chunks_in_flight(plans, group.start) * kept + ends
-    return held
+        mask = work.held_hidden_bytes // setting.dtype_bytes // plans.virtual_pipeline_size
+        kept = kept + np.where(group.is_first, mask, 0)
+    return kept
 
 
 def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:

@@ -61,7 +61,8 @@ def price_step(setting: Setting, plans: Plans, work: Work) -> StepColumns:
 def _peak_memory(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[Integers, Integers]:
     peak, worst = np.asarray(0), np.asarray(0)
     for group in groups:
-        total = np.where(group.count > 0, group_memory(setting, plans, work, group).total_bytes, 0)
+        found = group_memory(setting, plans, work, group)
+        total = np.where(group.count > 0, found.total_bytes, 0)
         fuller = total > peak
-        peak, worst = np.where(fuller, total, peak), np.where(fuller, group.start, worst)
+        peak, worst = np.where(fuller, total, peak), np.where(fuller, found.stage, worst)
     return peak, worst

@@ -28,6 +28,7 @@ class Work:
     Attributes:
         plain_layer: a layer that recomputes nothing; the same as `layer` where all recompute alike.
         end: what the last stage holds beside its layers.
+        head_deferred_bytes: input and output gradient of the head's product, while its weight gradient is to come.
         hidden_bytes: the activation that passes from layer to layer, whole.
         held_hidden_bytes: what one rank holds of it.
     """
@@ -43,6 +44,7 @@ class Work:
     head_tensor_seconds: Floats
     embedding_seconds: Floats
     end: EndBytes
+    head_deferred_bytes: Integers
     hidden_bytes: Integers
     held_hidden_bytes: Integers
 
@@ -76,6 +78,8 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
     """What a rank of each shard does."""
     model, t = setting.model, shard.tensor_parallel_size
     hidden = shard.micro_batch_size * model.seq_length * model.hidden_size * setting.dtype_bytes
+    held = np.where(shard.sequence_parallel, hidden // t, hidden)
+    logits = shard.micro_batch_size * model.seq_length * (model.vocab_size // t) * setting.dtype_bytes
     layer = plain = layer_costs(setting, shard)
     if setting.recompute_every > 1:
         plain = layer_costs(setting, replace(shard, recompute=np.zeros_like(shard.recompute)))
@@ -92,8 +96,9 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
         head_tensor_seconds=reduced,
         embedding_seconds=memory_bound_seconds(setting, 3 * hidden, 2),
         end=end_bytes(setting, shard, layer),
+        head_deferred_bytes=held + logits,
         hidden_bytes=hidden,
-        held_hidden_bytes=np.where(shard.sequence_parallel, hidden // t, hidden),
+        held_hidden_bytes=held,
     )
 
 

@@ -119,7 +119,8 @@ def add_product(
             axis later, so that no more waits than a rank's share of the activations; likewise axis_of_x.
     """
     if _deferred is not None:
-        _deferred.append(Product(weight, grad_out, x, axis_of_grad_out, axis_of_x))
+        # Detached: their graph would keep the stage's input and its gradient as long.
+        _deferred.append(Product(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     buffer = _opened(weight)

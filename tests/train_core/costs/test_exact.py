@@ -27,6 +27,7 @@ from train_core.costs.memory import group_memory
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
 from train_core.model import Transformer
+from train_core.parallel.main_gradient import deferred_products
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 
@@ -174,6 +175,15 @@ def kept_bytes(experiment: Experiment) -> int:
         return num_bytes_of(kept)
 
 
+def deferred_bytes(experiment: Experiment) -> int:
+    """Of one layer's weight gradients that are put off."""
+    with fake_stage(experiment, rank=0) as built, deferred_products() as products:
+        x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)
+        out = built.chunks[0].layers["0"](x, built.chunks[0].rotary)
+        out.backward(torch.empty_like(out))
+        return num_bytes_of([tensor for product in products for tensor in (product.grad_out, product.x)])
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True), (8, True)])
 @pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 1), ("gpt-175b", 2), ("llama-3.1-8b", 2)])
@@ -189,7 +199,9 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
         f"parallel.recompute={recompute}",
         f"batch.micro_batch_size={micro_batch}",
     )
-    assert kept_bytes(experiment) == work_of(setting_of(experiment), plan_of(experiment)).layer.kept_bytes[0]
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
 
 
 def test_a_middle_stage_keeps_its_layers_activations_and_its_output() -> None:
