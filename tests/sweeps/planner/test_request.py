@@ -19,6 +19,13 @@ def test_without_a_sweep_the_whole_cluster_is_searched() -> None:
     assert dict(space.pinned) == {}
 
 
+def test_gradients_are_priced_in_the_width_that_the_configuration_gives() -> None:
+    """Whichever cluster, as `estimate` prices a plan of this configuration."""
+    spaces = request([*GPT_3, "precision.gradient_dtype=bf16"], devices="512", clusters=["selene", "dgx-h100"]).spaces
+    assert [space.setting.gradient_bytes for space in spaces] == [2, 2]
+    assert request(GPT_3).spaces[0].setting.gradient_bytes == 4
+
+
 def test_a_sweep_is_searched_on_as_many_devices_as_its_largest_point_uses() -> None:
     assert [space.world_size for space in request(["sweep=175b"]).spaces] == [1024]
     assert [space.world_size for space in request(["sweep=smoke"]).spaces] == [8]
