@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.forked_command import run_forked
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
-TRISWEEP = Path(sys.executable).with_name("trisweep")
 TOOLS = ("git", "env")
 
 
@@ -31,21 +31,10 @@ def no_slurm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def trisweep(no_slurm: dict[str, str]) -> Command:
-    return partial(run_trisweep, no_slurm)
+    def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run_forked(arguments, cwd, {**no_slurm, **environment})
 
-
-def run_trisweep(
-    no_slurm: dict[str, str], *arguments: str, cwd: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [TRISWEEP, *arguments],
-        cwd=cwd,
-        env={**no_slurm, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return run
 
 
 @pytest.fixture(scope="module")

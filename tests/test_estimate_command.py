@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_command import run_forked
+
 PUBLISHED = Path(__file__).parents[1] / "benchmarks" / "published.csv"
 HEADER = (
     "source,table,layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,recompute,iter_time_s,confirmed\n"
@@ -20,15 +22,7 @@ BAD = "A paper,1,24,wide,24,2048,A100-80GB-SXM,32,1,1,16,512,full,3.5,yes\n"
 
 
 def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [Path(sys.executable).with_name("trisweep"), *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_forked(arguments, cwd, {**os.environ, "COLUMNS": "160"})
 
 
 def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGTERM])
 def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
     ui_process: tuple[subprocess.Popen[str], int, str], ending: signal.Signals
 ) -> None:
