@@ -44,8 +44,8 @@ class GroupMemory:
     def total_bytes(self) -> Integers:
         # what depends on the same choices is added first, which keeps the arrays of a search small
         state = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        passing = self.working_bytes + self.logits_bytes + self.communication_bytes
-        return state + (self.reserved_bytes + passing + self.activations_bytes)
+        kept = self.reserved_bytes + self.working_bytes + self.logits_bytes
+        return state + (kept + self.communication_bytes + self.activations_bytes)
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
