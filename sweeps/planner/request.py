@@ -84,7 +84,7 @@ def request(
     if clusters:
         _require_no_cluster_values(overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
-    trainer = _implementation(implementation)
+    trainer = _implementation(implementation).dropping(settings.training.dropout)
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
     spaces: list[Space] = []
     left_out: list[LeftOut] = []

@@ -121,7 +121,7 @@ def setting_of(experiment: Experiment, implementation: Implementation = TRISWEEP
         experiment.model,
         experiment.cluster,
         precision.dtype,
-        implementation,
+        implementation.dropping(experiment.training.dropout),
         precision.gradient_dtype,
         parallel.recompute_every,
     )

@@ -13,6 +13,7 @@ class Implementation(Frozen):
         attention_rate: rate of that kernel relative to the best one for the device.
         memory_traffic: bytes that norms, activations and residuals move, relative to kernels fused as far as possible.
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
+            Of those that drop values only where a training asks for it, `dropping` says whether they do.
         gradient_bytes: of one accumulated gradient (4: fp32 main gradients).
         fp16_gradient_bytes: the same where weights are fp16, which some trainers accumulate as they are.
         counted_moments: which moment of a step is the fullest is known, from dry runs of the trainer, which makes a
@@ -57,6 +58,10 @@ class Implementation(Frozen):
     sharded_link: float
     rings_use_all_ports: bool
     optimizer_bytes_per_parameter: float
+
+    def dropping(self, probability: float) -> Implementation:
+        """The trainer where a training drops values with this probability."""
+        return self.model_copy(update={"dropout": self.dropout or probability > 0})
 
 
 TRISWEEP = Implementation(

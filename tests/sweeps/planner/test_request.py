@@ -26,6 +26,12 @@ def test_gradients_are_priced_in_the_width_that_the_configuration_gives() -> Non
     assert request(GPT_3).spaces[0].setting.gradient_bytes == 4
 
 
+@pytest.mark.parametrize("probability", [0.0, 0.1])
+def test_masks_are_priced_where_the_training_drops_values(probability: float) -> None:
+    (space,) = request([*GPT_3, f"training.dropout={probability}"]).spaces
+    assert space.setting.implementation.dropout == (probability > 0)
+
+
 def test_a_sweep_is_searched_on_as_many_devices_as_its_largest_point_uses() -> None:
     assert [space.world_size for space in request(["sweep=175b"]).spaces] == [1024]
     assert [space.world_size for space in request(["sweep=smoke"]).spaces] == [8]

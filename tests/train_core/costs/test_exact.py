@@ -26,7 +26,8 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.memory import group_memory
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
-from train_core.model import Transformer
+from train_core.dropout import AttentionWithDropout
+from train_core.model import CausalAttention, Transformer
 from train_core.parallel.main_gradient import deferred_products
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
@@ -199,6 +200,20 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
         f"parallel.recompute={recompute}",
         f"batch.micro_batch_size={micro_batch}",
     )
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, True)])
+def test_activation_bytes_of_a_layer_that_drops_values_equal_the_trainers(
+    recompute: Recompute, tensor: int, sequence: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With attention as a fused kernel has it, which draws its mask anew in backward; a CPU has none with dropout."""
+    monkeypatch.setattr(AttentionWithDropout, "forward", CausalAttention.forward)
+    overrides = [f"parallel.sequence_parallel={str(sequence).lower()}", f"parallel.recompute={recompute}"]
+    experiment = experiment_of("gpt-175b", tensor, 1, "model.num_layers=1", "training.dropout=0.1", *overrides)
     layer = work_of(setting_of(experiment), plan_of(experiment)).layer
     assert kept_bytes(experiment) == layer.kept_bytes[0]
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
