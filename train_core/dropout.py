@@ -79,6 +79,11 @@ class SeededDropout(nn.Module):
         return out
 
 
+def has_fused_kernel(query: Tensor) -> bool:
+    """Whether the device's fused attention can drop scores."""
+    return query.is_cuda
+
+
 class AttentionWithDropout(CausalAttention):
     """Attention that drops scores. `part` is the tensor rank, which holds some of the heads.
 
@@ -94,7 +99,7 @@ class AttentionWithDropout(CausalAttention):
         if not torch.is_grad_enabled():
             return super().forward(query, key, value)
         shared = query.size(1) // key.size(1)
-        count = 1 if query.is_cuda else query.size(1)
+        count = 1 if has_fused_kernel(query) else query.size(1)
         queries = query.chunk(count, dim=1)
         pairs = (
             [(key, value)]
@@ -102,7 +107,9 @@ class AttentionWithDropout(CausalAttention):
             else [(key[:, i // shared, None], value[:, i // shared, None]) for i in range(count)]
         )
         outs = [self._dropped(self.part * count + i, queries[i], *pairs[i]) for i in range(count)]
-        return torch.cat(outs, dim=1).permute(2, 0, 1, 3).flatten(2)
+        # Not even one alone is joined: that would keep a copy of it for backward.
+        out = outs[0] if count == 1 else torch.cat(outs, dim=1)
+        return out.permute(2, 0, 1, 3).flatten(2)
 
     def _dropped(self, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         cuda = query.is_cuda

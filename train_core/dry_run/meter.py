@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,15 +62,17 @@ FLOPS_OF: dict[Any, Callable[..., int]] = {
 
 @dataclass(slots=True)
 class Block:
-    """One piece of memory; times are indices of events.
+    """One piece of memory; times are indices of events. A storage that is emptied and filled again is several.
 
     Attributes:
+        address: of its storage, which another may have once this one is freed.
         in_backward: allocated by a backward pass, a repeated forward included.
         is_filled: a collective or transfer writes into it.
         taken: when a computation outside backward passes first read what was filled in; None where none did.
         freed: None while it lives.
     """
 
+    address: int
     num_bytes: int
     shape: tuple[int, ...]
     born: int
@@ -113,7 +116,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = FLOPS_OF.get(function.overloadpacket)
         if count is not None:
             self.amounts_of[self.clock.micro_batch][FLOPS] += count(*args, **kwargs, out_val=out)
-        in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
+        in_backward = _is_in_backward()
         made = list(tensors_of(out))
         if made and self._filled and not in_backward:
             self._take(args)
@@ -121,9 +124,20 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._allocate(tensor, in_backward)
         return out
 
-    def block_of(self, tensor: Tensor) -> Block | None:
-        """What holds a tensor; None where the meter has not seen its allocation."""
-        return self._live.get(tensor.untyped_storage()._cdata)
+    @contextmanager
+    def resizes_seen(self) -> Iterator[None]:
+        """ZeRO-2 empties and refills the storages of gradients, which is no operation that could be dispatched."""
+        resize = torch.UntypedStorage.resize_
+
+        def seen(storage: torch.UntypedStorage, num_bytes: int) -> Any:
+            resized = resize(storage, num_bytes)
+            self._free(storage._cdata)
+            if num_bytes:
+                self._hold(storage, (), _is_in_backward())
+            return resized
+
+        with replaced(torch.UntypedStorage, "resize_", seen):
+            yield
 
     def _count_collective(self, name: str, args: Any) -> None:
         kind = COLLECTIVES.get(name, name)
@@ -136,7 +150,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._fill(tensor)
 
     def _fill(self, tensor: Tensor) -> None:
-        block = self.block_of(tensor)
+        block = self._live.get(tensor.untyped_storage()._cdata)
         if block is not None and not block.is_filled:
             block.is_filled = True
             self._filled[tensor.untyped_storage()._cdata] = block
@@ -149,22 +163,40 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _allocate(self, tensor: Tensor, in_backward: bool) -> None:
         storage = tensor.untyped_storage()
-        address = storage._cdata
-        if address in self._live:
-            return
-        block = Block(storage.nbytes(), tuple(tensor.shape), len(self.events), in_backward)
+        if storage._cdata not in self._live:
+            self._hold(storage, tuple(tensor.shape), in_backward)
+            weakref.finalize(storage, self._free, storage._cdata)
+
+    def _hold(self, storage: torch.UntypedStorage, shape: tuple[int, ...], in_backward: bool) -> None:
+        block = Block(storage._cdata, storage.nbytes(), shape, len(self.events), in_backward)
         self.blocks.append(block)
-        self._live[address] = block
+        self._live[block.address] = block
         if in_backward:
-            self.backward_events.append(len(self.events))
+            self.backward_events.append(block.born)
         self.events.append(block.num_bytes)
-        weakref.finalize(storage, self._free, address)
 
     def _free(self, address: int) -> None:
-        block = self._live.pop(address)
+        block = self._live.pop(address, None)
+        if block is None:
+            return  # emptied before
         self._filled.pop(address, None)
         block.freed = len(self.events)
         self.events.append(-block.num_bytes)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """What a class or a module calls `name` is `value` inside the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != NO_BACKWARD
 
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from train_core.dry_run.meter import Block, Meter
 from train_core.dry_run.record import StageBytes
-from train_core.parallel.main_gradient import main_gradient
-from train_core.parallel.parallelize import Stage
+from train_core.parallel.data_parallel import Replicas, ShardReduction
 
 
 class Kinds:
@@ -22,11 +21,11 @@ class Kinds:
     recognized by their shape, (..., V/t), and anything else is working memory.
     """
 
-    def __init__(self, meter: Meter, stage: Stage, vocabulary: int) -> None:
+    def __init__(self, meter: Meter, replicas: Replicas, vocabulary: int) -> None:
         """`vocabulary` is what one tensor rank holds of it."""
-        parameters = [parameter for _, parameter in stage.named_parameters()]
-        self.weights = _blocks(meter, parameters)
-        self.gradients = _blocks(meter, filter_none(main_gradient(parameter) for parameter in parameters))
+        shards = [one.shard for one in replicas.reductions if isinstance(one, ShardReduction)]
+        self.weights = _addresses(bucket.weights for bucket in replicas.buckets)
+        self.gradients = _addresses([*(bucket.gradients for bucket in replicas.buckets), *shards])
         self.built, self.vocabulary, self.meter = len(meter.events), vocabulary, meter
 
     def at_peak(self) -> StageBytes:
@@ -40,9 +39,9 @@ class Kinds:
         return StageBytes(**held)
 
     def _kind_of(self, block: Block, now: int) -> str:
-        if id(block) in self.weights:
+        if block.address in self.weights:
             return "weights_bytes"
-        if id(block) in self.gradients:
+        if block.address in self.gradients:
             return "gradients_bytes"
         if block.born < self.built:
             return "optimizer_bytes"
@@ -60,9 +59,6 @@ class Kinds:
         return following < len(events) and (block.freed is None or block.freed > events[following])
 
 
-def _blocks(meter: Meter, tensors: Iterable[Tensor]) -> set[int]:
-    return {id(meter.block_of(tensor)) for tensor in tensors}
-
-
-def filter_none(tensors: Iterable[Tensor | None]) -> list[Tensor]:
-    return [tensor for tensor in tensors if tensor is not None]
+def _addresses(tensors: Iterable[Tensor]) -> set[int]:
+    """Of storages that last as long as the rank."""
+    return {tensor.untyped_storage()._cdata for tensor in tensors}

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import Module
+from torch.nn.functional import scaled_dot_product_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conf.experiment import Experiment
+from train_core import dropout
 from train_core.costs.traffic import GroupTraffic
 from train_core.dry_run.groups import GroupNames
-from train_core.dry_run.meter import FLOPS, Amounts, Meter
+from train_core.dry_run.meter import FLOPS, Amounts, Meter, replaced
 from train_core.dry_run.micro_batches import enough_micro_batches, group_size, with_micro_batches
 from train_core.dry_run.peak import Kinds
 from train_core.dry_run.record import StageBytes, StageStep
@@ -77,12 +80,16 @@ def _times(amounts: Amounts, factor: int) -> Amounts:
 
 
 def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Step:
-    """Build the first rank of a stage and let it take one step, with so many micro-batches."""
+    """Build the first rank of a stage and let it take one step, with so many micro-batches.
+
+    Nothing is read or compiled: what tokens and weights hold does not matter to what is computed.
+    """
     layout = Layout.of(experiment)
     rank = layout.rank(stage, 0, 0)
     shortened = with_micro_batches(experiment, num_micro_batches).model_copy(
         update={
             "data": experiment.data.model_copy(update={"source": "synthetic"}),
+            "checkpoint": experiment.checkpoint.model_copy(update={"load": None}),
             "training": experiment.training.model_copy(update={"compile_layers": False}),
         }
     )
@@ -96,28 +103,34 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
 def _step_of(experiment: Experiment, world: World) -> Step:
     meter = Meter(GroupNames(Layout.of(experiment), world.rank), world.clock)
     # in one thread, so that passes of autograd are seen where they are asked for
-    with torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), meter:
+    with torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), meter, meter.resizes_seen():
         trainer = Trainer(experiment, world, Path())
-        kinds = Kinds(meter, trainer.stage, experiment.model.vocab_size // experiment.parallel.tensor_parallel_size)
-        trainer.batches = AnyTokens(experiment)  # type: ignore[assignment]
         replicas = trainer.optimizer.replicas
         assert isinstance(replicas, Replicas), "ZeRO-3 is refused"
+        kinds = Kinds(meter, replicas, experiment.model.vocab_size // experiment.parallel.tensor_parallel_size)
+        trainer.batches = AnyTokens(experiment)  # type: ignore[assignment]
         replicas.scatters = replicas.is_sharded and experiment.cluster.device.kind == "gpu"
-        with _transfers_that_end_at_once():
+        with _as_on_devices():
             trainer.step(1)
         memory = kinds.at_peak()
     return memory, meter.amounts_of
 
 
 @contextmanager
-def _transfers_that_end_at_once() -> Iterator[None]:
-    """Nobody receives, so that what was sent would never be let go."""
-    is_done = Pending.is_done
-    Pending.is_done = lambda self: True  # type: ignore[method-assign]
-    try:
+def _as_on_devices() -> Iterator[None]:
+    """Transfers end at once: nobody receives, so that what was sent would never be let go. Attention drops scores in
+    one fused kernel, which keeps no mask, as on a GPU; a CPU's would store the scores.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(replaced(Pending, "is_done", lambda self: True))
+        stack.enter_context(replaced(dropout, "has_fused_kernel", lambda query: True))
+        stack.enter_context(replaced(dropout.AttentionWithDropout, "_dropped", _attention_without_mask))
         yield
-    finally:
-        Pending.is_done = is_done  # type: ignore[method-assign]
+
+
+def _attention_without_mask(core: Module, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    grouped = key.size(1) < query.size(1)
+    return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
 
 
 def _traffic(amounts: Amounts) -> tuple[GroupTraffic, ...]:
