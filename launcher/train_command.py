@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -56,7 +55,10 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
         )
     if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
         require_memory(estimate(load(given).experiment()))
-    os.execv(sys.executable, [sys.executable, "-m", "train_core", *given])  # which then gets this process's signals
+    from train_core.__main__ import main
+
+    sys.argv = ["train_core", *given]
+    main()
 
 
 def require_memory(predicted: Estimate) -> None:

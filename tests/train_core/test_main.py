@@ -45,6 +45,8 @@ def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:
     completed = run(tmp_path, *TENSOR_2, launcher=launcher)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.count("COMPLETED") == 1
+    (trial,) = (tmp_path / "runs" / "train").iterdir()
+    assert len((trial / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

@@ -225,16 +225,6 @@ def test_ranks_die_with_their_supervisor(trial_of: Any) -> None:
     wait_for(lambda: is_free(trial), 10)
 
 
-def test_torchrun_starts_the_ranks_of_a_trial(trial_of: Any) -> None:
-    trial = trial_of(TENSOR_2)
-    completed = torchrun(trial, 2)
-    assert completed.returncode == 0, completed.stderr
-    measurement = trial.read_measurement()
-    assert measurement is not None
-    assert measurement.outcome is Outcome.COMPLETED
-    assert len(trial.read_metrics()) == 3
-
-
 def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: Any) -> None:
     trial = trial_of(TENSOR_2 | {"data.path": "/nowhere"})
     assert torchrun(trial, 2).returncode != 0
@@ -244,11 +234,12 @@ def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: Any) ->
     assert all("data.path" in failure.cause for failure in failures)
 
 
-def test_another_number_of_ranks_than_the_plan_has_is_refused(trial_of: Any) -> None:
-    trial = trial_of(TENSOR_2)
-    completed = torchrun(trial, 1)
-    assert completed.returncode != 0
-    assert "1 ranks were started, and the plan has 2" in completed.stderr
+def test_another_number_of_ranks_than_the_plan_has_is_refused(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seat = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in seat.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="1 ranks were started, and the plan has 2"):
+        run_trial_as_rank(trial_of(TENSOR_2).path)
 
 
 def torchrun(trial: TrialFolder, num_ranks: int) -> subprocess.CompletedProcess[str]:
