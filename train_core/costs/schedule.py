@@ -40,36 +40,46 @@ def pipeline_seconds(
     schedule: Integers,
 ) -> tuple[Floats, Integers]:
     """Seconds from the first forward to the last backward, and the index of the group that sets the pace."""
-    m = num_micro_batches
+    p, m = num_stages, num_micro_batches
     totals = [stage.total for stage in seconds]
-    waits = [np.maximum(stage.forward + stage.input_gradient - stage.weight_gradient, 0.0) for stage in seconds]
-    whole, waiting = np.zeros(num_stages.shape), np.zeros(num_stages.shape)
-    for group, total, wait in zip(groups, totals, waits, strict=True):
-        whole, waiting = whole + group.count * total, waiting + group.count * wait
-    before = np.zeros(num_stages.shape)
-    longest, slowest = np.full(num_stages.shape, -1.0), np.zeros_like(num_stages)
-    for index, (group, stage, total, wait) in enumerate(zip(groups, seconds, totals, waits, strict=True)):
-        before = before + group.count * total
+    filling = np.minimum(m - 1, p - 1) / np.maximum(p - 1, 1)  # 1 where weight gradients fill every wait
+    waits = [np.maximum(one.forward + one.input_gradient - filling * one.weight_gradient, 0.0) for one in seconds]
+    whole, waiting = np.zeros(p.shape), np.zeros(p.shape)
+    shares = [group.count * total for group, total in zip(groups, totals, strict=True)]
+    for group, share, wait in zip(groups, shares, waits, strict=True):
+        whole, waiting = whole + share, waiting + group.count * wait
+    before = np.zeros(p.shape)
+    longest, slowest = before, np.zeros_like(p)
+    for index, (group, stage, total, share, wait) in enumerate(
+        zip(groups, seconds, totals, shares, waits, strict=True)
+    ):
+        before = before + share
         pace = m * total
-        plain = _one_f_one_b(group, stage, before - total, whole - before, num_stages, m)
+        plain = _one_f_one_b(stage, total, before, whole - before, p - (group.start + group.count - 1), m)
         filled = (whole - total) / num_chunks + pace  # GPipe has one chunk
         chain = np.where(schedule == ZERO_BUBBLE, waiting - wait + pace, filled)
         chain = np.where(schedule == ONE_F_ONE_B, plain, chain)
+        if index == 0:  # which is never empty
+            longest = chain
+            continue
         longer = (group.count > 0) & (chain > longest)
         longest, slowest = np.where(longer, chain, longest), np.where(longer, index, slowest)
     return longest, slowest
 
 
 def _one_f_one_b(
-    group: StageGroup, stage: StageSeconds, before: Floats, after: Floats, num_stages: Integers, m: Integers
+    stage: StageSeconds, total: Floats, before: Floats, after: Floats, ahead: Integers, m: Integers
 ) -> Floats:
-    """The chain through the last stage of a group: filled by those before it, then busy without a gap.
+    """The longest chain through one stage: it and those `before` fill and drain around it. Of equal ones the last's.
 
-    A stage with k others after it starts k + 1 forwards before its first backward, which returns at the earliest when
-    the first of them has passed all later stages both ways; then it alternates, and the stages before it drain.
+    It runs `ahead` forwards before it alternates, and as many backwards in the end; with as few micro-batches, all of
+    them. Beside all but one of either runs what the later stages, `after`, take for one micro-batch both ways: for the
+    first, whose backward has to return, and for the last. Where nothing alternates, one chain cannot take both.
     """
-    warmup = np.minimum(m, num_stages - (group.start + np.maximum(group.count, 1) - 1))
-    first_return = np.maximum(warmup * stage.forward, stage.forward + after)
-    backward = stage.input_gradient + stage.weight_gradient
-    chain: Floats = before + first_return + (m - warmup) * stage.forward + m * backward
+    num = np.minimum(m, ahead)
+    others = num - 1
+    forwards, backwards = others * stage.forward, others * (total - stage.forward)
+    filled = np.maximum(np.minimum(forwards, backwards), after)
+    drained = np.maximum(np.maximum(forwards, backwards), np.where(m > ahead, after, 0.0))
+    chain: Floats = before + (m - num) * total + (filled + drained)
     return chain

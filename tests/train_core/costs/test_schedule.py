@@ -1,6 +1,6 @@
 """The closed forms of pipelines against a simulation pass by pass.
 
-Where a closed form is not exact, the bound is the largest deviation seen on 20,000 random pipelines, rounded up.
+Where a closed form is not exact, the bound is a little more than the largest deviation seen on 7,000 random pipelines.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_equal_stages_under_1f1b_are_exact(stage: Stage, num_stages: int, num_mi
 @given(some.lists(stages, min_size=1, max_size=MOST_STAGES), counts)
 def test_uneven_stages_under_1f1b_are_a_lower_bound_that_is_close(uneven: list[Stage], num_micro_batches: int) -> None:
     closed, simulated = one_f_one_b(uneven, num_micro_batches)
-    assert simulated * 0.92 <= closed <= simulated * (1 + 1e-9)
+    assert simulated * 0.93 <= closed <= simulated * (1 + 1e-9)
 
 
 @fifty
@@ -109,7 +109,7 @@ def test_heavier_and_lighter_ends_under_1f1b_are_close(
     stage: Stage, num_stages: int, num_micro_batches: int, first: float, last: float
 ) -> None:
     closed, simulated = one_f_one_b(with_ends(stage, num_stages, first, last), num_micro_batches)
-    assert simulated * 0.92 <= closed <= simulated * (1 + 1e-9)
+    assert simulated * 0.96 <= closed <= simulated * (1 + 1e-9)
 
 
 @fifty
@@ -139,9 +139,18 @@ def test_equal_stages_without_bubbles_are_exact_where_there_are_as_many_micro_ba
 
 
 @fifty
+@given(stages, some.integers(2, MOST_STAGES), counts)
+def test_equal_stages_without_bubbles_are_close_with_any_number_of_micro_batches(
+    stage: Stage, num_stages: int, num_micro_batches: int
+) -> None:
+    closed, simulated = zero_bubble([stage] * num_stages, num_micro_batches)
+    assert simulated * 0.94 <= closed <= simulated * (1 + 1e-9)
+
+
+@fifty
 @given(stages, some.integers(2, MOST_STAGES), counts, scales, scales)
 def test_heavier_ends_without_bubbles_are_close(
-    stage: Stage, num_stages: int, more: int, first: float, last: float
+    stage: Stage, num_stages: int, num_micro_batches: int, first: float, last: float
 ) -> None:
-    closed, simulated = zero_bubble(with_ends(stage, num_stages, first, last), num_stages + more - 1)
+    closed, simulated = zero_bubble(with_ends(stage, num_stages, first, last), num_micro_batches)
     assert simulated * 0.93 <= closed <= simulated * 1.22
