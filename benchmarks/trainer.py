@@ -29,7 +29,7 @@ from train_core.job.world import Seat, choose_device, file_rendezvous, join, lea
 from train_core.parallel.parallelize import DTYPES
 from train_core.train import Trainer
 
-NUM_ROUNDS, NUM_WARMUP_STEPS, NUM_TIMED_STEPS = 5, 2, 4
+NUM_ROUNDS, NUM_WARMUP_STEPS, NUM_TIMED_STEPS = 3, 1, 2
 ANSWER_SECONDS = 600
 SHAPE: dict[str, Value] = {
     "model.num_layers": 8,

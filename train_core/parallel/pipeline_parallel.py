@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,22 @@ class MicroBatch(NamedTuple):
 
     tokens: Tensor
     targets: Tensor
+
+
+class GradientOf(torch.autograd.Function):
+    """A scalar whose backward hands a gradient to a tensor.
+
+    `out.backward(gradient)` does the same, but imports sympy the first time, for a second of every rank's start.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return out.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
 
 
 class PipelineExecutor:
@@ -85,12 +101,12 @@ class PipelineExecutor:
 
     def _backward(self, action: Action, *, defer: bool) -> None:
         x, out = self._kept.pop(action[1:])
-        gradient = None if self._is_last(action) else self._arriving.pop(action).wait()
+        end = out if self._is_last(action) else GradientOf.apply(out, self._arriving.pop(action).wait())  # type: ignore[no-untyped-call]
         if defer:
             with deferred_products() as self._deferred[action[1:]]:
-                torch.autograd.backward(out, gradient)
+                torch.autograd.backward(end)
         else:
-            torch.autograd.backward(out, gradient)
+            torch.autograd.backward(end)
         if not self._is_first(action):
             assert x.grad is not None
             self._send(x.grad, self.mesh.gradients_out)

@@ -1,0 +1,117 @@
+"""What watching a training costs, and how soon a job takes its first step.
+
+python -m benchmarks overhead
+
+The cost is counted in CPU time of the rank where it is largest: everything that `train` does around the trainer's own
+steps (metrics, heartbeat, agreement on times), the watchdog's thread, and the clock's notes within the steps.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.target import Target, at_most
+from benchmarks.trainer import SHAPE, TENSOR, experiment_of
+from conf.experiment import Experiment
+from train_core.job.world import Seat, choose_device, file_rendezvous, join, leave
+from train_core.train import Trainer, train
+from train_core.trial_folder import TrialFolder
+from train_core.watch.clock import Clock, Line
+from train_core.watch.watchdog import watched
+
+NUM_STEPS, NUM_NOTES, NUM_STARTS, ANSWER_SECONDS = 12, 10_000, 3, 600
+WATCHED = {"parallel.world_size": 2, TENSOR: 2, "batch.global_batch_size": 2, "training.num_steps": NUM_STEPS}
+"""Two tensor-parallel ranks, which wait for each other most often, and few micro-batches."""
+
+EIGHT_RANKS = [
+    *("model=tiny", "cluster=local", "training.num_steps=2", "training.num_warmup_steps=1"),
+    *("parallel.world_size=8", f"{TENSOR}=2", "parallel.pipeline_parallel_size=2"),
+]
+
+
+def main() -> list[Target]:
+    what = f"CPU time of metrics, heartbeat and watchdog to a step's, tp2, {SHAPE['model.num_layers']} layers"
+    starts = median(seconds_to_first_step() for _ in range(NUM_STARTS))
+    return [
+        at_most(what, 0.5, 100 * watching_share(), " %"),
+        at_most("8 ranks on this machine, from the command to the end of the first step", 6.0, starts, " s"),
+    ]
+
+
+def watching_share() -> float:
+    """Of the rank where it is largest."""
+    experiment = experiment_of(WATCHED)
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(experiment.parallel.world_size)]
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, (_, sender) in enumerate(pipes):
+            context.Process(target=_rank, args=(rank, sender, experiment, Path(folder)), daemon=True).start()
+        told = [receiver.recv() if receiver.poll(ANSWER_SECONDS) else None for receiver, _ in pipes]
+    shares = [float(share) for share in told if share is not None]
+    if len(shares) < len(told):
+        raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
+    return max(shares)
+
+
+def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -> None:
+    seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
+    world, trial = join(seat, choose_device("cpu", rank), experiment.watch.hang_seconds), TrialFolder(folder)
+    marks, steps, notes = list[float](), list[float](), list[int]()
+    own_step = Trainer.step
+
+    def step(trainer: Trainer, number: int) -> Any:
+        start = time.thread_time()
+        result = own_step(trainer, number)
+        marks.append(time.thread_time())
+        steps.append(marks[-1] - start)
+        notes.append(len(world.clock._spans))
+        return result
+
+    Trainer.step = step  # type: ignore[method-assign,assignment]
+    with watched(trial, world, experiment.watch.hang_seconds):
+        train(experiment, world, folder, trial.append_metrics)
+        looking = sum(_cpu_seconds_of(thread) for thread in threading.enumerate() if thread.name == "watchdog")
+    leave(world)
+    inside = sum(steps[1:])
+    around = marks[-1] - marks[0] - inside
+    sender.send((around + looking + sum(notes[1:]) * seconds_of_a_note()) / inside)
+
+
+def _cpu_seconds_of(thread: threading.Thread) -> float:
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+
+def seconds_of_a_note() -> float:
+    clock = Clock()
+    line = Line("tensor", (0, 1), clock)
+    start = time.thread_time()
+    for _ in range(NUM_NOTES):
+        clock.wait(line.start("all_reduce", 1024), bool)
+    return (time.thread_time() - start) / NUM_NOTES
+
+
+def seconds_to_first_step() -> float:
+    """Wall seconds of `trisweep train` until it prints that step 1 is done."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(Path(sys.executable).with_name("trisweep")), "train", *EIGHT_RANKS, f"output_dir={folder}"]
+        start = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if line.startswith("step"):
+                    seconds = time.perf_counter() - start
+                    process.stdout.read()
+                    return seconds
+    raise RuntimeError(f"{' '.join(command)} took no step: {''.join(said)}")
