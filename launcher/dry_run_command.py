@@ -47,8 +47,9 @@ def dry_run(
     console.print(memory_table(found, predicted))
     console.print(work_table(found, predicted))
     ratio = found.flops / predicted.flops
+    rest = "; the others do exactly the same" if found.num_rehearsed < len(found.stages) else ""
     console.print(
         f"{found.label} on {found.world_size:,} ranks, {found.num_micro_batches:,} micro-batches: {found.flops:.4e}"
         f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). {found.num_rehearsed} of {len(found.stages)}"
-        " stages rehearsed; the others do exactly the same. Nothing was run on devices."
+        f" stages rehearsed{rest}. Nothing was run on devices."
     )
