@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from train_core.costs.buckets import MAX_BUCKET_ELEMENTS
 from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.setting import FLOAT32_BYTES, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
@@ -63,7 +64,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         stage=stage,
         parameters=parameters,
         weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
-        gradients_bytes=np.where(plans.zero_stage >= 2, share, parameters) * setting.gradient_bytes,
+        gradients_bytes=_gradient_elements(setting, plans, group, parameters, share) * setting.gradient_bytes,
         optimizer_bytes=np.where(plans.zero_stage >= 1, share, parameters) * copies,
         activations_bytes=activations,
         working_bytes=np.where(
@@ -73,6 +74,25 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         communication_bytes=_communication_bytes(setting, plans, work, group),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
+
+
+def _gradient_elements(
+    setting: Setting, plans: Plans, group: StageGroup, parameters: Integers, share: Integers
+) -> Integers:
+    """ZeRO-2 keeps a share, and whole the bucket that backward adds to and the one whose sum is on its way.
+
+    A bucket is taken to be as long as it may be, or as its only matrix. What others hold whole is not known.
+    """
+    kept: Integers = np.where(plans.zero_stage >= 2, share, parameters)
+    if not setting.implementation.counted_moments or not np.any(plans.zero_stage == 2):
+        return kept
+    model, t = setting.model, plans.tensor_parallel_size
+    columns = max(model.query_size + 2 * model.key_value_size, (2 if model.gated_mlp else 1) * model.ffn_hidden_size)
+    of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
+    of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
+    whole = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
+    is_passing = (plans.zero_stage == 2) & (plans.data_parallel_size > 1)
+    return kept + np.where(is_passing, np.minimum(whole, parameters), 0)
 
 
 def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
