@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import shutil
 import tempfile
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 from train_core.job.git_sha import RECORDED, ROOT, git_sha
 
@@ -16,7 +18,8 @@ SUFFIXES = (".py", ".yaml", ".csv")
 def snapshot_code(destination: Path) -> Path:
     """Copy the packages below `destination`, into a folder named after their content, and return that folder.
 
-    The same code is copied once; code that changed gets a folder of its own, as queued jobs still need the old one.
+    The same code is copied and compiled once, so that not every rank compiles it. Code that changed gets a folder of
+    its own, as queued jobs still need the old one.
 
     Raises:
         OSError: the folder cannot be written.
@@ -32,6 +35,7 @@ def snapshot_code(destination: Path) -> Path:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
         Path(draft, "code", RECORDED).write_text(git_sha() + "\n")
+        compileall.compile_dir(Path(draft, "code"), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
         Path(draft, "code").replace(target)
     return target
 

@@ -11,16 +11,18 @@ from launcher.snapshot import snapshot_code
 from train_core.job.git_sha import ROOT, git_sha
 
 
-def test_the_copy_can_be_imported_and_holds_the_configuration_but_no_caches(tmp_path):
+def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tmp_path):
     code = snapshot_code(tmp_path / "code")
     assert (code / "conf" / "slurm" / "frontier.yaml").exists()
-    assert not list(code.rglob("__pycache__"))
-    check = "import conf, launcher.job, train_core.trial_folder; print(conf.__file__)"
+    compiled = set(code.rglob("*.pyc"))
+    assert len(compiled) == len(list(code.rglob("*.py")))
+    check = "import conf, launcher.job, train_core.trial_folder; print(launcher.job.run_in_slurm.__code__.co_filename)"
     environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, "-c", check], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith(str(code))
+    assert set(code.rglob("*.pyc")) == compiled, "it was compiled anew"
 
 
 def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path):
