@@ -2,8 +2,8 @@
 
 python -m benchmarks trainer
 
-Every figure is a median of ratios between measurements that were taken one after the other; all are taken in turn,
-several times, because the machine's speed changes while they run.
+Every figure is a median of ratios between two steps that were taken one right after the other, because the machine's
+speed changes while they run. All processes are there from the beginning and sleep between their steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -25,11 +26,11 @@ from benchmarks.target import Target, at_least, at_most
 from conf.experiment import Experiment
 from conf.load import compose_tree, settings_of, with_values
 from conf.schema import Value
-from train_core.job.world import Seat, choose_device, file_rendezvous, join, leave
+from train_core.job.world import Seat, choose_device, file_rendezvous, join
 from train_core.parallel.parallelize import DTYPES
 from train_core.train import Trainer
 
-NUM_ROUNDS, NUM_WARMUP_STEPS, NUM_TIMED_STEPS = 3, 1, 2
+NUM_ROUNDS = 7
 ANSWER_SECONDS = 600
 SHAPE: dict[str, Value] = {
     "model.num_layers": 8,
@@ -58,7 +59,7 @@ DEEP_PIPELINE: dict[str, Value] = {"parallel.world_size": 4, PIPELINE: 4, "batch
 
 
 class Measured(NamedTuple):
-    """Medians over the timed steps: wall seconds of a step, and CPU seconds of a step over all processes."""
+    """One step: wall seconds of the slowest process, and CPU seconds of all."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -66,38 +67,37 @@ class Measured(NamedTuple):
 
 def main() -> list[Target]:
     """Every figure beside its target."""
-    plain: dict[str, Callable[[], Measured]] = {
-        "plain, one thread": lambda: measure_plain(experiment_of({}), 1),
-        "one process": lambda: measure_trainer(experiment_of({})),
-        "plain, two threads": lambda: measure_plain(experiment_of({}), 2),
-    }
-    layouts = {name: _trainer(values) for name, (values, _) in LAYOUTS.items()}
-    schedules = {name: _trainer(DEEP_PIPELINE | {"parallel.schedule": name}) for name in ("1f1b", "zero-bubble")}
-    seen = in_turn({**plain, **layouts, **schedules}, NUM_ROUNDS)
-    targets = [at_least("one process: tokens/s to plain, one thread", 1.0, _speed(seen, "one process", "one thread"))]
+    with tempfile.TemporaryDirectory() as folder:
+        stepping = _all_processes(Path(folder))
+        for processes in stepping.values():
+            processes.step()  # the first one allocates
+        one = paired(stepping["one process"], stepping["plain, one thread"], NUM_ROUNDS)
+        layouts = {name: paired(stepping[name], stepping["plain, two threads"], NUM_ROUNDS) for name in LAYOUTS}
+        schedules = paired(stepping["zero-bubble"], stepping["1f1b"], NUM_ROUNDS)
+        for processes in stepping.values():
+            processes.end()
+    targets = [at_least("one process: tokens/s to plain, one thread", 1.0, _speed(one))]
     for name, (_, least) in LAYOUTS.items():
-        targets.append(at_least(f"{name}: tokens/s to plain, two threads", least, _speed(seen, name, "two threads")))
-    cpu = [a.cpu_seconds / b.cpu_seconds for a, b in zip(seen["zero-bubble"], seen["1f1b"], strict=True)]
-    targets.append(at_most("pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B", 1.02, median(cpu)))
+        targets.append(at_least(f"{name}: tokens/s to plain, two threads", least, _speed(layouts[name])))
+    cpu = median(ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules)
+    targets.append(at_most("pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B", 1.02, cpu))
     return targets
 
 
-def _trainer(values: dict[str, Value]) -> Callable[[], Measured]:
-    return lambda: measure_trainer(experiment_of(values))
+def _all_processes(folder: Path) -> dict[str, Stepping]:
+    values: dict[str, dict[str, Value]] = {"one process": {}} | {name: values for name, (values, _) in LAYOUTS.items()}
+    values |= {name: DEEP_PIPELINE | {"parallel.schedule": name} for name in ("1f1b", "zero-bubble")}
+    experiments = {name: experiment_of(chosen) for name, chosen in values.items()}
+    trainers = {
+        name: Stepping(one.parallel.world_size, _rank_steps, one, folder / name) for name, one in experiments.items()
+    }
+    plain = experiment_of({})
+    threads = {"plain, one thread": 1, "plain, two threads": 2}
+    return trainers | {name: Stepping(1, _plain_steps, plain, number) for name, number in threads.items()}
 
 
-def _speed(seen: Mapping[str, list[Measured]], name: str, threads: str) -> float:
-    plain = seen[f"plain, {threads}"]
-    return median(b.wall_seconds / a.wall_seconds for a, b in zip(seen[name], plain, strict=True))
-
-
-def in_turn(runs: Mapping[str, Callable[[], Measured]], num_rounds: int) -> dict[str, list[Measured]]:
-    """Each run once a round."""
-    seen: dict[str, list[Measured]] = {name: [] for name in runs}
-    for _ in range(num_rounds):
-        for name, run in runs.items():
-            seen[name].append(run())
-    return seen
+def _speed(pairs: Sequence[Pair]) -> float:
+    return median(theirs.wall_seconds / ours.wall_seconds for ours, theirs in pairs)
 
 
 def experiment_of(values: Mapping[str, Value]) -> Experiment:
@@ -105,58 +105,69 @@ def experiment_of(values: Mapping[str, Value]) -> Experiment:
     return settings_of(with_values(tree, {**SHAPE, **values})).experiment()
 
 
-def measure_plain(experiment: Experiment, num_threads: int) -> Measured:
-    return _in_processes(1, _plain, experiment, num_threads)
+class Stepping:
+    """Processes that take a step together whenever they are asked to."""
+
+    def __init__(self, num_processes: int, steps: Callable[..., Iterator[object]], *arguments: object) -> None:
+        """`steps(rank, *arguments)` is called in every process, and advanced once for each step."""
+        context = multiprocessing.get_context("fork")
+        pipes = [context.Pipe() for _ in range(num_processes)]
+        self.ends = [ours for ours, _ in pipes]
+        self.processes = [
+            context.Process(target=_serve, args=(rank, theirs, steps, arguments), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def step(self) -> Measured:
+        for end in self.ends:
+            end.send(True)
+        told = [_answer(end) for end in self.ends]
+        return Measured(max(one.wall_seconds for one in told), sum(one.cpu_seconds for one in told))
+
+    def end(self) -> None:
+        for end in self.ends:
+            end.send(False)
+        for process in self.processes:
+            process.join()
 
 
-def measure_trainer(experiment: Experiment) -> Measured:
-    """The trainer's own step, one thread for each rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _in_processes(experiment.parallel.world_size, _rank, experiment, Path(folder))
+Pair = tuple[Measured, Measured]
 
 
-def _in_processes(num_processes: int, run: Callable[..., None], *arguments: object) -> Measured:
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(num_processes)]
-    processes = [context.Process(target=run, args=(rank, sender, *arguments)) for rank, (_, sender) in enumerate(pipes)]
-    for process in processes:
-        process.start()
-    told = [_answer(receiver) for receiver, _ in pipes]
-    for process in processes:
-        process.join()
-    return Measured(max(one.wall_seconds for one in told), sum(one.cpu_seconds for one in told))
+def paired(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
+    """One step of each in turn."""
+    return [(ours.step(), theirs.step()) for _ in range(num_rounds)]
 
 
-def _answer(receiver: Connection) -> Measured:
-    if not receiver.poll(ANSWER_SECONDS):
+def _answer(end: Connection) -> Measured:
+    if not end.poll(ANSWER_SECONDS):
         raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
-    measured: Measured = receiver.recv()
+    measured: Measured = end.recv()
     return measured
 
 
-def _plain(rank: int, sender: Connection, experiment: Experiment, num_threads: int) -> None:
-    torch.set_num_threads(num_threads)
-    sender.send(_timed(plain_steps(experiment, DTYPES[experiment.precision.dtype])))
-
-
-def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -> None:
-    seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
-    world = join(seat, choose_device("cpu", rank))
-    trainer = Trainer(experiment, world, folder)
-    sender.send(_timed(trainer.step(step).loss for step in range(1, NUM_WARMUP_STEPS + NUM_TIMED_STEPS + 1)))
-    leave(world)
-
-
-def _timed(steps: Iterator[float]) -> Measured:
-    for _ in range(NUM_WARMUP_STEPS):
-        next(steps)
-    wall, cpu = [], []
-    for _ in range(NUM_TIMED_STEPS):
+def _serve(rank: int, end: Connection, steps: Callable[..., Iterator[object]], arguments: Sequence[object]) -> None:
+    taken = steps(rank, *arguments)
+    while end.recv():
         start, cpu_start = time.perf_counter(), _cpu_seconds()
-        next(steps)
-        wall.append(time.perf_counter() - start)
-        cpu.append(_cpu_seconds() - cpu_start)
-    return Measured(median(wall), median(cpu))
+        next(taken)
+        end.send(Measured(time.perf_counter() - start, _cpu_seconds() - cpu_start))
+
+
+def _plain_steps(rank: int, experiment: Experiment, num_threads: int) -> Iterator[float]:
+    torch.set_num_threads(num_threads)
+    yield from plain_steps(experiment, DTYPES[experiment.precision.dtype])
+
+
+def _rank_steps(rank: int, experiment: Experiment, folder: Path) -> Iterator[object]:
+    """The trainer's own steps, one thread for each rank."""
+    folder.mkdir(exist_ok=True)
+    seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
+    trainer = Trainer(experiment, join(seat, choose_device("cpu", rank)), folder)
+    for step in count(1):
+        yield trainer.step(step)
 
 
 def _cpu_seconds() -> float:

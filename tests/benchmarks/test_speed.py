@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.plain_gpt import PlainGPT, plain_steps
-from benchmarks.trainer import LAYOUTS, experiment_of, in_turn
+from benchmarks.trainer import LAYOUTS, Stepping, experiment_of, paired
 from train_core.costs import estimate, num_parameters
 
 
@@ -34,10 +35,20 @@ def test_every_layout_trains_the_same_number_of_tokens() -> None:
     assert len({one.batch.global_batch_size * one.model.seq_length for one in experiments}) == 1
 
 
-def test_measurements_are_taken_in_turn() -> None:
-    order: list[str] = []
-    in_turn({name: (lambda name=name: order.append(name)) for name in ("a", "b")}, 3)  # type: ignore[misc, return-value]
-    assert order == ["a", "b"] * 3
+def noted_steps(rank: int, path: Path, name: str) -> Iterator[None]:
+    while True:
+        with path.open("a") as file:
+            file.write(name)
+        yield
+
+
+def test_steps_that_are_compared_are_taken_in_turn(tmp_path: Path) -> None:
+    ours, theirs = (Stepping(1, noted_steps, tmp_path / "order", name) for name in ("a", "b"))
+    pairs = paired(ours, theirs, 3)
+    for stepping in (ours, theirs):
+        stepping.end()
+    assert (tmp_path / "order").read_text() == "ababab"
+    assert all(measured.wall_seconds > 0 for pair in pairs for measured in pair)
 
 
 @pytest.mark.parametrize(
