@@ -3,7 +3,7 @@
 python -m benchmarks trainer
 
 Every figure is a median of ratios between two steps that were taken one right after the other, because the machine's
-speed changes while they run. All processes are there from the beginning and sleep between their steps.
+speed changes while they run. The processes of both are there from the beginning and sleep between their steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from train_core.job.world import Seat, choose_device, file_rendezvous, join
 from train_core.parallel.parallelize import DTYPES
 from train_core.train import Trainer
 
-NUM_ROUNDS = 7
+NUM_ROUNDS = 5
 ANSWER_SECONDS = 600
 SHAPE: dict[str, Value] = {
     "model.num_layers": 8,
@@ -67,33 +67,35 @@ class Measured(NamedTuple):
 
 def main() -> list[Target]:
     """Every figure beside its target."""
-    with tempfile.TemporaryDirectory() as folder:
-        stepping = _all_processes(Path(folder))
-        for processes in stepping.values():
-            processes.step()  # the first one allocates
-        one = paired(stepping["one process"], stepping["plain, one thread"], NUM_ROUNDS)
-        layouts = {name: paired(stepping[name], stepping["plain, two threads"], NUM_ROUNDS) for name in LAYOUTS}
-        schedules = paired(stepping["zero-bubble"], stepping["1f1b"], NUM_ROUNDS)
-        for processes in stepping.values():
-            processes.end()
+    one = compared({}, _plain(1))
     targets = [at_least("one process: tokens/s to plain, one thread", 1.0, _speed(one))]
-    for name, (_, least) in LAYOUTS.items():
-        targets.append(at_least(f"{name}: tokens/s to plain, two threads", least, _speed(layouts[name])))
+    for name, (values, least) in LAYOUTS.items():
+        pairs = compared(values, _plain(2))
+        targets.append(at_least(f"{name}: tokens/s to plain, two threads", least, _speed(pairs)))
+    schedules = compared(DEEP_PIPELINE | {"parallel.schedule": "zero-bubble"}, _trainer(DEEP_PIPELINE))
     cpu = median(ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules)
     targets.append(at_most("pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B", 1.02, cpu))
     return targets
 
 
-def _all_processes(folder: Path) -> dict[str, Stepping]:
-    values: dict[str, dict[str, Value]] = {"one process": {}} | {name: values for name, (values, _) in LAYOUTS.items()}
-    values |= {name: DEEP_PIPELINE | {"parallel.schedule": name} for name in ("1f1b", "zero-bubble")}
-    experiments = {name: experiment_of(chosen) for name, chosen in values.items()}
-    trainers = {
-        name: Stepping(one.parallel.world_size, _rank_steps, one, folder / name) for name, one in experiments.items()
-    }
-    plain = experiment_of({})
-    threads = {"plain, one thread": 1, "plain, two threads": 2}
-    return trainers | {name: Stepping(1, _plain_steps, plain, number) for name, number in threads.items()}
+def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
+    """Steps of the trainer and of others in turn. Nobody else is there: more memory in use makes all of them slower."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = _trainer(values)(Path(folder, "ours")), others(Path(folder, "theirs"))
+        paired(ours, theirs, 1)  # the first steps allocate
+        pairs = paired(ours, theirs, NUM_ROUNDS)
+        ours.end()
+        theirs.end()
+    return pairs
+
+
+def _trainer(values: Mapping[str, Value]) -> Callable[[Path], Stepping]:
+    experiment = experiment_of(values)
+    return lambda folder: Stepping(experiment.parallel.world_size, _rank_steps, experiment, folder)
+
+
+def _plain(num_threads: int) -> Callable[[Path], Stepping]:
+    return lambda folder: Stepping(1, _plain_steps, experiment_of({}), num_threads)
 
 
 def _speed(pairs: Sequence[Pair]) -> float:
