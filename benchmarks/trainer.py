@@ -45,8 +45,8 @@ SHAPE: dict[str, Value] = {
     "data.source": "synthetic",
     "training.learning_rate": 1e-5,
 }
-"""That of the published comparison of picotron, torchtitan and nanotron on two cores, in fp32. At a larger learning rate
-the plain model, which has no warm-up, takes three times as long from its fourth step on."""
+"""That of the published comparison of picotron, torchtitan and nanotron on two cores, in fp32. At a larger learning
+rate the plain model, which has no warm-up, takes three times as long from its fourth step on."""
 
 TENSOR, PIPELINE = "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"
 LAYOUTS: dict[str, tuple[dict[str, Value], float]] = {
