@@ -81,7 +81,7 @@ def main() -> list[Target]:
 
 
 def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
-    """Steps of the trainer and of others in turn. Nobody else is there: more memory in use makes all of them slower."""
+    """Steps of the trainer and of others in turn, with no other processes of the benchmark beside them."""
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = _trainer(values)(Path(folder, "ours")), others(Path(folder, "theirs"))
         paired(ours, theirs, 1)  # the first steps allocate

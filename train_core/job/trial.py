@@ -43,9 +43,10 @@ def run_trial_here(
     """
     trial = TrialFolder(folder)
     experiment = trial.read_experiment()
-    if saves_when_stopped(experiment) and (completed := _completed(trial, experiment)):
+    saves = saves_when_stopped(experiment)
+    if saves and (completed := _completed(trial, experiment)):
         return completed
-    switch = StopSwitch() if saves_when_stopped(experiment) else None
+    switch = StopSwitch() if saves else None
     with held(trial.running_lock), cancelled_by_signals(switch):
         trial.clear_results()
         started, gpus = time.time(), _gpus(experiment, devices)
