@@ -30,7 +30,7 @@ from train_core.job.world import Seat, choose_device, file_rendezvous, join
 from train_core.parallel.parallelize import DTYPES
 from train_core.train import Trainer
 
-NUM_ROUNDS = 5
+NUM_ROUNDS = 7
 ANSWER_SECONDS = 600
 SHAPE: dict[str, Value] = {
     "model.num_layers": 8,

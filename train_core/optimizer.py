@@ -17,6 +17,8 @@ from train_core.parallel.data_parallel import replicas_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 
+NORM_ROW = 2**14
+
 
 class StepResult(NamedTuple):
     """What one optimizer step saw, over the whole job: mean loss, and the gradient's norm before clipping.
@@ -39,6 +41,15 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
     progress = (step - warmup) / max(1, plan.num_steps - warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return plan.min_learning_rate + (plan.learning_rate - plan.min_learning_rate) * cosine
+
+
+def _norm(flat: Tensor) -> Tensor:
+    """In fp64 from the norms of rows in fp32: torch would copy all of it to fp64 on a CPU."""
+    whole = flat.numel() // NORM_ROW * NORM_ROW
+    rows = torch.linalg.vector_norm(flat[:whole].view(-1, NORM_ROW), dim=1, dtype=torch.float32)
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(torch.cat((rows, rest[None])), dtype=torch.float64)
+    return norm
 
 
 class Optimizer:
@@ -94,7 +105,7 @@ class Optimizer:
     def _over_the_world(self, gradients: list[Tensor], loss_share: Tensor) -> tuple[float, float]:
         """Mean loss and gradient norm of the whole job, in one collective and one wait for the device."""
         counted = [
-            torch.linalg.vector_norm(gradient, dtype=torch.float64)
+            _norm(gradient)
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
             if treatment.counted
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train_core.parallel.shared_memory import Combine, SharedMemory
 from train_core.watch.clock import Line, Operation
 
 
@@ -22,12 +23,14 @@ class Axis:
         rank: this rank's coordinate on the axis.
         group: None when the axis has one rank.
         line: who is told of every wait; None where nobody listens.
+        memory: that the axis's ranks share; None where they send messages.
     """
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
     line: Line | None = None
+    memory: SharedMemory | None = None
 
 
 class Pending:
@@ -67,7 +70,8 @@ def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
     if axis.size == 1:
         return Pending(tensor)
     tensor = tensor.contiguous()
-    return Pending(tensor, dist.all_reduce(tensor, group=axis.group, async_op=True), "all_reduce", axis.line)
+    work = _started(partial(dist.all_reduce, tensor), tensor, axis, partial(_sum, out=tensor))
+    return Pending(tensor, work, "all_reduce", axis.line)
 
 
 def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -76,7 +80,8 @@ def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pendin
         return Pending(tensor)
     if into is None:
         into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
-    work = _all_gather(into, tensor.contiguous(), group=axis.group, async_op=True)
+    tensor = tensor.contiguous()
+    work = _started(partial(_all_gather, into, tensor), tensor, axis, partial(torch.cat, out=into))
     return Pending(into, work, "all_gather", axis.line)
 
 
@@ -86,8 +91,27 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
         return Pending(tensor)
     if into is None:
         into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
-    work = _reduce_scatter(into, tensor.contiguous(), group=axis.group, async_op=True)
+    tensor = tensor.contiguous()
+    combine = partial(_sum_of_shares, out=into, axis=axis)
+    work = _started(partial(_reduce_scatter, into, tensor), tensor, axis, combine)
     return Pending(into, work, "reduce_scatter", axis.line)
+
+
+def _started(collective: Callable[..., Any], tensor: Tensor, axis: Axis, combine: Combine) -> Any:
+    """A collective on its way: in shared memory where the ranks have some and `tensor` fits, else by its group."""
+    if axis.memory is not None and axis.memory.takes(tensor):
+        return axis.memory.show(tensor, combine)
+    return collective(group=axis.group, async_op=True)
+
+
+def _sum(shown: Sequence[Tensor], out: Tensor) -> None:
+    torch.add(shown[0], shown[1], out=out)
+    for one in shown[2:]:
+        out += one
+
+
+def _sum_of_shares(shown: Sequence[Tensor], out: Tensor, axis: Axis) -> None:
+    _sum([shard(one, axis) for one in shown], out)
 
 
 def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:

@@ -7,7 +7,7 @@ Tensor is the fastest axis, so that tensor groups are neighbours inside a node; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from conf.experiment import Experiment
 from train_core.parallel.collectives import Axis
+from train_core.parallel.shared_memory import SharedMemory
 from train_core.watch.clock import Clock, Line
 
 
@@ -127,6 +128,8 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     stage, last = stages.index(rank), len(stages) - 1
     clock = clock or Clock()
     tensor = _axis("tensor", layout.tensor_group(rank), rank, clock, timeout)
+    if tensor.group is not None:
+        tensor = replace(tensor, memory=SharedMemory.of(layout.tensor_group(rank), rank, tensor.group, timeout))
     data = _axis("data", layout.data_group(rank), rank, clock, timeout)
     embedding = Axis()
     if last:

@@ -1,0 +1,120 @@
+"""Collectives through shared memory against the same through gloo, over real ranks."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from train_core.job.failures import failure_of, lost_a_peer
+from train_core.parallel import shared_memory
+from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter
+from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.shared_memory import NUM_SLOTS, SLOT_BYTES, Offer, SharedMemory
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors use gloo")
+
+
+def tensor_axis(world: Any) -> Axis:
+    axis = build_mesh(Layout(world.size, 1, 1), world.rank, timeout=world.timeout).tensor
+    assert axis.memory is not None
+    return axis
+
+
+def of_rank(rank: int, round: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(12, 5, generator=torch.Generator().manual_seed(100 * round + rank)).to(dtype)
+
+
+def started(axis: Axis, dtype: torch.dtype, num_rounds: int) -> list[Pending]:
+    return [
+        collective(of_rank(axis.rank, round, dtype), axis)
+        for round in range(num_rounds)
+        for collective in (all_reduce, all_gather, reduce_scatter)
+    ]
+
+
+def both_ways(world: Any, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Many collectives started before the first is waited for, and those waited for from the last to the first."""
+    axis = tensor_axis(world)
+    shown, sent = (started(one, dtype, 2 * NUM_SLOTS) for one in (axis, replace(axis, memory=None)))
+    assert axis.memory is not None
+    assert axis.memory.num_started == len(shown)
+    return [(one.wait(), other.wait()) for one, other in zip(reversed(shown), reversed(sent), strict=True)]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_ranks_that_share_memory_get_what_gloo_would_give(worlds: Any, num_ranks: int, dtype: torch.dtype) -> None:
+    tolerance = {"rtol": 0.02, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    for pairs in worlds(num_ranks).run(both_ways, dtype):
+        for shown, sent in pairs:
+            torch.testing.assert_close(shown, sent, **tolerance)
+
+
+def summed(world: Any) -> Tensor:
+    return all_reduce(of_rank(world.rank, 0, torch.bfloat16), tensor_axis(world)).wait()
+
+
+def test_every_rank_computes_the_same_sum_to_the_last_bit(worlds: Any) -> None:
+    first, *others = worlds(4).run(summed)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def with_a_large_tensor(world: Any) -> tuple[Tensor, int]:
+    axis = tensor_axis(world)
+    large = torch.full((SLOT_BYTES // 4 + 2,), float(axis.rank + 1))
+    total = all_reduce(large, axis).wait()
+    assert axis.memory is not None
+    return total, axis.memory.num_started
+
+
+def test_what_no_slot_holds_goes_through_gloo(worlds: Any) -> None:
+    for total, num_shown in worlds(2).run(with_a_large_tensor):
+        assert num_shown == 0
+        assert torch.all(total == 3.0)
+
+
+def beyond_reach(world: Any) -> tuple[bool, Tensor]:
+    real = Offer.taken
+    if world.rank == 1:  # as on another node: the process of that number is none, or another one
+        Offer.taken = lambda offer, num_bytes: real(offer._replace(token=bytes(len(offer.token))), num_bytes)  # type: ignore[method-assign]
+    try:
+        axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
+    finally:
+        Offer.taken = real  # type: ignore[method-assign]
+    return axis.memory is None, all_reduce(torch.ones(3), axis).wait()
+
+
+def test_where_one_rank_cannot_reach_it_none_uses_shared_memory(worlds: Any) -> None:
+    for uses_gloo, total in worlds(2).run(beyond_reach):
+        assert uses_gloo
+        assert torch.all(total == 2.0)
+
+
+def left_waiting(world: Any) -> str | None:
+    group = build_mesh(Layout(world.size, 1, 1), world.rank).tensor.group
+    assert group is not None
+    memory = SharedMemory.of(range(world.size), world.rank, group, timedelta(seconds=0.2))
+    assert memory is not None
+    if world.rank == 1:
+        return None
+    with pytest.raises(TimeoutError) as raised:
+        all_reduce(torch.ones(3), Axis(world.size, world.rank, group, memory=memory)).wait()
+    assert lost_a_peer(failure_of(0, raised.value))
+    return str(raised.value)
+
+
+def test_a_rank_that_never_comes_is_waited_for_no_longer_than_the_timeout(worlds: Any) -> None:
+    message, _ = worlds(2).run(left_waiting)
+    assert message.startswith("Timed out waiting 0 s for a rank")
+
+
+def test_a_header_leaves_tensors_at_the_start_of_a_page() -> None:
+    for size in (2, 8, 64):
+        assert shared_memory._header_bytes(size) % 4096 == 0
+        assert shared_memory._header_bytes(size) >= shared_memory.TOKEN_BYTES + 2 * size * shared_memory.COUNTER_BYTES

@@ -1,0 +1,163 @@
+"""Collectives among CPU ranks of one node through memory that they share; gloo would send them through a socket.
+
+A rank shows its tensor in a slot of its own and works on; whoever waits reads the slots of all ranks, in rank order, so
+that every rank computes the same sum. Nothing runs in the background, and no core sleeps that has to be woken.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from math import inf
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+NUM_SLOTS = 2
+SLOT_BYTES = 16 * 2**20
+"""The largest tensor. Memory is taken as far as tensors reach, not before."""
+
+COUNTER_BYTES = 64  # a cache line for each, so that no rank's writing disturbs another's reading
+TOKEN_BYTES = 64
+SPIN_SECONDS, NAP_SECONDS = 0.1, 0.001
+
+Combine = Callable[[Sequence[Tensor]], object]
+
+
+class SharedMemory:
+    """What the ranks of one group show each other.
+
+    Ranks start the same collectives in the same order. A slot is used again when all ranks have read it.
+    """
+
+    def __init__(self, memory: mmap.mmap, rank: int, size: int, timeout: timedelta | None) -> None:
+        self.rank, self.size = rank, size
+        self.timeout_seconds = inf if timeout is None else timeout.total_seconds()
+        self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self.counters = memoryview(memory)[TOKEN_BYTES : _header_bytes(size)].cast("q")
+        self.num_started = self.num_read = 0
+        self.unread: deque[Shown] = deque()
+
+    @classmethod
+    def of(
+        cls, ranks: Sequence[int], rank: int, group: dist.ProcessGroup, timeout: timedelta | None
+    ) -> SharedMemory | None:
+        """All ranks of the group call it; None for all where one of them cannot reach the memory of the first.
+
+        Args:
+            timeout: after which a wait for another rank fails; None for never.
+        """
+        # Only x86 lets every rank see what another one writes in the order in which it was written.
+        if dist.get_backend(group) != "gloo" or platform.machine() != "x86_64":
+            return None
+        num_bytes = _header_bytes(len(ranks)) + len(ranks) * NUM_SLOTS * SLOT_BYTES
+        offer = Offer.of_new_memory(num_bytes) if rank == ranks[0] else None
+        told = [offer]
+        dist.broadcast_object_list(told, ranks[0], group)
+        assert told[0] is not None
+        memory = told[0].taken(num_bytes)
+        reached = [False] * len(ranks)
+        dist.all_gather_object(reached, memory is not None, group)
+        if offer is not None:
+            os.close(offer.descriptor)
+        return cls(memory, ranks.index(rank), len(ranks), timeout) if memory is not None and all(reached) else None
+
+    def takes(self, tensor: Tensor) -> bool:
+        return 0 < tensor.nbytes <= SLOT_BYTES
+
+    def show(self, tensor: Tensor, combine: Combine) -> Shown:
+        """Let all ranks read `tensor`; when all have shown theirs, `combine` is called with them in rank order."""
+        self.num_started += 1
+        reused = self.num_started - NUM_SLOTS
+        self.read_until(reused)
+        self._await(reused, 1)
+        shown = Shown(self, self.num_started, tensor, combine)
+        shown.slot(self.rank).copy_(tensor)
+        self.counters[self._index(self.rank, 0)] = shown.number
+        self.unread.append(shown)
+        return shown
+
+    def read_until(self, number: int) -> None:
+        """Combine what has been shown, up to collective `number`."""
+        while self.num_read < number:
+            shown = self.unread.popleft()
+            self._await(shown.number, 0)
+            shown.combine([shown.slot(rank) for rank in range(self.size)])
+            self.num_read = shown.number
+            self.counters[self._index(self.rank, 1)] = shown.number
+
+    def _await(self, number: int, kind: int) -> None:
+        """Until all ranks have shown (kind 0) or read (kind 1) collective `number`."""
+        start = time.monotonic()
+        for rank in range(self.size):
+            index = self._index(rank, kind)
+            while self.counters[index] < number:
+                os.sched_yield()
+                if (seconds := time.monotonic() - start) > SPIN_SECONDS:
+                    time.sleep(NAP_SECONDS)
+                if seconds > self.timeout_seconds:
+                    raise TimeoutError(f"Timed out waiting {seconds:.0f} s for a rank of the tensor axis")
+
+    def _index(self, rank: int, kind: int) -> int:
+        return (2 * rank + kind) * (COUNTER_BYTES // 8)
+
+
+class Shown:
+    """A collective in shared memory, with the methods of `dist.Work` that are used here."""
+
+    def __init__(self, memory: SharedMemory, number: int, like: Tensor, combine: Combine) -> None:
+        self.memory, self.number, self.like, self.combine = memory, number, like, combine
+
+    def slot(self, rank: int) -> Tensor:
+        start = _header_bytes(self.memory.size) + (rank * NUM_SLOTS + self.number % NUM_SLOTS) * SLOT_BYTES
+        return self.memory.bytes[start : start + self.like.nbytes].view(self.like.dtype).view(self.like.shape)
+
+    def wait(self) -> bool:
+        self.memory.read_until(self.number)
+        return True
+
+    def is_completed(self) -> bool:
+        return self.memory.num_read >= self.number
+
+
+class Offer(NamedTuple):
+    """By what other processes find new memory. It vanishes with the last one that uses it, however that one ends."""
+
+    process: int
+    descriptor: int
+    token: bytes
+
+    @classmethod
+    def of_new_memory(cls, num_bytes: int) -> Offer:
+        offer = cls(os.getpid(), os.memfd_create("trisweep"), secrets.token_bytes(TOKEN_BYTES))
+        os.truncate(offer.descriptor, num_bytes)
+        os.pwrite(offer.descriptor, offer.token, 0)
+        return offer
+
+    def taken(self, num_bytes: int) -> mmap.mmap | None:
+        """The memory; None on another node or in another container, whose process of this number is another one."""
+        try:
+            descriptor = os.open(f"/proc/{self.process}/fd/{self.descriptor}", os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            is_meant = os.pread(descriptor, TOKEN_BYTES, 0) == self.token
+            return mmap.mmap(descriptor, num_bytes) if is_meant else None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+
+def _header_bytes(size: int) -> int:
+    """Of token and counters, in whole pages."""
+    pages = -(-(TOKEN_BYTES + 2 * size * COUNTER_BYTES) // mmap.PAGESIZE)
+    return pages * mmap.PAGESIZE
