@@ -61,8 +61,8 @@ def _named(new: str, old: str) -> Callable[..., Any]:
     return collective
 
 
-_all_gather = _named("all_gather_single", "all_gather_into_tensor")
-_reduce_scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
+gather_into = _named("all_gather_single", "all_gather_into_tensor")
+scatter_into = _named("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
@@ -81,7 +81,7 @@ def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pendin
     if into is None:
         into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
-    work = _started(partial(_all_gather, into, tensor), tensor, axis, partial(torch.cat, out=into))
+    work = _started(partial(gather_into, into, tensor), tensor, axis, partial(torch.cat, out=into))
     return Pending(into, work, "all_gather", axis.line)
 
 
@@ -93,7 +93,7 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
         into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
     combine = partial(_sum_of_shares, out=into, axis=axis)
-    work = _started(partial(_reduce_scatter, into, tensor), tensor, axis, combine)
+    work = _started(partial(scatter_into, into, tensor), tensor, axis, combine)
     return Pending(into, work, "reduce_scatter", axis.line)
 
 

@@ -6,7 +6,11 @@ after every backward pass (arXiv 1910.02054, section 5.3). A shard is this repli
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -14,9 +18,11 @@ from torch.distributed.tensor import DTensor
 
 from conf.experiment import Experiment
 from train_core.parallel.boxes import Box, placed
+from train_core.parallel.collectives import Axis, gather_into, scatter_into
 from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import DTYPES, Stage
+from train_core.watch.clock import Line
 
 
 class FullySharded:
@@ -40,7 +46,7 @@ class FullySharded:
         over = DeviceMesh.from_group(group, device)
         for module in (*model.layers.values(), model):
             _make_masters(module)
-            fully_shard(module, mesh=over, mp_policy=policy)
+            _watch(fully_shard(module, mesh=over, mp_policy=policy), mesh.data)
         self.model = model
         self.parameters = [
             (name, parameter) for name, parameter in stage.named_parameters() if isinstance(parameter, DTensor)
@@ -91,6 +97,30 @@ class FullySharded:
         if not local.numel():
             return []
         return [placed(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
+
+
+class _Watched:
+    """A collective as FSDP2 asks for it, told to whoever listens to the axis."""
+
+    def __init__(self, collective: Callable[..., object], kind: str, line: Line) -> None:
+        self.collective, self.kind, self.line = collective, kind, line
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, **options: object
+    ) -> None:
+        """`options` are the operation of a reduction, and that nobody asks for a handle to wait with."""
+        start = partial(self.collective, output_tensor, input_tensor, group=group, **options)
+        self.line.clock.follow(self.line.start(self.kind, output_tensor.nbytes), start)
+
+
+def _watch(module: FSDPModule, axis: Axis) -> None:
+    """Tell of FSDP2's collectives, where this torch lets them be replaced."""
+    if axis.line is not None and hasattr(module, "set_custom_all_gather"):
+        module.set_custom_all_gather(_Watched(gather_into, "all_gather", axis.line))  # type: ignore[arg-type]
+        module.set_custom_reduce_scatter(_Watched(scatter_into, "reduce_scatter", axis.line))  # type: ignore[arg-type]
 
 
 def _make_masters(module: nn.Module) -> None:

@@ -106,6 +106,10 @@ class Clock:
             self.num_waits += 1
             self._spans.append(Span(operation.line.name, self._inside, start, self.mark()))
 
+    def follow(self, operation: Operation, start: Callable[[], object]) -> None:
+        """Call `start`, whose operation another stream of a device carries on; a host has to wait for it."""
+        self.wait(operation, start)
+
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time the block as a part of the step; what it waits for is counted apart."""
@@ -150,9 +154,17 @@ class DeviceClock(Clock):
     def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
         """The stream goes through its waits in the order in which it was told of them."""
         super().wait(operation, finish)
+        self._expect(operation, self._spans[-1].end)
+
+    def follow(self, operation: Operation, start: Callable[[], object]) -> None:
+        """No span: the computing stream need not wait as long as the operation takes."""
+        start()
+        self._expect(operation, self.mark())
+
+    def _expect(self, operation: Operation, end: Any) -> None:
         while self._unfinished and self._unfinished[0][1].query():
             self._unfinished.popleft()
-        self._unfinished.append((operation, self._spans[-1].end))
+        self._unfinished.append((operation, end))
 
     def awaited(self) -> tuple[Operation, float] | None:
         """The first wait that the stream has not come through, and since when it has been found to be that."""

@@ -46,6 +46,19 @@ def test_a_device_is_held_up_by_the_first_wait_that_it_has_not_come_through(monk
     assert clock.awaited() is None
 
 
+def test_what_runs_beside_the_computation_can_hold_a_device_up_and_is_no_wait_of_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, work = DeviceClock(), Work()
+    monkeypatch.setattr(clock, "mark", Event)
+    operation = Line("data", range(2), clock).start("all_gather", 8)
+    clock.follow(operation, work.wait)
+    found = clock.awaited()
+    assert found is not None
+    assert found[0] is operation
+    assert clock.seconds_by_name() == {}
+
+
 def test_a_clock_does_not_keep_what_an_operation_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A work holds its output; the device needs that memory while the next steps are queued."""
     clock, work = DeviceClock(), Work()

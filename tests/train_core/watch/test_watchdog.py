@@ -56,6 +56,13 @@ def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_
     assert "in sleep_for_ever" in (measurement.traceback or "")
 
 
+def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: Any, at_step: Any) -> None:
+    at_step(1, 2, sleep_for_ever)
+    measurement = run_trial_here(trial_of(DATA_3 | {"parallel.zero_stage": 3}).path)
+    assert measurement.failing_rank == 1
+    assert measurement.cause.startswith("rank 1 has not reached all_gather over data, ")
+
+
 def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(trial_of: Any, at_step: Any) -> None:
     at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
