@@ -19,6 +19,7 @@ from train_core.costs import Estimate, estimate
 if TYPE_CHECKING:
     from launcher.long_run import LongRun
     from launcher.where import Place
+    from sweeps.trial import Trial
     from train_core.measurement import Measurement, StepMetrics
 
 FAILED_EXIT_CODE = 1
@@ -91,10 +92,23 @@ def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here:
     if run.best is not None:
         write_long_run(run, sweep, overrides)
     console.print(_introduction(run))
-    if place.on_slurm:
-        _on_slurm(run, place)
-    else:
-        on_this_machine(run)
+    try:
+        if place.on_slurm:
+            _on_slurm(run, place)
+        else:
+            on_this_machine(run)
+    finally:
+        if run.folder.metrics.exists():
+            _into_mlflow(run, place)
+
+
+def _into_mlflow(run: LongRun, place: Place) -> None:
+    from results.mlflow_import import import_training
+
+    record = place.folder.read_record()
+    imported = import_training(run.folder, _as_trial(run), record, run.source, place.folder.path.parent)
+    if not imported.unchanged:
+        console.print(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
 
 
 def _introduction(run: LongRun) -> str:
@@ -151,11 +165,24 @@ def on_this_machine(run: LongRun) -> None:
 
 def _trained_here(run: LongRun) -> Measurement:
     from launcher.capacity import this_machine, why_impossible
-    from sweeps.trial import Trial
     from train_core.job.stop import Stopped
     from train_core.job.trial import run_trial_here
 
-    trial = Trial(
+    machine = this_machine()
+    if reason := why_impossible(_as_trial(run), machine):
+        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
+    devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
+    try:
+        return run_trial_here(run.folder.path, devices, on_step=_Lines())
+    except Stopped as stopped:
+        console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
+        raise
+
+
+def _as_trial(run: LongRun) -> Trial:
+    from sweeps.trial import Trial
+
+    return Trial(
         trial_id=run.folder.path.name,
         point={},
         experiment=run.experiment,
@@ -164,15 +191,6 @@ def _trained_here(run: LongRun) -> Measurement:
         selected=True,
         is_baseline=False,
     )
-    machine = this_machine()
-    if reason := why_impossible(trial, machine):
-        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
-    devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
-    try:
-        return run_trial_here(run.folder.path, devices, on_step=_Lines())
-    except Stopped as stopped:
-        console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
-        raise
 
 
 def _conclude(measurement: Measurement) -> None:

@@ -1,7 +1,8 @@
 """Put a sweep into MLflow. The only writer: one process at a time, and the folders stay the truth.
 
-One parent run per sweep, one child per trial, found again by tags. A run whose content has not changed since the last
-import is left alone, so importing twice changes nothing; one that has progressed is brought up to date.
+One parent run per sweep with one child per trial, and one run per long training, found again by tags. A run whose
+content has not changed since the last import is left alone, so importing twice changes nothing; one that has progressed
+is brought up to date.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from filelock import FileLock, Timeout
 
 from conf.errors import UsageError
 from conf.schema import TrackingSpec
-from results.mlflow_runs import LoggedMetric, RunContent, sweep_run, trial_run
+from results.mlflow_runs import LoggedMetric, RunContent, sweep_run, training_run, trial_run
 from results.mlflow_store import connect, experiment_id, tracking_uri
-from results.trial_result import read_results
+from results.trial_result import read_result, read_results
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder, write_atomically
 
@@ -40,12 +41,13 @@ class ImportSummary:
 
     Attributes:
         uri: the MLflow store.
+        run_id: of the sweep, or of the training.
         created, updated, unchanged: numbers of runs, the parent included.
     """
 
     uri: str
     experiment_id: str
-    parent_run_id: str
+    run_id: str
     created: int
     updated: int
     unchanged: int
@@ -59,18 +61,33 @@ def import_sweep(folder: SweepFolder, record: SweepRecord, tracking: TrackingSpe
     """
     with _only_writer(output_dir), _failures_explained(tracking):
         results = read_results(folder, record)  # after the wait for the lock, or an older state could undo a newer one
-        importer = _Importer(connect(tracking, output_dir), tracking, output_dir, _sweep_id(folder))
+        importer = _Importer(connect(tracking, output_dir), tracking, output_dir, _tracking_id(folder.tracking_id))
         parent = importer.sync(sweep_run(record, results), None)
         if parent.is_stale:
             importer.client.log_artifact(parent.run_id, str(folder.record))
             importer.seal(parent)
         for result in results:
-            child = importer.sync(trial_run(record, result), parent.run_id)
-            if child.is_stale:
-                _log_artifacts(importer.client, child.run_id, result.trial, folder.trial(result.trial.trial_id))
-                importer.seal(child)
-    counts = importer.counts
-    return ImportSummary(tracking_uri(tracking, output_dir), importer.experiment_id, parent.run_id, **counts)
+            files = folder.trial(result.trial.trial_id)
+            importer.sync_with_artifacts(trial_run(record, result), parent.run_id, result.trial, files)
+    return importer.summary(parent.run_id)
+
+
+def import_training(
+    files: TrialFolder, training: Trial, record: SweepRecord, from_trial: str, output_dir: Path
+) -> ImportSummary:
+    """Bring the run of a long training up to date with its folder: losses, rates, and how it ended.
+
+    Args:
+        record: of the sweep whose trial `from_trial` gave its plan.
+
+    Raises:
+        UsageError: as `import_sweep`.
+    """
+    with _only_writer(output_dir), _failures_explained(record.tracking):
+        content = training_run(record, read_result(files, training), from_trial)
+        client = connect(record.tracking, output_dir)
+        importer = _Importer(client, record.tracking, output_dir, _tracking_id(files.tracking_id))
+        return importer.summary(importer.sync_with_artifacts(content, None, training, files))
 
 
 @dataclass(frozen=True)
@@ -83,10 +100,10 @@ class _Synced:
 
 
 class _Importer:
-    """Writes run contents into one experiment, for one sweep."""
+    """Writes run contents into one experiment, for one sweep or one long training."""
 
     def __init__(self, client: MlflowClient, tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> None:
-        self.client = client
+        self.client, self.uri = client, tracking_uri(tracking, output_dir)
         self.sweep_id = sweep_id
         self.experiment_id = experiment_id(client, tracking, output_dir)
         self.counts = {"created": 0, "updated": 0, "unchanged": 0}
@@ -105,6 +122,19 @@ class _Importer:
         run_id = run.info.run_id if run else self._create(content, parent_run_id)
         self._log(run_id, content, run.data.params if run else {})
         return _Synced(run_id, content, is_stale=True)
+
+    def sync_with_artifacts(
+        self, content: RunContent, parent_run_id: str | None, trial: Trial, files: TrialFolder
+    ) -> str:
+        """The same, with what the trial wrote, and closed; the run's id."""
+        synced = self.sync(content, parent_run_id)
+        if synced.is_stale:
+            _log_artifacts(self.client, synced.run_id, trial, files)
+            self.seal(synced)
+        return synced.run_id
+
+    def summary(self, run_id: str) -> ImportSummary:
+        return ImportSummary(self.uri, self.experiment_id, run_id, **self.counts)
 
     def seal(self, synced: _Synced) -> None:
         """Close the run and write down what it holds: the last step, so that an interrupted import is repeated."""
@@ -174,11 +204,11 @@ def _log_artifacts(client: MlflowClient, run_id: str, trial: Trial, files: Trial
         client.log_artifacts(run_id, str(files.logs), "logs")
 
 
-def _sweep_id(folder: SweepFolder) -> str:
-    """The name of this sweep in MLflow: made once, and kept in the folder."""
-    if not folder.tracking_id.exists():
-        write_atomically(folder.tracking_id, uuid.uuid4().hex + "\n")
-    return folder.tracking_id.read_text().strip()
+def _tracking_id(path: Path) -> str:
+    """The name in MLflow of what the folder holds: made once, and kept in it."""
+    if not path.exists():
+        write_atomically(path, uuid.uuid4().hex + "\n")
+    return path.read_text().strip()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from results.collect import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
@@ -107,6 +107,12 @@ def trial_run(record: SweepRecord, result: TrialResult) -> RunContent:
             *_measured_metrics(result.performance, _milliseconds(ended)),
         ),
     )
+
+
+def training_run(record: SweepRecord, result: TrialResult, from_trial: str) -> RunContent:
+    """The long run of a plan that was taken from a trial of the sweep."""
+    run = trial_run(record, result)
+    return replace(run, name=f"training {result.trial.trial_id}", tags=run.tags | {"from_trial": from_trial})
 
 
 def _common_tags(record: SweepRecord) -> dict[str, str]:

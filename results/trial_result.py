@@ -46,7 +46,7 @@ class TrialResult:
 
 def read_results(folder: SweepFolder, record: SweepRecord) -> list[TrialResult]:
     """Every trial of the record, in its order. Corrupt measurements are set aside and say so; the rest is unharmed."""
-    return [_read_result(folder.trial(trial.trial_id), trial) for trial in record.trials]
+    return [read_result(folder.trial(trial.trial_id), trial) for trial in record.trials]
 
 
 def ranked(results: list[TrialResult]) -> list[TrialResult]:
@@ -59,7 +59,7 @@ def _negative_rate(result: TrialResult) -> float:
     return -result.performance.model_flops_per_second_per_device if result.performance else 0.0
 
 
-def _read_result(files: TrialFolder, trial: Trial) -> TrialResult:
+def read_result(files: TrialFolder, trial: Trial) -> TrialResult:
     measurement = files.read_measurement() if trial.experiment else None
     quarantined = tuple(files.quarantined())
     foreign = measurement is not None and not _belongs(measurement, trial)

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,25 @@ def test_a_finished_sweep_is_not_run_again(finished: Path, trisweep: Command) ->
     assert "started" not in done.stdout
     assert "0 runs written" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/measurement.json")} == before
+
+
+def test_the_best_plan_trains_on_and_its_losses_are_in_mlflow(finished: Path, trisweep: Command) -> None:
+    command = ("train", "--from-best", "smoke", "--here", "training.num_steps=12")
+    done = trisweep(*command, cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert "Best plan: tp" in done.stdout
+    assert "step 12 of 12, loss " in done.stdout
+    assert "MLflow: training smoke-local is up to date" in done.stdout
+    query = (
+        "SELECT metrics.step FROM metrics JOIN runs USING (run_uuid)"
+        " WHERE runs.name = 'training smoke-local' AND metrics.key = 'steps/loss' ORDER BY metrics.step"
+    )
+    with closing(sqlite3.connect(finished / "runs" / "mlflow.db")) as store:
+        assert [step for (step,) in store.execute(query)] == list(range(1, 13))
+    again = trisweep(*command, cwd=finished)
+    assert "Goes on: tp" in again.stdout
+    assert "COMPLETED: loss " in again.stdout
+    assert "MLflow" not in again.stdout, "nothing changed since"
 
 
 def test_status_shows_every_trial_within_80_columns(finished: Path, trisweep: Command) -> None:

@@ -73,6 +73,7 @@ class TrialFolder:
     failures/           one `RankFailure` for every rank that caught its own exception
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank
     measurement.json    a `Measurement`, once the trial has ended
+    tracking_id         of a long run: names it in MLflow, wherever the folder is moved; written by the first import
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
     starting.lock       held (flock) while a long run is submitted, and while it trains on this machine
     running.lock        held (flock) by the job while it runs on this machine
@@ -90,6 +91,7 @@ class TrialFolder:
         self.waits = self.path / "waits"
         self.alarm = self.waits / "alarm"
         self.measurement = self.path / "measurement.json"
+        self.tracking_id = self.path / "tracking_id"
         self.traces = self.path / "traces"
         self.starting_lock = self.path / "starting.lock"
         self.running_lock = self.path / "running.lock"

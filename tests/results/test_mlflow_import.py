@@ -17,7 +17,7 @@ import pytest
 from conf.errors import UsageError
 from conf.schema import TrackingSpec
 from results import mlflow_import
-from results.mlflow_import import ImportSummary, import_sweep
+from results.mlflow_import import ImportSummary, import_sweep, import_training
 from results.mlflow_store import connect, database_path
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.results.conftest import CREATED, SQLITE, WriteSweep, finish, performance, trial, write_steps
@@ -93,7 +93,7 @@ def test_one_parent_and_one_child_per_trial(store: Store) -> None:
     assert (summary.created, summary.updated, summary.unchanged) == (6, 0, 0)
     assert set(runs) == {"sweep", *(member.trial_id for member in TRIALS)}
     parents = {run.data.tags.get("mlflow.parentRunId") for name, run in runs.items() if name != "sweep"}
-    assert parents == {runs["sweep"].info.run_id} == {summary.parent_run_id}
+    assert parents == {runs["sweep"].info.run_id} == {summary.run_id}
 
 
 def test_a_completed_trial_has_its_numbers_params_and_times(store: Store) -> None:
@@ -110,6 +110,31 @@ def test_a_completed_trial_has_its_numbers_params_and_times(store: Store) -> Non
     history = store.client().get_metric_history(base.info.run_id, "steps/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
     assert history[0].timestamp == (CREATED + 1) * 1000
+
+
+def test_a_long_training_is_a_run_of_its_own_and_grows(store: Store, tmp_path: Path) -> None:
+    folder, training = SweepFolder(tmp_path / "trainings"), trial("long")
+    files = folder.trial("long")
+    write_steps(folder, "long", range(1, 4))
+
+    def load() -> tuple[ImportSummary, Any]:
+        summary = import_training(files, training, store.record, "base", store.output_dir)
+        return summary, store.client().get_run(summary.run_id)
+
+    first, run = load()
+    assert (first.created, run.info.status, run.info.run_name) == (1, "RUNNING", "training long")
+    assert run.data.tags["from_trial"] == "base"
+    assert "mlflow.parentRunId" not in run.data.tags
+    write_steps(folder, "long", (4, 5))
+    second, run = load()
+    assert (second.updated, second.run_id) == (1, first.run_id)
+    history = store.client().get_metric_history(second.run_id, "steps/loss")
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5]
+    finish(folder, training, performance(100.0))
+    _third, run = load()
+    assert (run.info.status, run.data.metrics["step_seconds"]) == ("FINISHED", pytest.approx(2.56))
+    assert load()[0].unchanged == 1
+    assert store.load().created == 6, "the sweep's own runs are others"
 
 
 def test_outcomes_become_statuses_and_causes_become_tags(store: Store) -> None:

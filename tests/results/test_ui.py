@@ -45,7 +45,7 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
     """The UI of an imported sweep in a process that can be interrupted; it writes the link when it is ready."""
     folder, record = write_sweep(TRIALS, {"base": performance(100.0)})
     output_dir, port = tmp_path / "runs", free_port()
-    run_id = import_sweep(folder, record, SQLITE, output_dir).parent_run_id
+    run_id = import_sweep(folder, record, SQLITE, output_dir).run_id
     program = (
         "import sys; from pathlib import Path\n"
         "from results.ui import serve_ui; from conf.schema import TrackingSpec\n"
