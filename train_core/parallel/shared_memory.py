@@ -27,7 +27,7 @@ SLOT_BYTES = 16 * 2**20
 
 COUNTER_BYTES = 64  # a cache line for each, so that no rank's writing disturbs another's reading
 TOKEN_BYTES = 64
-SPIN_SECONDS, NAP_SECONDS = 0.1, 0.001
+SPIN_SECONDS, NAP_SECONDS = 0.002, 0.0001  # a longer spin would keep a core from another rank that needs it
 
 Combine = Callable[[Sequence[Tensor]], object]
 
