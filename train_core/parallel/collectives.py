@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train_core.parallel.shared_memory import Combine, SharedMemory
+from train_core.parallel.shared_memory import Combine, SharedMemory, Shown
 from train_core.watch.clock import Line, Operation
 
 
@@ -38,7 +38,9 @@ class Pending:
 
     __slots__ = ("operation", "tensor", "work")
 
-    def __init__(self, tensor: Tensor, work: dist.Work | None = None, kind: str = "", line: Line | None = None) -> None:
+    def __init__(
+        self, tensor: Tensor, work: dist.Work | Shown | None = None, kind: str = "", line: Line | None = None
+    ) -> None:
         """`kind` names the operation to the listener of `line`."""
         self.tensor, self.work = tensor, work
         self.operation: Operation | None = None if line is None else line.start(kind, tensor.nbytes)
@@ -70,8 +72,7 @@ def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
     if axis.size == 1:
         return Pending(tensor)
     tensor = tensor.contiguous()
-    work = _started(partial(dist.all_reduce, tensor), tensor, axis, partial(_sum, out=tensor))
-    return Pending(tensor, work, "all_reduce", axis.line)
+    return _started("all_reduce", partial(dist.all_reduce, tensor), tensor, tensor, axis, partial(_sum, out=tensor))
 
 
 def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -81,8 +82,7 @@ def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pendin
     if into is None:
         into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
-    work = _started(partial(gather_into, into, tensor), tensor, axis, partial(torch.cat, out=into))
-    return Pending(into, work, "all_gather", axis.line)
+    return _started("all_gather", partial(gather_into, into, tensor), tensor, into, axis, partial(torch.cat, out=into))
 
 
 def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -93,15 +93,19 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
         into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
     combine = partial(_sum_of_shares, out=into, axis=axis)
-    work = _started(partial(scatter_into, into, tensor), tensor, axis, combine)
-    return Pending(into, work, "reduce_scatter", axis.line)
+    return _started("reduce_scatter", partial(scatter_into, into, tensor), tensor, into, axis, combine)
 
 
-def _started(collective: Callable[..., Any], tensor: Tensor, axis: Axis, combine: Combine) -> Any:
+def _started(
+    kind: str, collective: Callable[..., Any], tensor: Tensor, into: Tensor, axis: Axis, combine: Combine
+) -> Pending:
     """A collective on its way: in shared memory where the ranks have some and `tensor` fits, else by its group."""
-    if axis.memory is not None and axis.memory.takes(tensor):
-        return axis.memory.show(tensor, combine)
-    return collective(group=axis.group, async_op=True)
+    memory, line = axis.memory, axis.line
+    if memory is None or not memory.takes(tensor):
+        return Pending(into, collective(group=axis.group, async_op=True), kind, line)
+    if line is not None and not memory.has_room():
+        line.clock.wait(Operation(kind, line, line.num_started + 1, into.nbytes), memory.make_room)
+    return Pending(into, memory.show(tensor, combine), kind, line)
 
 
 def _sum(shown: Sequence[Tensor], out: Tensor) -> None:

@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import secrets
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ SLOT_BYTES = 16 * 2**20
 
 COUNTER_BYTES = 64  # a cache line for each, so that no rank's writing disturbs another's reading
 TOKEN_BYTES = 64
+SHOWN, READ = 0, 1
+"""The counters of a rank: its latest collective of which it has shown its own tensor, and read all."""
+
 SPIN_SECONDS, NAP_SECONDS = 0.002, 0.0001  # a longer spin would keep a core from another rank that needs it
 
 Combine = Callable[[Sequence[Tensor]], object]
@@ -56,7 +60,7 @@ class SharedMemory:
             timeout: after which a wait for another rank fails; None for never.
         """
         # Only x86 lets every rank see what another one writes in the order in which it was written.
-        if dist.get_backend(group) != "gloo" or platform.machine() != "x86_64":
+        if dist.get_backend(group) != "gloo" or (sys.platform, platform.machine()) != ("linux", "x86_64"):
             return None
         num_bytes = _header_bytes(len(ranks)) + len(ranks) * NUM_SLOTS * SLOT_BYTES
         offer = Offer.of_new_memory(num_bytes) if rank == ranks[0] else None
@@ -75,36 +79,45 @@ class SharedMemory:
 
     def show(self, tensor: Tensor, combine: Combine) -> Shown:
         """Let all ranks read `tensor`; when all have shown theirs, `combine` is called with them in rank order."""
+        self.make_room()
         self.num_started += 1
-        reused = self.num_started - NUM_SLOTS
-        self.read_until(reused)
-        self._await(reused, 1)
         shown = Shown(self, self.num_started, tensor, combine)
         shown.slot(self.rank).copy_(tensor)
-        self.counters[self._index(self.rank, 0)] = shown.number
+        self.counters[self._index(self.rank, SHOWN)] = shown.number
         self.unread.append(shown)
         return shown
+
+    def has_room(self) -> bool:
+        """All ranks have read what is in the slot that the next tensor goes to."""
+        return self._have_all(self.num_started + 1 - NUM_SLOTS, READ)
+
+    def make_room(self) -> None:
+        """Wait until there is."""
+        reused = self.num_started + 1 - NUM_SLOTS
+        self.read_until(reused)
+        self._await(reused, READ)
 
     def read_until(self, number: int) -> None:
         """Combine what has been shown, up to collective `number`."""
         while self.num_read < number:
             shown = self.unread.popleft()
-            self._await(shown.number, 0)
+            self._await(shown.number, SHOWN)
             shown.combine([shown.slot(rank) for rank in range(self.size)])
             self.num_read = shown.number
-            self.counters[self._index(self.rank, 1)] = shown.number
+            self.counters[self._index(self.rank, READ)] = shown.number
 
     def _await(self, number: int, kind: int) -> None:
-        """Until all ranks have shown (kind 0) or read (kind 1) collective `number`."""
+        """Until all ranks have shown or read collective `number`."""
         start = time.monotonic()
-        for rank in range(self.size):
-            index = self._index(rank, kind)
-            while self.counters[index] < number:
-                os.sched_yield()
-                if (seconds := time.monotonic() - start) > SPIN_SECONDS:
-                    time.sleep(NAP_SECONDS)
-                if seconds > self.timeout_seconds:
-                    raise TimeoutError(f"Timed out waiting {seconds:.0f} s for a rank of the tensor axis")
+        while not self._have_all(number, kind):
+            os.sched_yield()
+            if (seconds := time.monotonic() - start) > SPIN_SECONDS:
+                time.sleep(NAP_SECONDS)
+            if seconds > self.timeout_seconds:
+                raise TimeoutError(f"Timed out waiting {seconds:.0f} s for another rank")
+
+    def _have_all(self, number: int, kind: int) -> bool:
+        return all(self.counters[self._index(rank, kind)] >= number for rank in range(self.size))
 
     def _index(self, rank: int, kind: int) -> int:
         return (2 * rank + kind) * (COUNTER_BYTES // 8)

@@ -16,6 +16,7 @@ from train_core.parallel import shared_memory
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.shared_memory import NUM_SLOTS, SLOT_BYTES, Offer, SharedMemory
+from train_core.watch.clock import Clock
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors use gloo")
 
@@ -96,22 +97,28 @@ def test_where_one_rank_cannot_reach_it_none_uses_shared_memory(worlds: Any) -> 
         assert torch.all(total == 2.0)
 
 
-def left_waiting(world: Any) -> str | None:
-    group = build_mesh(Layout(world.size, 1, 1), world.rank).tensor.group
-    assert group is not None
-    memory = SharedMemory.of(range(world.size), world.rank, group, timedelta(seconds=0.2))
-    assert memory is not None
+def left_waiting(world: Any, num_before: int) -> tuple[str, int]:
+    """Rank 1 starts `num_before` collectives, waits for none and goes; rank 0 starts one more and waits for it."""
+    clock = Clock()
+    axis = build_mesh(Layout(world.size, 1, 1), world.rank, clock).tensor
+    assert axis.group is not None
+    memory = SharedMemory.of(range(world.size), world.rank, axis.group, timedelta(seconds=0.2))
+    axis = replace(axis, memory=memory)
+    for _ in range(num_before):
+        all_reduce(torch.ones(3), axis)
     if world.rank == 1:
-        return None
+        return "", 0
     with pytest.raises(TimeoutError) as raised:
-        all_reduce(torch.ones(3), Axis(world.size, world.rank, group, memory=memory)).wait()
+        all_reduce(torch.ones(3), axis).wait()
     assert lost_a_peer(failure_of(0, raised.value))
-    return str(raised.value)
+    return str(raised.value), clock.num_waits
 
 
-def test_a_rank_that_never_comes_is_waited_for_no_longer_than_the_timeout(worlds: Any) -> None:
-    message, _ = worlds(2).run(left_waiting)
-    assert message.startswith("Timed out waiting 0 s for a rank")
+@pytest.mark.parametrize("num_before", [0, NUM_SLOTS], ids=["shows nothing", "does not read, so that no slot is free"])
+def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_timeout(worlds: Any, num_before: int) -> None:
+    (message, num_waits), _ = worlds(2).run(left_waiting, num_before)
+    assert message.startswith("Timed out waiting 0 s for another rank")
+    assert num_waits == 1, "the clock, by which a hang is found, knew of it"
 
 
 def test_a_header_leaves_tensors_at_the_start_of_a_page() -> None:
