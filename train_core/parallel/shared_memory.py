@@ -31,7 +31,7 @@ TOKEN_BYTES = 64
 SHOWN, READ = 0, 1
 """The counters of a rank: its latest collective of which it has shown its own tensor, and read all."""
 
-SPIN_SECONDS, NAP_SECONDS = 0.002, 0.0001  # a longer spin would keep a core from another rank that needs it
+SPIN_SECONDS, NAP_SECONDS = 0.0002, 0.0001  # a longer spin would keep a core from another rank that needs it
 
 Combine = Callable[[Sequence[Tensor]], object]
 

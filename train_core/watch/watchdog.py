@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
@@ -21,13 +21,16 @@ from train_core.job.world import World
 from train_core.measurement import Outcome, RankFailure
 from train_core.trial_folder import TrialFolder
 from train_core.watch.clock import Clock
-from train_core.watch.hang import Standing, explain
+from train_core.watch.hang import Hang, Standing, explain
 
 LOOKS_PER_LIMIT = 8
 LOOKS_BEFORE_VERDICT = 2
 """After the alarm, so that every rank has written where it stands."""
 
-MORE_LOOKS_OF_OTHERS = 3
+MORE_LOOKS_FOR_SILENT = 4
+"""While a rank that holds the others up has not written: on a busy machine it may be late."""
+
+MORE_LOOKS_OF_OTHERS = 3 + MORE_LOOKS_FOR_SILENT
 """Whoever did not raise the alarm leaves the verdict to the rank that did, unless that does not come."""
 
 
@@ -76,7 +79,7 @@ class Watchdog(threading.Thread):
             self.trial.write_standing(self._with_stack(standing))
             self._looks_left -= 1
             if self._looks_left < 0:
-                self._end(standing)
+                self._end(standing, patient=self._looks_left >= -MORE_LOOKS_FOR_SILENT)
         elif self._raised_alarm:  # it went on after all
             self.trial.alarm.unlink(missing_ok=True)
             self._raised_alarm = False
@@ -107,20 +110,26 @@ class Watchdog(threading.Thread):
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         return standing.model_copy(update={"stack": stack})
 
-    def _end(self, standing: Standing) -> None:
-        """Say why, and leave: collectives that hang cannot be left in an orderly way."""
+    def _end(self, standing: Standing, *, patient: bool) -> None:
+        """Say why, and leave: collectives that hang cannot be left in an orderly way.
+
+        Args:
+            patient: give a rank that has not written where it stands more time.
+        """
+        # Who is alive writes at every look. An older word may be from before it stopped.
+        not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
+        standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
+        hang = explain(standing, standing_of)
+        if patient and hang.blamed is not None and standing_of(hang.blamed) is None:
+            return
         try:
-            failure = self._failure(standing)
+            failure = self._failure(hang, standing_of)
             print(f"{failure.cause}\n{failure.traceback}", file=sys.stderr, flush=True)
             self.trial.write_failure(failure)
         finally:
             os._exit(1)
 
-    def _failure(self, standing: Standing) -> RankFailure:
-        # Who is alive writes at every look. An older word may be from before it stopped.
-        not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
-        standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
-        hang = explain(standing, standing_of)
+    def _failure(self, hang: Hang, standing_of: Callable[[int], Standing | None]) -> RankFailure:
         told = [found for rank in (hang.blamed, self.rank) if rank is not None and (found := standing_of(rank))]
         return RankFailure(
             rank=self.rank,
