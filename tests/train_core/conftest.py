@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class ForkedWorld:
 
 
 def _serve(rank: int, size: int, end: Connection) -> None:
+    gc.freeze()  # what is there before the first run need not be looked at after each
     while True:
         function, arguments, rendezvous = end.recv()
         try:
@@ -69,6 +71,7 @@ def _serve(rank: int, size: int, end: Connection) -> None:
                 leave(world)
         except Exception:
             end.send((False, traceback.format_exc()))
+        gc.collect()  # a trainer is a circle that holds its groups, whose threads wake a hundred times a second
 
 
 @pytest.fixture(scope="session")

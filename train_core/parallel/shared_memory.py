@@ -31,7 +31,8 @@ TOKEN_BYTES = 64
 SHOWN, READ = 0, 1
 """The counters of a rank: its latest collective of which it has shown its own tensor, and read all."""
 
-SPIN_SECONDS, NAP_SECONDS = 0.0002, 0.0001  # a longer spin would keep a core from another rank that needs it
+SPIN_SECONDS, LONGEST_NAP_SECONDS = 0.0002, 0.002
+"""A longer spin would keep a core from another rank that needs it; naps grow with the wait, to a quarter of it."""
 
 Combine = Callable[[Sequence[Tensor]], object]
 
@@ -112,7 +113,7 @@ class SharedMemory:
         while not self._have_all(number, kind):
             os.sched_yield()
             if (seconds := time.monotonic() - start) > SPIN_SECONDS:
-                time.sleep(NAP_SECONDS)
+                time.sleep(min(LONGEST_NAP_SECONDS, seconds / 4))
             if seconds > self.timeout_seconds:
                 raise TimeoutError(f"Timed out waiting {seconds:.0f} s for another rank")
 
