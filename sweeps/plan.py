@@ -18,6 +18,9 @@ from sweeps.points import Point, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
+"""Overrides of these name the sweep or say how its jobs are asked for, not what is planned and measured."""
+
 
 def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepRecord:
     """The whole sweep before it runs.
@@ -44,7 +47,7 @@ def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepR
         mode="proxy" if proxy else "cluster",
         spec=spec,
         tracking=settings.tracking,
-        overrides=tuple(override for override in overrides if not override.startswith("sweep=")),
+        overrides=tuple(override for override in overrides if _group(override) not in JOB_GROUPS),
         git_sha=git_sha,
         created=time.time(),
         plan=plan,

@@ -44,7 +44,7 @@ class SweepRecord(Frozen):
     Attributes:
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
             `plan` holds the full-size points, which are predicted only.
-        overrides: what the user changed on the command line; an overridden axis is restricted to that value.
+        overrides: what the user changed of the sweep; an overridden axis is restricted to that value.
         plan: the full-size points on the target cluster, in order.
         trials: the points that this sweep measures or marks infeasible.
     """

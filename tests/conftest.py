@@ -17,8 +17,7 @@ from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 TESTS = Path(__file__).parent
 ONE_WORKER = {"slurm": TESTS / "slurm", "ranks": TESTS / "train_core"}
-"""Folders whose tests share a cluster or worlds of ranks. Two workers start with these two, since one of them mostly
-waits for Slurm and the other keeps both cores busy. Of all others the tests of a file share what it has set up."""
+"""Folders whose tests share a cluster or worlds of ranks. Of all others the tests of a file share what it has set up."""
 
 
 @pytest.hookimpl(tryfirst=True)

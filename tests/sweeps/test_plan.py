@@ -99,8 +99,9 @@ def test_a_value_that_the_proxy_does_not_know_is_refused_and_not_ignored() -> No
         plan_sweep(["sweep=175b", "batch.micro_batch_size=7"], proxy=True, git_sha="abc")
 
 
-def test_a_record_says_what_was_overridden() -> None:
-    record = plan_sweep(["sweep=175b", "batch.micro_batch_size=2"], proxy=True, git_sha="abc")
+def test_a_record_says_what_was_overridden_of_the_sweep_and_not_of_its_jobs() -> None:
+    overrides = ["sweep=175b", "batch.micro_batch_size=2", "slurm=frontier", "output_dir=elsewhere"]
+    record = plan_sweep(overrides, proxy=True, git_sha="abc")
     assert record.overrides == ("batch.micro_batch_size=2",)
 
 
