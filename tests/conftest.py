@@ -17,7 +17,7 @@ from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 TESTS = Path(__file__).parent
 ONE_WORKER = {"slurm": TESTS / "slurm", "ranks": TESTS / "train_core"}
-"""Folders whose tests share a cluster or worlds of ranks. Of all others the tests of a file share what it has set up."""
+"""Folders whose tests share a cluster or worlds of ranks. Of others the tests of a file share what it has set up."""
 
 
 @pytest.hookimpl(tryfirst=True)
