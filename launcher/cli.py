@@ -178,8 +178,10 @@ def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
         f"{done.num_submitted} trials submitted ({_hours(place, done.device_hours)}), {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {_shown(place.folder.path)}"
     )
+    elsewhere = (override for override in place.overrides if override.startswith("output_dir="))
+    where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in ("status", "report", "cancel"):
-        console.print(f"  trisweep {command} {record.name} cluster={place.settings.cluster.name}")
+        console.print(f"  trisweep {command} {record.name} {where}")
 
 
 def _hours(place: Place, hours: float) -> str:

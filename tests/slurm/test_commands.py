@@ -59,16 +59,19 @@ def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
 
 
 def test_cancelled_trials_are_submitted_again(tmp_path: Path) -> None:
-    held = (*CHOICE, "training.num_steps=100000", "parallel.world_size=2", "+slurm.extra_sbatch.hold=true")
-    assert "4 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
-    assert "4 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
+    elsewhere = "output_dir=elsewhere"
+    held = (*CHOICE, "training.num_steps=100000", "parallel.world_size=2", "+slurm.extra_sbatch.hold=true", elsewhere)
+    submitted = trisweep("sweep", *held, cwd=tmp_path)
+    assert "4 trials submitted" in submitted
+    assert f"  trisweep cancel smoke cluster=local {elsewhere}" in submitted
+    assert "4 trials cancelled" in trisweep("cancel", "smoke", elsewhere, cwd=tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while "4 CANCELLED" not in (said := trisweep("status", "smoke", cwd=tmp_path)):
+    while "4 CANCELLED" not in (said := trisweep("status", "smoke", elsewhere, cwd=tmp_path)):
         assert time.monotonic() < deadline, said
         time.sleep(1)
     assert "cancelled in Slurm" in said
     assert "4 trials submitted" in trisweep("sweep", *held, cwd=tmp_path)
-    trisweep("cancel", "smoke", cwd=tmp_path)
+    trisweep("cancel", "smoke", elsewhere, cwd=tmp_path)
 
 
 def test_without_a_cluster_a_login_node_asks_which_one(tmp_path: Path) -> None:
