@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ LOCK_WAIT_SECONDS = 120.0
 BATCH_LIMIT = 1000  # metrics in one request
 PARAM_LIMIT = 100
 SWEEP_ID, KEY, DIGEST, ATTEMPT = "trisweep.sweep_id", "trisweep.key", "trisweep.digest", "trisweep.attempt"
+LAST_STEP = "trisweep.last_step"
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class _Importer:
             run = None
         self.counts["updated" if run else "created"] += 1
         run_id = run.info.run_id if run else self._create(content, parent_run_id)
-        self._log(run_id, content, run.data.params if run else {})
+        self._log(run_id, content, run)
         return _Synced(run_id, content, is_stale=True)
 
     def sync_with_artifacts(
@@ -143,6 +144,7 @@ class _Importer:
             self.client.update_run(synced.run_id, status=content.status)
         else:
             self.client.set_terminated(synced.run_id, content.status, content.end_ms)
+        self.client.set_tag(synced.run_id, LAST_STEP, str(content.last_step))
         self.client.set_tag(synced.run_id, DIGEST, content.digest)
 
     def _find(self) -> dict[str, Any]:
@@ -164,13 +166,14 @@ class _Importer:
         run = self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
         return str(run.info.run_id)
 
-    def _log(self, run_id: str, content: RunContent, known_params: Mapping[str, str]) -> None:
-        """Tags, params and metrics; a metric that is there already is not stored twice."""
+    def _log(self, run_id: str, content: RunContent, known: Any | None) -> None:
+        """Tags, params and metrics, but for the steps that the known run holds; no metric is stored twice."""
         from mlflow.entities import Param, RunTag
 
         tags = [RunTag(key, value) for key, value in (content.tags | {ATTEMPT: content.attempt}).items()]
+        known_params, last_step = (known.data.params, int(known.data.tags.get(LAST_STEP, 0))) if known else ({}, 0)
         params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
-        first, *rest = _batches(content.metrics, BATCH_LIMIT - PARAM_LIMIT - len(tags))
+        first, *rest = _batches(content.metrics_after(last_step), BATCH_LIMIT - PARAM_LIMIT - len(tags))
         self.client.log_batch(run_id, first, params[:PARAM_LIMIT], tags)
         for metrics in rest:
             self.client.log_batch(run_id, metrics)

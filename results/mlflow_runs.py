@@ -25,6 +25,7 @@ STATUS = {
 }
 """MLflow's status by outcome; any other outcome is FAILED. The tag `outcome` holds the exact one."""
 
+STEP_PREFIX = "steps/"
 STEP_FIELDS = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second") + (
     "model_flops_per_second_per_device",
     "held_out_loss",
@@ -58,6 +59,15 @@ class RunContent:
     tags: dict[str, str]
     params: dict[str, str]
     metrics: tuple[LoggedMetric, ...]
+
+    @property
+    def last_step(self) -> int:
+        """The last optimizer step on record; 0 before the first."""
+        return max((metric.step for metric in self.metrics if metric.key.startswith(STEP_PREFIX)), default=0)
+
+    def metrics_after(self, step: int) -> list[LoggedMetric]:
+        """All but those of optimizer steps up to `step`."""
+        return [metric for metric in self.metrics if metric.step > step or not metric.key.startswith(STEP_PREFIX)]
 
     @property
     def digest(self) -> str:
@@ -163,7 +173,7 @@ def _params(trial: Trial) -> dict[str, str]:
 
 def _step_metrics(steps: Sequence[StepMetrics]) -> list[LoggedMetric]:
     return [
-        LoggedMetric(f"steps/{name}", getattr(step, name), _milliseconds(step.time), step.step)
+        LoggedMetric(f"{STEP_PREFIX}{name}", getattr(step, name), _milliseconds(step.time), step.step)
         for step in steps
         for name in STEP_FIELDS
         if getattr(step, name) is not None

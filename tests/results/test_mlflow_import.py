@@ -112,7 +112,9 @@ def test_a_completed_trial_has_its_numbers_params_and_times(store: Store) -> Non
     assert history[0].timestamp == (CREATED + 1) * 1000
 
 
-def test_a_long_training_is_a_run_of_its_own_and_grows(store: Store, tmp_path: Path) -> None:
+def test_a_long_training_is_a_run_of_its_own_and_grows(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, training = SweepFolder(tmp_path / "trainings"), trial("long")
     files = folder.trial("long")
     write_steps(folder, "long", range(1, 4))
@@ -126,7 +128,16 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(store: Store, tmp_path: P
     assert run.data.tags["from_trial"] == "base"
     assert "mlflow.parentRunId" not in run.data.tags
     write_steps(folder, "long", (4, 5))
+    logged, client_type = list[int](), type(store.client())
+    log_batch = client_type.log_batch
+
+    def counting(client: Any, run_id: str, metrics: Any = (), *others: Any) -> None:
+        logged.extend(metric.step for metric in metrics if metric.key == "steps/loss")
+        log_batch(client, run_id, metrics, *others)
+
+    monkeypatch.setattr(client_type, "log_batch", counting)
     second, run = load()
+    assert logged == [4, 5], "twenty thousand steps are not sent again whenever somebody looks"
     assert (second.updated, second.run_id) == (1, first.run_id)
     history = store.client().get_metric_history(second.run_id, "steps/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5]
