@@ -116,18 +116,20 @@ class Watchdog(threading.Thread):
         Args:
             patient: give a rank that has not written where it stands more time.
         """
-        # Who is alive writes at every look. An older word may be from before it stopped.
-        not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
-        standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
-        hang = explain(standing, standing_of)
-        if patient and hang.blamed is not None and standing_of(hang.blamed) is None:
-            return
+        must_wait = False
         try:
-            failure = self._failure(hang, standing_of)
-            print(f"{failure.cause}\n{failure.traceback}", file=sys.stderr, flush=True)
-            self.trial.write_failure(failure)
+            # Who is alive writes at every look. An older word may be from before it stopped.
+            not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
+            standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
+            hang = explain(standing, standing_of)
+            must_wait = patient and hang.blamed is not None and standing_of(hang.blamed) is None
+            if not must_wait:
+                failure = self._failure(hang, standing_of)
+                print(f"{failure.cause}\n{failure.traceback}", file=sys.stderr, flush=True)
+                self.trial.write_failure(failure)
         finally:
-            os._exit(1)
+            if not must_wait:  # whatever went wrong with the words, the job ends
+                os._exit(1)
 
     def _failure(self, hang: Hang, standing_of: Callable[[int], Standing | None]) -> RankFailure:
         told = [found for rank in (hang.blamed, self.rank) if rank is not None and (found := standing_of(rank))]
