@@ -73,7 +73,7 @@ bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without
 	@$(BIN)/python -m benchmarks gpu
 
 test: check ## check, then run every test, on a real Slurm too
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff check .

@@ -22,9 +22,10 @@ ONE_WORKER = {"slurm": TESTS / "slurm", "ranks": TESTS / "train_core"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before pytest-xdist reads the groups."""
+    """Before pytest-xdist reads the groups. Workers take these in order: the long ones first, to run side by side."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item.path)))
+    items.sort(key=lambda item: _group(item.path) not in ONE_WORKER)
 
 
 def _group(path: Path) -> str:

@@ -22,6 +22,7 @@ from train_core.job.world import Seat, World, choose_device, file_rendezvous, jo
 from train_core.trial_folder import TrialFolder
 
 ANSWER_SECONDS = 240
+ALL_HAVE_ANSWERED = "all have answered"
 
 
 class ForkedWorld:
@@ -40,18 +41,26 @@ class ForkedWorld:
             process.start()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """`function(world, *arguments)` on every rank; the results in rank order."""
+        """`function(world, *arguments)` on every rank; the results in rank order.
+
+        No rank that succeeded leaves before all have answered: another may still be connecting to it.
+        """
         self.num_runs += 1
         rendezvous = file_rendezvous(self.folder / f"world-{self.size}-{self.num_runs}")
         for end in self.ends:
             end.send((function, arguments, rendezvous))
-        return [self._answer(rank, end) for rank, end in enumerate(self.ends)]
+        answers = [self._answer(rank, end) for rank, end in enumerate(self.ends)]
+        for end in self.ends:
+            end.send(ALL_HAVE_ANSWERED)
+        for rank, (succeeded, value) in enumerate(answers):
+            assert succeeded, f"rank {rank} of {self.size} failed:\n{value}"
+        return [value for _, value in answers]
 
-    def _answer(self, rank: int, end: Connection) -> Any:
+    def _answer(self, rank: int, end: Connection) -> tuple[bool, Any]:
+        """Whether it succeeded, and with what."""
         assert end.poll(ANSWER_SECONDS), f"rank {rank} of {self.size} did not answer"
-        succeeded, value = end.recv()
-        assert succeeded, f"rank {rank} of {self.size} failed:\n{value}"
-        return value
+        answer: tuple[bool, Any] = end.recv()
+        return answer
 
     def stop(self) -> None:
         for process in self.processes:
@@ -67,10 +76,12 @@ def _serve(rank: int, size: int, end: Connection) -> None:
             world: World = join(Seat(rank, size, rank, rendezvous), choose_device("cpu", rank))
             try:
                 end.send((True, function(world, *arguments)))
+                assert end.recv() == ALL_HAVE_ANSWERED
             finally:
                 leave(world)
         except Exception:
             end.send((False, traceback.format_exc()))
+            assert end.recv() == ALL_HAVE_ANSWERED
         gc.collect()  # a trainer is a circle that holds its groups, whose threads wake a hundred times a second
 
 
