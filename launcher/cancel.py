@@ -16,6 +16,7 @@ from launcher.local_jobs import controller_of, is_running_here
 from launcher.processes import end_trees
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.submission import Submission, read_submission
+from launcher.trainings import LongRun
 from sweeps.trial import SweepFolder, SweepRecord
 
 ANSWER_SECONDS = 60
@@ -42,6 +43,19 @@ def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
     _end_sweep_process(folder)
     end_trees(controller for job in local.values() if (controller := controller_of(job)))
     return len(local) + cancel_jobs([job.job_id for job in in_slurm])
+
+
+def cancel_training(run: LongRun) -> str:
+    """Cancel the Slurm job of a training and return its id.
+
+    Raises:
+        UsageError: it has none that is queued or running, or Slurm does not answer.
+    """
+    submission = read_submission(run.folder)
+    if submission is None or submission.executor != "slurm" or not cancel_jobs([submission.job_id]):
+        problem = f"No job of {run.folder.path} is queued or running"
+        raise UsageError(problem, "End one that trains on this machine with Ctrl-C where it was started; it saves.")
+    return submission.job_id
 
 
 def _unfinished(folder: SweepFolder, record: SweepRecord) -> dict[str, Submission]:

@@ -47,6 +47,7 @@ console = Console(highlight=False, soft_wrap=False)
 Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
+Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
 
 
@@ -85,24 +86,35 @@ def sweep(
 @app.command()
 def status(name: Sweep, overrides: Overrides = None) -> None:
     """Every trial: state, progress, cause of failure, last log line, log path."""
-    from launcher.state import reconcile, trial_states
+    from launcher.state import reconcile, trial_state, trial_states
     from launcher.status_table import status_table
+    from launcher.trainings import trainings_of
     from launcher.where import existing_folder
 
     folder = existing_folder(name, overrides or [])
-    record = folder.read_record()
-    jobs = reconcile(folder, record)
+    record, trainings = folder.read_record(), trainings_of(folder.path.parent, name)
+    jobs = reconcile(folder.trials_of(record))
     console.print(f"[bold]{record.name}[/] in {_shown(folder.path)}")
     console.print(status_table(trial_states(folder, record, jobs), console.width))
+    if trainings:
+        jobs = reconcile(run.folder for run in trainings)
+        states = [trial_state(run.folder, run.trial, jobs.get(run.trial.trial_id)) for run in trainings]
+        console.print(f"\n[bold]Trainings from {record.name}[/] in {_shown(trainings[0].folder.path.parent)}")
+        console.print(status_table(states, console.width))
 
 
 @app.command()
-def cancel(name: Sweep, overrides: Overrides = None) -> None:
-    """End what is queued or running. Finished points keep their results."""
-    from launcher.cancel import cancel_sweep
+def cancel(name: Sweep, overrides: Overrides = None, training: Training = None) -> None:
+    """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
+    from launcher.cancel import cancel_sweep, cancel_training
+    from launcher.trainings import training_of
     from launcher.where import existing_folder
 
     folder = existing_folder(name, overrides or [])
+    if training is not None:
+        job_id = cancel_training(training_of(folder.path.parent, name, training))
+        console.print(f"Job {job_id} cancelled. `trisweep train --from-best {name}` goes on from its last checkpoint.")
+        return
     number = cancel_sweep(folder, folder.read_record())
     console.print(f"{number} trials cancelled in {_shown(folder.path)}; finished points keep their results.")
 
@@ -115,7 +127,7 @@ def report(name: Sweep, overrides: Overrides = None) -> None:
 
     folder = existing_folder(name, overrides or [])
     record = folder.read_record()
-    reconcile(folder, record)
+    reconcile(folder.trials_of(record))
     _report(folder, record)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.load import Tree, checked, compose_tree
+from launcher.trainings import TRAININGS, Best, LongRun, read_stored
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.measurement import Measurement, Outcome
 from train_core.trial_folder import TrialFolder
@@ -17,35 +16,6 @@ from train_core.trial_folder import TrialFolder
 NUM_STEPS = "training.num_steps"
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
 """Overrides of these say where the sweep is and how its job is asked for, not what is trained."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The plan to train.
-
-    Attributes:
-        is_measured: by the sweep; else only predicted.
-        flops_per_second_per_device: model FLOP/s, measured or predicted.
-    """
-
-    trial: Trial
-    is_measured: bool
-    flops_per_second_per_device: float
-
-
-@dataclass(frozen=True)
-class LongRun:
-    """A training folder that holds its experiment.
-
-    Attributes:
-        source: the trial of the sweep that its plan was taken from.
-        best: None where the folder was there already, and its plan stays.
-    """
-
-    folder: TrialFolder
-    experiment: Experiment
-    source: str
-    best: Best | None
 
 
 def best_of(folder: SweepFolder, record: SweepRecord) -> Best:
@@ -89,7 +59,7 @@ def long_run(sweep: SweepFolder, overrides: Sequence[str], name: str | None) -> 
         raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
     _require_of_training(overrides)
     asked = sorted(override for override in overrides if _group(override) not in PLACE_GROUPS)
-    folder = TrialFolder(sweep.path.parent / "train" / (name or sweep.path.name))
+    folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
         return _continued(folder, asked)
     record = sweep.read_record()
@@ -115,16 +85,14 @@ def write_long_run(run: LongRun, sweep: str, overrides: Sequence[str]) -> None:
 
 
 def _continued(folder: TrialFolder, asked: list[str]) -> LongRun:
-    other = "or begin another training with --name NAME"
-    try:
-        stored = json.loads(folder.trial.read_text())
-        experiment, source, before = folder.read_experiment(), str(stored["from_trial"]), list(stored["overrides"])
-    except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
-        raise UsageError(f"{folder.trial} is not of a training from a sweep", f"Remove it, {other}.") from None
+    other, found = "or begin another training with --name NAME", read_stored(folder)
+    if found is None:
+        raise UsageError(f"{folder.trial} is not of a training from a sweep", f"Remove it, {other}.")
+    before = found.overrides
     if before != asked:
         problem = f"{folder.path} holds a training with {' '.join(before) or 'no overrides'}"
         raise UsageError(f"{problem}, and now {' '.join(asked) or 'none'} was asked", f"Give the same, {other}.")
-    return LongRun(folder, experiment, source, None)
+    return found.run
 
 
 def _experiment(planned: Experiment, asked: Sequence[str]) -> Experiment:

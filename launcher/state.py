@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from train_core.trial_folder import TrialFolder
 
 LOG_SUFFIXES = (".out", ".err", ".log")
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
+STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
 
@@ -54,35 +56,32 @@ class TrialState:
     quarantined: tuple[Path, ...]
 
 
-def reconcile(folder: SweepFolder, record: SweepRecord) -> dict[str, JobState]:
+def reconcile(folders: Iterable[TrialFolder]) -> dict[str, JobState]:
     """Ask Slurm about the jobs that left no measurement, and write the outcome of those that have ended for good.
 
     A job that is queued, requeued, suspended or held is not ended; nor is one that ended a moment ago and whose files
     may still appear. Where Slurm does not answer, nothing is concluded.
 
     Returns:
-        Slurm's states of the jobs it was asked about, by trial id.
+        Slurm's states of the jobs it was asked about, by the name of the folder, which is the trial's id.
     """
-    silent = _silent_in_slurm(folder, record)
+    silent = [(folder, job) for folder in folders if (job := _silent_in_slurm(folder))]
     try:
-        states = query_jobs(submission.job_id for submission in silent.values())
+        states = query_jobs(job.job_id for _, job in silent)
     except SlurmSilent:
         return {}
-    for trial_id, submission in silent.items():
-        state = states.get(submission.job_id)
-        if is_settled(state) if state else time.time() - submission.submitted > FORGOTTEN_SECONDS:
-            _conclude(folder.trial(trial_id), submission, state)
-    return {trial_id: states[job.job_id] for trial_id, job in silent.items() if job.job_id in states}
+    for folder, job in silent:
+        state = states.get(job.job_id)
+        if is_settled(state) if state else time.time() - job.submitted > FORGOTTEN_SECONDS:
+            _conclude(folder, job, state)
+    return {folder.path.name: states[job.job_id] for folder, job in silent if job.job_id in states}
 
 
-def _silent_in_slurm(folder: SweepFolder, record: SweepRecord) -> dict[str, Submission]:
-    silent = {}
-    for trial in record.trials:
-        trial_folder = folder.trial(trial.trial_id)
-        submission = read_submission(trial_folder)
-        if submission and submission.executor == "slurm" and trial_folder.read_measurement() is None:
-            silent[trial.trial_id] = submission
-    return silent
+def _silent_in_slurm(folder: TrialFolder) -> Submission | None:
+    """The job that was asked for and has left no measurement."""
+    submission = read_submission(folder)
+    is_silent = submission is not None and submission.executor == "slurm" and folder.read_measurement() is None
+    return submission if is_silent else None
 
 
 def _conclude(folder: TrialFolder, submission: Submission, state: JobState | None) -> None:
@@ -108,11 +107,11 @@ def trial_state(folder: TrialFolder, trial: Trial, job: JobState | None = None) 
     last = steps[-1] if steps else None
     performance = measurement.performance if measurement else None
     log, outcome = _log(folder, submission, measurement), _outcome(folder, trial, submission, measurement, job)
-    interrupted = outcome is Outcome.PENDING and submission is not None and submission.executor == "local"
     return TrialState(
         trial_id=trial.trial_id,
         outcome=outcome,
-        cause=_cause(folder, trial, measurement) or (INTERRUPTED if interrupted else ""),
+        cause=_cause(folder, trial, measurement)
+        or (_interruption(submission, last) if outcome is Outcome.PENDING else ""),
         failing_rank=measurement.failing_rank if measurement else None,
         traceback=measurement.traceback if measurement else None,
         job_id=submission.job_id if submission else None,
@@ -150,9 +149,7 @@ def _outcome(
         return Outcome.INFEASIBLE
     if not trial.selected:
         return None
-    if submission is None:
-        return Outcome.PENDING
-    if submission.executor == "local":
+    if submission is None or submission.executor == "local":
         return Outcome.RUNNING if is_running_here(folder, submission) else Outcome.PENDING
     if job is not None:
         return Outcome.PENDING if job.is_waiting else Outcome.RUNNING
@@ -167,6 +164,13 @@ def _cause(folder: TrialFolder, trial: Trial, measurement: Measurement | None) -
     if corrupt := folder.quarantined():
         return f"its measurement was corrupt and has been put aside as {corrupt[-1].name}"
     return ""
+
+
+def _interruption(submission: Submission | None, last: StepMetrics | None) -> str:
+    """Of a trial that waits for nobody; a training on this machine has no job."""
+    if submission is None:
+        return STOPPED if last else ""
+    return INTERRUPTED if submission.executor == "local" else ""
 
 
 def _log(folder: TrialFolder, submission: Submission | None, measurement: Measurement | None) -> Path | None:

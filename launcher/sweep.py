@@ -87,7 +87,7 @@ def submit(
     require_sbatch()
     with locked(folder):
         folder.write_record(record)
-        reconcile(folder, record)
+        reconcile(folder.trials_of(record))
         chosen = runnable(record)
         open_trials = to_run(folder, chosen, retry_failed=retry_failed, max_resubmits=slurm.max_resubmits)
         fresh = [trial for trial in open_trials if not _has_job(folder, trial)]

@@ -17,9 +17,8 @@ from launcher.arguments import complete_sweep
 from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
-    from launcher.long_run import LongRun
+    from launcher.trainings import LongRun
     from launcher.where import Place
-    from sweeps.trial import Trial
     from train_core.measurement import Measurement, StepMetrics
 
 FAILED_EXIT_CODE = 1
@@ -106,7 +105,7 @@ def _into_mlflow(run: LongRun, place: Place) -> None:
     from results.mlflow_import import import_training
 
     record = place.folder.read_record()
-    imported = import_training(run.folder, _as_trial(run), record, run.source, place.folder.path.parent)
+    imported = import_training(run.folder, run.trial, record, run.source, place.folder.path.parent)
     if not imported.unchanged:
         console.print(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
 
@@ -169,7 +168,7 @@ def _trained_here(run: LongRun) -> Measurement:
     from train_core.job.trial import run_trial_here
 
     machine = this_machine()
-    if reason := why_impossible(_as_trial(run), machine):
+    if reason := why_impossible(run.trial, machine):
         raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
     devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
     try:
@@ -177,20 +176,6 @@ def _trained_here(run: LongRun) -> Measurement:
     except Stopped as stopped:
         console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
         raise
-
-
-def _as_trial(run: LongRun) -> Trial:
-    from sweeps.trial import Trial
-
-    return Trial(
-        trial_id=run.folder.path.name,
-        point={},
-        experiment=run.experiment,
-        estimate=estimate(run.experiment),
-        infeasible_reason=None,
-        selected=True,
-        is_baseline=False,
-    )
 
 
 def _conclude(measurement: Measurement) -> None:
@@ -206,15 +191,20 @@ def _conclude(measurement: Measurement) -> None:
 
 def _on_slurm(run: LongRun, place: Place) -> None:
     from launcher.long_run_slurm import starting, submit_long_run
+    from launcher.state import reconcile
 
+    reconcile([run.folder])
     measurement = run.folder.read_measurement()
     if measurement is not None and measurement.performance is not None:
         _conclude(measurement)
         return
+    if measurement is not None:
+        console.print(f"Its last job ended: {measurement.outcome}: {measurement.cause}", markup=False)
     with starting(run.folder) as job:
         job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
     if job is None:
-        console.print(f"Submitted job {job_id}. It saves and requeues itself before its time limit; the same command")
-        console.print(f"shows how far it is. `scancel {job_id}` ends it. Output: {run.folder.logs}")
+        console.print(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")
+        console.print(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
+        console.print(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")
         return
     console.print(f"Job {job.job_id} is {job.state}.")

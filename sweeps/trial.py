@@ -82,6 +82,9 @@ class SweepFolder:
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)
 
+    def trials_of(self, record: SweepRecord) -> list[TrialFolder]:
+        return [self.trial(trial.trial_id) for trial in record.trials]
+
     def report(self, suffix: Literal["md", "csv", "html"]) -> Path:
         return self.path / f"report.{suffix}"
 

@@ -82,7 +82,7 @@ def wait_until() -> Callable[..., list[TrialState]]:
     ) -> list[TrialState]:
         deadline = time.monotonic() + seconds
         while True:
-            jobs = reconcile(folder, record)
+            jobs = reconcile(folder.trials_of(record))
             states = trial_states(folder, record, jobs)
             if reached(states):
                 return states

@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.long_run_slurm import live_job, submit_long_run
+from launcher.state import reconcile, trial_state
+from launcher.trainings import trainings_of
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("cluster")]
@@ -17,6 +20,15 @@ ASKED = [
     *("training.num_steps=150", "checkpoint.every_steps=1000", "data.max_bytes=20000"),
     *("model.num_layers=2", "model.seq_length=32", "batch.global_batch_size=2"),
 ]
+
+
+NAMES = ["cancelled", "left-alone", "warned"]
+
+
+def state_of(run):
+    """As `trisweep status` finds out."""
+    jobs = reconcile([run.folder])
+    return trial_state(run.folder, run.trial, jobs.get(run.trial.trial_id))
 
 
 def wait(reached: Callable[[], object], seconds: float) -> None:
@@ -30,25 +42,30 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     layout = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([layout], "cluster.devices_per_node=1"))
-    runs = [long_run(folder, ASKED, name) for name in ("warned", "left-alone")]
+    cancelled, left_alone, warned = runs = [long_run(folder, ASKED, name) for name in NAMES]
     for run in runs:
         write_long_run(run, "test", ASKED)
-    warned, left_alone = runs
     unhurried = slurm.model_copy(update={"time_limit_minutes": 60})  # Slurm's own warning is to come later
     job_id = submit_long_run(warned, unhurried)
     wait(lambda: len(warned.folder.read_metrics()) > 2, 200)
     assert live_job(warned.folder) == (job_id, "RUNNING")
+    submit_long_run(cancelled, unhurried.model_copy(update={"extra_sbatch": {"hold": True}}))
+    assert [run.folder.path.name for run in trainings_of(folder.path.parent, "test")] == NAMES
+    assert [state_of(run).outcome for run in (warned, cancelled)] == [Outcome.RUNNING, Outcome.PENDING]
+    cancel_training(cancelled)
+    wait(lambda: state_of(cancelled).outcome is Outcome.CANCELLED, 30)
 
     subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
     wait(lambda: live_job(warned.folder).state != "RUNNING", 30)
     saved = len(warned.folder.read_metrics())
     assert saved < 150
     submit_long_run(left_alone, unhurried)  # trains while the other waits for Slurm to run it again
-    for run in runs:
+    both = (warned, left_alone)
+    for run in both:
         wait(run.folder.read_measurement, 180)
 
-    assert [run.folder.read_measurement().outcome for run in runs] == [Outcome.COMPLETED] * 2
-    losses = [[(step.step, step.loss) for step in run.folder.read_metrics()] for run in runs]
+    assert [run.folder.read_measurement().outcome for run in both] == [Outcome.COMPLETED] * 2
+    losses = [[(step.step, step.loss) for step in run.folder.read_metrics()] for run in both]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 150
     assert live_job(warned.folder) is None or live_job(warned.folder).job_id == job_id

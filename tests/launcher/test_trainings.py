@@ -1,0 +1,76 @@
+"""Trainings as `status` and `cancel` find them in their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import UsageError
+from launcher.cancel import cancel_training
+from launcher.long_run import long_run, write_long_run
+from launcher.state import STOPPED, trial_state
+from launcher.trainings import LongRun, training_of, trainings_of
+from sweeps.trial import SweepFolder
+from train_core.job.supervisor import held
+from train_core.measurement import Outcome, StepMetrics
+
+STEPS = ["training.num_steps=50"]
+STEP = StepMetrics(
+    step=7,
+    warmup=False,
+    time=0.0,
+    num_steps=50,
+    loss=2.5,
+    gradient_norm=1.0,
+    learning_rate=1e-3,
+    step_seconds=0.5,
+    tokens_per_second=100.0,
+    model_flops_per_second_per_device=1e9,
+)
+
+
+@pytest.fixture
+def output_dir(folder: SweepFolder, record_of: Any) -> Path:
+    """Two trainings of the sweep `test`, one of another sweep, and a folder of something else."""
+    folder.path.mkdir(parents=True)
+    folder.write_record(record_of([{"batch.micro_batch_size": 1}]))
+    for name, sweep in (("second", "test"), ("first", "test"), ("foreign", "other")):
+        write_long_run(long_run(folder, STEPS, name), sweep, STEPS)
+    junk = folder.path.parent / "train" / "junk"
+    junk.mkdir()
+    (junk / "trial.json").write_text("{}")
+    return folder.path.parent
+
+
+def outcome_and_cause(run: LongRun) -> tuple[Outcome | None, str]:
+    state = trial_state(run.folder, run.trial)
+    return state.outcome, state.cause
+
+
+def test_a_sweep_knows_its_trainings_by_name(output_dir: Path) -> None:
+    assert [run.folder.path.name for run in trainings_of(output_dir, "test")] == ["first", "second"]
+    assert trainings_of(output_dir, "22b") == []
+    assert training_of(output_dir, "test", "second").experiment.training.num_steps == 50
+
+
+def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"No training foreign was begun from sweep test .*first, second"):
+        training_of(output_dir, "test", "foreign")
+    with pytest.raises(UsageError, match="There is none"):
+        training_of(output_dir, "22b", "first")
+
+
+def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
+    run = training_of(output_dir, "test", "first")
+    assert outcome_and_cause(run) == (Outcome.PENDING, "")
+    with held(run.folder.running_lock):
+        assert outcome_and_cause(run) == (Outcome.RUNNING, "")
+    run.folder.append_metrics(STEP)
+    assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
+
+
+def test_only_a_job_can_be_cancelled(output_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"No job of .*first is queued or running.*Ctrl-C"):
+        cancel_training(training_of(output_dir, "test", "first"))
