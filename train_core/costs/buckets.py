@@ -34,20 +34,39 @@ class Bucket(NamedTuple):
     length: int
 
 
+class Parameter(NamedTuple):
+    """One of a stage's first tensor rank; see `Bucket`. Of a vector there is one column."""
+
+    decays: bool
+    counted: bool
+    partial: bool
+    tied: bool
+    rows: int
+    columns: int = 1
+
+    @property
+    def length(self) -> int:
+        return self.rows * self.columns
+
+
 def buckets_of(experiment: Experiment, stage: int) -> list[Bucket]:
     """In the trainer's order; `length` is that of the whole bucket."""
-    parameters = sorted(_parameters(experiment, stage), key=lambda one: one[:-1])
+    parameters = sorted(parameters_of(experiment, stage), key=_treatment)
     multiple = ALIGNMENT * experiment.data_parallel_size
     return [
-        first._replace(length=-(-used // multiple) * multiple)
+        Bucket(*_treatment(first), -(-used // multiple) * multiple)
         for first, lengths in _alike(parameters)
         for used in _runs(lengths)
     ]
 
 
-def _alike(parameters: list[Bucket]) -> Iterator[tuple[Bucket, list[int]]]:
+def _treatment(parameter: Parameter) -> tuple[bool, bool, bool, bool]:
+    return parameter.decays, parameter.counted, parameter.partial, parameter.tied
+
+
+def _alike(parameters: list[Parameter]) -> Iterator[tuple[Parameter, list[int]]]:
     """Neighbours that are treated alike: the first of them, and how long each is."""
-    for _, members in groupby(parameters, key=lambda one: one[:-1]):
+    for _, members in groupby(parameters, key=_treatment):
         alike = list(members)
         yield alike[0], [one.length for one in alike]
 
@@ -63,37 +82,53 @@ def _runs(lengths: list[int]) -> Iterator[int]:
     yield used
 
 
-def _parameters(experiment: Experiment, stage: int) -> Iterator[Bucket]:
-    """One by one in model order, as if each were a bucket."""
-    model, t = experiment.model, experiment.parallel.tensor_parallel_size
+def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
+    """One by one in model order."""
     is_first, is_last = stage == 0, stage == experiment.parallel.pipeline_parallel_size - 1
-    partial, tied = experiment.parallel.sequence_parallel, model.tied_embeddings and is_first != is_last
-    h, rows = model.hidden_size, model.vocab_size // t
     if is_first:
-        yield Bucket(True, True, False, tied, rows * h)
-        if model.family == "gpt":
-            yield Bucket(True, True, partial, False, model.seq_length * h)
+        yield from _embedding(experiment, tied=experiment.model.tied_embeddings and not is_last)
     for _ in range(experiment.layers_per_stage[stage]):
-        yield from _layer(experiment, partial)
+        yield from layer_parameters_of(experiment)
     if is_last:
-        yield from _norm(experiment, partial)
-        if tied or not model.tied_embeddings:
-            yield Bucket(True, not model.tied_embeddings, False, tied, rows * h)
+        yield from _end(experiment, tied=experiment.model.tied_embeddings and not is_first)
 
 
-def _layer(experiment: Experiment, partial: bool) -> Iterator[Bucket]:
-    model, t = experiment.model, experiment.parallel.tensor_parallel_size
+def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
+    model, partial = experiment.model, experiment.parallel.sequence_parallel
+    rows = model.vocab_size // experiment.parallel.tensor_parallel_size
+    yield Parameter(True, True, False, tied, rows, model.hidden_size)
+    if model.family == "gpt":
+        yield Parameter(True, True, partial, False, model.seq_length, model.hidden_size)
+
+
+def layer_parameters_of(experiment: Experiment) -> Iterator[Parameter]:
+    model, t, partial = (
+        experiment.model,
+        experiment.parallel.tensor_parallel_size,
+        experiment.parallel.sequence_parallel,
+    )
     h, q, f = model.hidden_size, model.query_size // t, model.ffn_hidden_size // t
     columns = (q + 2 * model.key_value_size // t, (2 if model.gated_mlp else 1) * f)
     for column, row in zip(columns, (q, f), strict=True):
-        yield from _norm(experiment, partial)
-        yield Bucket(True, True, False, False, column * h)
-        yield Bucket(True, True, False, False, row * h)
+        yield from _norm(experiment)
+        yield Parameter(True, True, False, False, column, h)
+        yield Parameter(True, True, False, False, h, row)
         if model.family == "gpt":
-            yield Bucket(False, True, False, False, column)
-            yield Bucket(False, True, partial, False, h)
+            yield Parameter(False, True, False, False, column)
+            yield Parameter(False, True, partial, False, h)
 
 
-def _norm(experiment: Experiment, partial: bool) -> list[Bucket]:
+def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
+    """Final norm, and the head where its weight is not the embedding's on this stage."""
+    model = experiment.model
+    yield from _norm(experiment)
+    if tied or not model.tied_embeddings:
+        rows = model.vocab_size // experiment.parallel.tensor_parallel_size
+        yield Parameter(True, not tied, False, tied, rows, model.hidden_size)
+
+
+def _norm(experiment: Experiment) -> list[Parameter]:
     vectors = 2 if experiment.model.family == "gpt" else 1
-    return [Bucket(False, True, partial, False, experiment.model.hidden_size)] * vectors
+    return [
+        Parameter(False, True, experiment.parallel.sequence_parallel, False, experiment.model.hidden_size)
+    ] * vectors

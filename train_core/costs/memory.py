@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from train_core.costs.buckets import MAX_BUCKET_ELEMENTS
 from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
-from train_core.costs.setting import FLOAT32_BYTES, Integers, Plans, Setting
+from train_core.costs.setting import FLOAT32_BYTES, Booleans, Integers, Plans, Setting
+from train_core.costs.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import Work, group_parameters, of_layers
 
@@ -60,7 +61,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
         gaps = (activations * setting.cluster.fragmentation).astype(np.int64)
-    return GroupMemory(
+    memory = GroupMemory(
         stage=stage,
         parameters=parameters,
         weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
@@ -73,6 +74,20 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         logits_bytes=np.where(group.is_last, work.end.logits, 0),
         communication_bytes=_communication_bytes(setting, plans, work, group),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
+    )
+    is_sharded = is_fully_sharded(setting, plans)
+    return _fully_sharded(setting, plans, work, group, memory, is_sharded) if np.any(is_sharded) else memory
+
+
+def _fully_sharded(
+    setting: Setting, plans: Plans, work: Work, group: StageGroup, memory: GroupMemory, is_sharded: Booleans
+) -> GroupMemory:
+    """`memory` where ZeRO-3 leaves it as it is."""
+    moment = fullest_moment(setting, plans, work, memory.parameters, group.layers)
+    masters = -(-memory.parameters // plans.data_parallel_size) * FLOAT32_BYTES
+    held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": ADAM_STATES * masters}
+    return replace(
+        memory, **{name: np.where(is_sharded, column, getattr(memory, name)) for name, column in held.items()}
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from conf.experiment import Experiment
 from conf.schema import Frozen
-from train_core.costs.buckets import buckets_of
+from train_core.costs.buckets import Parameter, buckets_of, layer_parameters_of, parameters_of
 from train_core.costs.setting import DTYPE_BYTES, FLOAT32_BYTES
 from train_core.costs.stages import recomputed_layers
 
@@ -61,12 +61,15 @@ class Tally:
 
 
 def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...]:
-    """What the first rank of a stage sends, receives and reduces in one step; ZeRO-3 is left out."""
+    """What the first rank of a stage sends, receives and reduces in one step."""
     tally = Tally()
     if experiment.parallel.tensor_parallel_size > 1:
         _add_tensor(tally, experiment, stage)
     _add_pipeline(tally, experiment, stage)
-    _add_gradients(tally, experiment, stage)
+    if experiment.parallel.zero_stage == 3 and experiment.data_parallel_size > 1:
+        _add_shards(tally, experiment)
+    else:
+        _add_gradients(tally, experiment, stage)
     if experiment.parallel.world_size > 1:
         tally.add("world", "all_reduce", 1, WORLD_BYTES)
     return tally.rows()
@@ -130,3 +133,25 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
             tally.add("data", "all_gather", int(parallel.zero_stage >= 1), weights)
         tally.add("tensor", "all_reduce", int(bucket.partial), gradients // shards)
         tally.add("embedding", "all_reduce", int(bucket.tied), gradients // shards)
+
+
+def _add_shards(tally: Tally, experiment: Experiment) -> None:
+    """ZeRO-3, which has no pipeline: in every micro-batch a layer is gathered for each of its two passes and what is
+    around the layers once; after backward each is reduced. Ranks share out rows, of which the first has the most.
+
+    Source: arXiv 1910.02054, section 7.2.2.
+    """
+    precision, d = experiment.precision, experiment.data_parallel_size
+    layer, all_of_them = list(layer_parameters_of(experiment)), list(parameters_of(experiment, 0))
+    around = Counter(all_of_them) - Counter(layer * experiment.model.num_layers)
+    times, layers = experiment.num_micro_batches, experiment.num_micro_batches * experiment.model.num_layers
+    for parameters, gathers, sums in ((layer, 2 * layers, layers), (list(around.elements()), times, times)):
+        length = sum(_rows_of_first(one, d) * d * one.columns for one in parameters)
+        tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])
+        tally.add("data", "reduce_scatter", sums, length * DTYPE_BYTES[precision.gradient_dtype])
+    for one in all_of_them:
+        tally.add("tensor", "all_reduce", int(one.partial), _rows_of_first(one, d) * one.columns * FLOAT32_BYTES)
+
+
+def _rows_of_first(parameter: Parameter, num_replicas: int) -> int:
+    return -(-parameter.rows // num_replicas)

@@ -67,6 +67,7 @@ class Block:
     Attributes:
         address: of its storage, which another may have once this one is freed.
         in_backward: allocated by a backward pass, a repeated forward included.
+        is_passing: of a storage that is emptied and filled in turns.
         is_filled: a collective or transfer writes into it.
         taken: when a computation outside backward passes first read what was filled in; None where none did.
         freed: None while it lives.
@@ -77,6 +78,7 @@ class Block:
     shape: tuple[int, ...]
     born: int
     in_backward: bool
+    is_passing: bool = False
     is_filled: bool = False
     taken: int | None = None
     freed: int | None = None
@@ -126,14 +128,18 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def resizes_seen(self) -> Iterator[None]:
-        """ZeRO-2 empties and refills the storages of gradients, which is no operation that could be dispatched."""
+        """ZeRO-2 empties and refills the storages of gradients, ZeRO-3 those of weights, which is no operation that
+        could be dispatched.
+        """
         resize = torch.UntypedStorage.resize_
 
         def seen(storage: torch.UntypedStorage, num_bytes: int) -> Any:
             resized = resize(storage, num_bytes)
+            if storage._cdata in self._live:
+                self._live[storage._cdata].is_passing = True
             self._free(storage._cdata)
             if num_bytes:
-                self._hold(storage, (), _is_in_backward())
+                self._hold(storage, (), _is_in_backward()).is_passing = True
             return resized
 
         with replaced(torch.UntypedStorage, "resize_", seen):
@@ -167,13 +173,14 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._hold(storage, tuple(tensor.shape), in_backward)
             weakref.finalize(storage, self._free, storage._cdata)
 
-    def _hold(self, storage: torch.UntypedStorage, shape: tuple[int, ...], in_backward: bool) -> None:
+    def _hold(self, storage: torch.UntypedStorage, shape: tuple[int, ...], in_backward: bool) -> Block:
         block = Block(storage._cdata, storage.nbytes(), shape, len(self.events), in_backward)
         self.blocks.append(block)
         self._live[block.address] = block
         if in_backward:
             self.backward_events.append(block.born)
         self.events.append(block.num_bytes)
+        return block
 
     def _free(self, address: int) -> None:
         block = self._live.pop(address, None)
@@ -200,9 +207,10 @@ def _is_in_backward() -> bool:
 
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:
-    """Tensors in the arguments or results of an operation."""
+    """Tensors in the arguments or results of an operation, without those that only wrap others, as ZeRO-3's do."""
     if isinstance(tree, Tensor):
-        yield tree
+        if not hasattr(type(tree), "__tensor_flatten__"):
+            yield tree
     elif isinstance(tree, list | tuple):
         for leaf in tree:
             yield from tensors_of(leaf)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from train_core.dry_run.meter import Block, Meter
 from train_core.dry_run.record import StageBytes
-from train_core.parallel.data_parallel import Replicas, ShardReduction
 
 
 class Kinds:
@@ -18,18 +17,22 @@ class Kinds:
 
     What lives when the rank has been built is state. Of the rest, activations are what a forward pass leaves behind for
     a backward pass, communication is what was filled by others and has not been taken by a forward pass, logits are
-    recognized by their shape, (..., V/t), and anything else is working memory.
+    recognized by their shape, (..., V/t), storages that are emptied and refilled hold weights that ZeRO-3 gathers, and
+    anything else is working memory.
     """
 
-    def __init__(self, meter: Meter, replicas: Replicas, vocabulary: int) -> None:
+    def __init__(self, meter: Meter, weights: Iterable[Tensor], vocabulary: int) -> None:
         """`vocabulary` is what one tensor rank holds of it."""
-        shards = [one.shard for one in replicas.reductions if isinstance(one, ShardReduction)]
-        self.weights = _addresses(bucket.weights for bucket in replicas.buckets)
-        self.gradients = _addresses([*(bucket.gradients for bucket in replicas.buckets), *shards])
+        self.weights, self.gradients = _addresses(weights), set[int]()
         self.built, self.vocabulary, self.meter = len(meter.events), vocabulary, meter
 
-    def at_peak(self) -> StageBytes:
-        """Bytes by kind at the fullest moment since the rank was built."""
+    def at_peak(self, gradients: Iterable[Tensor]) -> StageBytes:
+        """Bytes by kind at the fullest moment since the rank was built.
+
+        Args:
+            gradients: those that are there after the step.
+        """
+        self.gradients = _addresses(gradients)
         live = list(accumulate(self.meter.events))
         peak = max(range(self.built, len(live)), key=live.__getitem__)
         held = dict.fromkeys(StageBytes.model_fields, 0)
@@ -41,12 +44,14 @@ class Kinds:
     def _kind_of(self, block: Block, now: int) -> str:
         if block.address in self.weights:
             return "weights_bytes"
-        if block.address in self.gradients:
+        if block.address in self.gradients and (block.born < self.built or block.is_passing or block.freed is None):
             return "gradients_bytes"
         if block.born < self.built:
             return "optimizer_bytes"
         if block.shape[-1:] == (self.vocabulary,):
             return "logits_bytes"
+        if block.is_passing:
+            return "communication_bytes"
         if block.is_filled and (block.taken is None or block.taken > now):
             return "communication_bytes"
         if block.in_backward or not self._outlives_its_forward(block):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import Module
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
 
 from conf.experiment import Experiment
 from train_core import dropout
@@ -103,17 +106,31 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
 def _step_of(experiment: Experiment, world: World) -> Step:
     meter = Meter(GroupNames(Layout.of(experiment), world.rank), world.clock)
     # in one thread, so that passes of autograd are seen where they are asked for
-    with torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), meter, meter.resizes_seen():
+    modes = (torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), meter, meter.resizes_seen())
+    with ExitStack() as stack:
+        for mode in (*modes, replaced(DeviceMesh, "from_group", _real_mesh(DeviceMesh.from_group))):
+            stack.enter_context(mode)
         trainer = Trainer(experiment, world, Path())
         replicas = trainer.optimizer.replicas
-        assert isinstance(replicas, Replicas), "ZeRO-3 is refused"
-        kinds = Kinds(meter, replicas, experiment.model.vocab_size // experiment.parallel.tensor_parallel_size)
+        vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
+        kinds = Kinds(meter, replicas.held_weights(), vocabulary)
         trainer.batches = AnyTokens(experiment)  # type: ignore[assignment]
-        replicas.scatters = replicas.is_sharded and experiment.cluster.device.kind == "gpu"
+        if isinstance(replicas, Replicas):
+            replicas.scatters = replicas.is_sharded and experiment.cluster.device.kind == "gpu"
         with _as_on_devices():
             trainer.step(1)
-        memory = kinds.at_peak()
+        memory = kinds.at_peak(replicas.held_gradients())
     return memory, meter.amounts_of
+
+
+def _real_mesh(from_group: Callable[..., DeviceMesh]) -> Callable[..., DeviceMesh]:
+    """A mesh of FSDP2 looks at the ranks in it, which it keeps in a tensor."""
+
+    def make(*args: Any, **kwargs: Any) -> DeviceMesh:
+        with _disable_current_modes():
+            return from_group(*args, **kwargs)
+
+    return make
 
 
 @contextmanager

@@ -74,6 +74,14 @@ class Replicas:
     def own_weights(self) -> list[Tensor]:
         return [self.own(bucket.weights) for bucket in self.buckets]
 
+    def held_weights(self) -> list[Tensor]:
+        """Whatever weights this rank keeps between steps; likewise `held_gradients`."""
+        return [bucket.weights for bucket in self.buckets]
+
+    def held_gradients(self) -> list[Tensor]:
+        shards = [one.shard for one in self.reductions if isinstance(one, ShardReduction)]
+        return [*(bucket.gradients for bucket in self.buckets), *shards]
+
     def zero_gradients(self) -> None:
         for reduction in self.reductions:
             reduction.begin()

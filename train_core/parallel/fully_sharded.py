@@ -55,6 +55,13 @@ class FullySharded:
     def own_weights(self) -> list[Tensor]:
         return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
+    def held_weights(self) -> list[Tensor]:
+        return self.own_weights()
+
+    def held_gradients(self) -> list[Tensor]:
+        gradients = (parameter.grad for _, parameter in self.parameters)
+        return [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
+
     def zero_gradients(self) -> None:
         for _, parameter in self.parameters:
             parameter.grad = None

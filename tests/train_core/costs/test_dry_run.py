@@ -88,3 +88,34 @@ def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: i
     assert predicted.gradients_bytes == pytest.approx(counted.memory.gradients_bytes, rel=0.07)
     everything = sum(getattr(predicted, name) for name in StageBytes.model_fields)
     assert everything == pytest.approx(counted.memory.total_bytes, rel=0.02)
+
+
+ZERO_3 = [
+    ("a layer's gradients", ["model=gpt-22b", "parallel.world_size=16", "batch.global_batch_size=32"]),
+    (
+        "a layer that recomputes",
+        ["model=gpt-22b", "parallel.world_size=48", "parallel.recompute=full", "batch.micro_batch_size=4"]
+        + ["parallel.tensor_parallel_size=2", "batch.global_batch_size=192", "precision.gradient_dtype=bf16"],
+    ),
+    (
+        "the loss, once",
+        ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.recompute=full", "batch.global_batch_size=64"],
+    ),
+    (
+        "sequence parallelism",
+        ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.tensor_parallel_size=2"]
+        + ["parallel.sequence_parallel=true", "batch.global_batch_size=128"],
+    ),
+]
+
+
+@pytest.mark.parametrize("overrides", [overrides for _, overrides in ZERO_3], ids=[name for name, _ in ZERO_3])
+def test_zero_3_gathers_and_reduces_layer_by_layer(overrides: list[str]) -> None:
+    """Of eight layers. Ids name the fullest moment; among the rows are some that replicas do not share out evenly."""
+    shared = ["cluster=frontier", "precision=bf16", "parallel.zero_stage=3", "model.num_layers=8"]
+    experiment = load([*overrides, *shared]).experiment()
+    counted, predicted = rehearse(experiment, 0), estimate(experiment)
+    assert counted.traffic == stage_traffic(experiment, 0)
+    assert predicted.stages[0].allocated_bytes == pytest.approx(counted.memory.total_bytes, rel=0.02)
+    ranks = experiment.parallel.world_size
+    assert counted.flops * ranks == predicted.hardware_flops

@@ -1,0 +1,75 @@
+"""What a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
+
+Held against dry runs. Of weights there are fp32 shards alone, which are gathered in the width of activations:
+embedding, last norm and head for the whole pass, a layer for its own passes, and the next one's beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from train_core.costs.setting import FLOAT32_BYTES, Booleans, Integers, Plans, Setting
+from train_core.costs.work import Work, of_layers
+
+
+class Moment(NamedTuple):
+    """Bytes beside weights and the optimizer's state, in columns, (n,); names of `GroupMemory`."""
+
+    gradients_bytes: Integers
+    activations_bytes: Integers
+    working_bytes: Integers
+    logits_bytes: Integers
+    communication_bytes: Integers
+
+
+def is_fully_sharded(setting: Setting, plans: Plans) -> Booleans:
+    """Where this trainer runs ZeRO-3. Of others it is not known when they hold what."""
+    sharded: Booleans = (plans.zero_stage >= 3) & (plans.data_parallel_size > 1)
+    return sharded & setting.implementation.counted_moments
+
+
+def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integers, layers: Integers) -> Moment:
+    """The fullest of the loss, the passes of the last two layers and of the embedding.
+
+    A layer's backward is fullest before its activations are gone, or when all its gradients are there; in that of the
+    last but one, the gradients of the last are on their way to their shards. Shards of gradients are there from the
+    first backward pass of a step on.
+
+    Args:
+        parameters: of one tensor rank, whole.
+    """
+    width, reduced = setting.dtype_bytes, setting.gradient_bytes
+    layer, ends = work.layer_parameters, parameters - layers * work.layer_parameters
+    kept_by_all = of_layers(setting, work, "kept_bytes", layers, plans.virtual_pipeline_size)
+    kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
+    shard = -(-parameters // plans.data_parallel_size) * FLOAT32_BYTES
+    before = np.where(plans.num_micro_batches > 1, shard, 0)
+    head = work.token_embedding_parameters * width  # its gradient, which waits for the embedding's
+    at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, plans)
+    moments = [
+        Moment(
+            before,
+            kept_by_all + work.end.activations,
+            work.end.working,
+            work.end.logits,
+            work.end.gathered + (ends + layer) * width,
+        ),
+        Moment(shard, none, ends * (width + reduced) + layer * reduced, none, ends * width),
+    ]
+    for done in (0, 1):
+        held, leaving = kept_by_all - done * kept, head + done * layer * reduced
+        whole = gathered + (ends + 2 * layer) * width
+        made = layer * width + work.hidden_bytes
+        moments.append(Moment(before, held, leaving + at_work, none, whole))
+        moments.append(Moment(before, held - kept, leaving + made, none, whole))
+    totals = np.broadcast_arrays(*(sum(moment) for moment in moments))  # a search crosses columns of several shapes
+    fullest = np.argmax(totals, axis=0)
+    return Moment(*(np.choose(fullest, columns) for columns in zip(*moments, strict=True)))
+
+
+def _made_anew(setting: Setting, plans: Plans) -> Integers:
+    """The weight gradient of the way down, where elsewhere the product is added to the accumulated one at once."""
+    down: Integers = setting.model.ffn_hidden_size // plans.tensor_parallel_size * setting.model.hidden_size
+    return down * (0 if setting.weight_gradient_copy_bytes else setting.dtype_bytes)
