@@ -45,6 +45,7 @@ from train_core.checkpoints.checkpoint_folder import (
     read_facts,
 )
 from train_core.checkpoints.huggingface import is_weights
+from train_core.job.world import use_device
 from train_core.model import Transformer
 from train_core.optimizer import AdamState, Optimizer
 from train_core.parallel.boxes import Box
@@ -117,7 +118,7 @@ class Checkpoints:
         # Of its own, because the writer's collectives run beside those of the training.
         shares = folder is not None and world.size > 1
         self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
-        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        self.writer = ThreadPoolExecutor(1, "checkpoint", use_device, (optimizer.device,))
         self.writing: Future[None] | None = None
 
     def __enter__(self) -> Checkpoints:

@@ -46,7 +46,7 @@ def run_rank(
             on_step(metrics)
 
     hang_seconds = experiment.watch.hang_seconds
-    world = join(seat, choose_device(kind, device_index), hang_seconds)
+    world = join(seat, choose_device(kind, device_index, may_be_bound=seat.may_be_bound), hang_seconds)
     with watched(trial, world, hang_seconds):
         try:
             performance = train(experiment, world, token_folder(trial, experiment), report, stop_asked, trial)

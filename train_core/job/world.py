@@ -27,12 +27,14 @@ class Seat:
     Attributes:
         local_rank: the rank among those of its node.
         rendezvous: where the ranks meet: `tcp://host:port`, or `file:///path` on one machine.
+        may_be_bound: each rank of a node may have been given one GPU of its own, which it sees as number 0.
     """
 
     rank: int
     size: int
     local_rank: int
     rendezvous: str
+    may_be_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
     host = _reachable(first_host(nodes), environment.get("SLURM_LAUNCH_NODE_IPADDR"))
     port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
     size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
-    return Seat(int(environment["SLURM_PROCID"]), size, int(environment["SLURM_LOCALID"]), f"tcp://{host}:{port}")
+    rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
+    return Seat(rank, size, local_rank, f"tcp://{host}:{port}", may_be_bound=True)
 
 
 def first_host(node_list: str) -> str:
@@ -94,10 +97,11 @@ def _reachable(host: str, fallback: str | None) -> str:
     return host
 
 
-def choose_device(kind: str, index: int) -> torch.device:
+def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch.device:
     """The device of a rank; on a CPU one rank is one core, so it computes with one thread.
 
-    A Slurm step that binds each task to one GPU shows it as number 0, whatever the local rank.
+    Args:
+        may_be_bound: see `Seat`; whoever then sees one GPU takes it, whatever `index` is.
 
     Raises:
         UsageError: a GPU was asked for and there is none with this number.
@@ -106,12 +110,20 @@ def choose_device(kind: str, index: int) -> torch.device:
         torch.set_num_threads(1)
         return torch.device("cpu")
     visible = torch.cuda.device_count()
-    if visible == 0 or (visible > 1 and index >= visible):
+    if may_be_bound and visible == 1:
+        index = 0
+    if index >= visible:
         problem = f"rank needs GPU {index}, but this process sees {visible} GPUs"
         raise UsageError(problem, "Ask for one GPU per rank, or choose a cluster whose device.kind is cpu.")
-    device = torch.device("cuda", index if visible > 1 else 0)
-    torch.cuda.set_device(device)
+    device = torch.device("cuda", index)
+    use_device(device)
     return device
+
+
+def use_device(device: torch.device) -> None:
+    """Make it the calling thread's current device, which in every new thread is GPU 0."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:

@@ -42,7 +42,7 @@ def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
         if seat.size != plan.world_size:
             problem = f"{seat.size} ranks were started, and the plan has {plan.world_size}"
             raise UsageError(problem, "Start as many tasks as the plan has ranks.")
-        world = join(seat, choose_device(plan.kind, device_index))
+        world = join(seat, choose_device(plan.kind, device_index, may_be_bound=seat.may_be_bound))
         rates = _measure(folder, plan, world)
         leave(world)
     except BaseException as error:

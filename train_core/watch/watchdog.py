@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
-from train_core.job.world import World
+from train_core.job.world import World, use_device
 from train_core.measurement import Outcome, RankFailure
 from train_core.trial_folder import TrialFolder
-from train_core.watch.clock import Clock
 from train_core.watch.hang import Hang, Standing, explain
 
 LOOKS_PER_LIMIT = 8
@@ -40,7 +39,7 @@ def watched(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[N
     if world.size == 1:
         yield
         return
-    watchdog = Watchdog(trial, world.rank, world.clock, hang_seconds)
+    watchdog = Watchdog(trial, world, hang_seconds)
     watchdog.start()
     try:
         yield
@@ -52,9 +51,10 @@ def watched(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[N
 class Watchdog(threading.Thread):
     """The thread that looks."""
 
-    def __init__(self, trial: TrialFolder, rank: int, clock: Clock, hang_seconds: float) -> None:
+    def __init__(self, trial: TrialFolder, world: World, hang_seconds: float) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self.trial, self.rank, self.clock, self.hang_seconds = trial, rank, clock, hang_seconds
+        self.trial, self.world, self.hang_seconds = trial, world, hang_seconds
+        self.rank, self.clock = world.rank, world.clock
         self.ended = threading.Event()
         self._trained_by = threading.get_ident()
         self._num_waits, self._since = -1, time.monotonic()
@@ -62,6 +62,7 @@ class Watchdog(threading.Thread):
         self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
 
     def run(self) -> None:
+        use_device(self.world.device)  # whose events the clock asks
         while not self.ended.wait(self.hang_seconds / LOOKS_PER_LIMIT):
             with contextlib.suppress(OSError):  # a full disk must not end the watch
                 self._look()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from train_core.checkpoints.checkpoint import Checkpoints
+from train_core.parallel.collectives import Axis
 from train_core.train import Trainer
 
 MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
@@ -94,3 +98,13 @@ def test_any_layout_reads_what_any_other_wrote(dtype: str, worlds: Any, experime
         for key, tensor in saved.items():
             np.testing.assert_array_equal(loaded[key], tensor, err_msg=f"{key} as {read}")
     assert answers[0]["weights"] == answers[2]["weights"], "replicas hold other weights"
+
+
+def test_the_thread_that_writes_uses_the_gpu_of_its_rank(experiment_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for copies by streams of its current device, which in a new thread is GPU 0."""
+    chosen = list[tuple[str, torch.device]]()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
+    optimizer: Any = SimpleNamespace(device=torch.device("cuda", 1))
+    with Checkpoints(optimizer, experiment_of(), Axis(), None) as checkpoints:
+        checkpoints.writer.submit(int).result()
+    assert chosen == [("checkpoint_0", torch.device("cuda", 1))]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conf.errors import UsageError
 from train_core.job.world import World, choose_device, first_host, seat_from_launcher, slurm_port
 from train_core.parallel.mesh import Layout, build_mesh
 
@@ -49,6 +52,7 @@ def test_torchrun_goes_before_the_slurm_job_it_runs_in() -> None:
     seat = seat_from_launcher(SRUN | torchrun)
     assert seat is not None
     assert (seat.rank, seat.size, seat.local_rank, seat.rendezvous) == (2, 4, 0, "tcp://n1:29500")
+    assert not seat.may_be_bound
 
 
 def test_a_batch_script_without_srun_is_alone() -> None:
@@ -66,10 +70,45 @@ def test_neighbouring_jobs_get_other_ports() -> None:
 
 
 def test_on_a_cpu_a_rank_computes_with_one_thread() -> None:
-    import torch
-
     assert choose_device("cpu", 3).type == "cpu"
     assert torch.get_num_threads() == 1
+
+
+@pytest.fixture
+def visible(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """visible(2) has this process see two GPUs; the result lists those that were made current."""
+
+    def arrange(count: int) -> list[torch.device]:
+        chosen: list[torch.device] = []
+        gpus = SimpleNamespace(device_count=lambda: count, set_device=chosen.append)
+        monkeypatch.setattr(torch, "cuda", gpus)
+        return chosen
+
+    return arrange
+
+
+def test_each_rank_takes_the_gpu_of_its_number(visible: Any) -> None:
+    chosen = visible(4)
+    assert choose_device("gpu", 3) == torch.device("cuda", 3)
+    assert choose_device("gpu", 3, may_be_bound=True) == torch.device("cuda", 3)
+    assert chosen == [torch.device("cuda", 3)] * 2
+
+
+def test_two_ranks_do_not_share_the_only_gpu_unless_srun_may_have_given_each_its_own(visible: Any) -> None:
+    visible(1)
+    assert choose_device("gpu", 0) == torch.device("cuda", 0)
+    with pytest.raises(UsageError, match="rank needs GPU 1, but this process sees 1 GPUs"):
+        choose_device("gpu", 1)
+    srun = seat_from_launcher(SRUN)
+    assert srun is not None
+    assert choose_device("gpu", srun.local_rank, may_be_bound=srun.may_be_bound) == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("may_be_bound", [True, False])
+def test_a_rank_that_sees_no_gpu_is_refused(may_be_bound: bool, visible: Any) -> None:
+    visible(0)
+    with pytest.raises(UsageError, match="sees 0 GPUs"):
+        choose_device("gpu", 0, may_be_bound=may_be_bound)
 
 
 sizes = st.integers(1, 5)

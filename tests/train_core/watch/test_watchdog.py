@@ -6,17 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from train_core.job.failures import first_cause
 from train_core.job.trial import run_trial_here
+from train_core.job.world import World
 from train_core.measurement import Outcome
 from train_core.train import Trainer
 from train_core.trial_folder import TrialFolder
+from train_core.watch.watchdog import watched
 
 LONG = {"training.num_steps": 100_000, "watch.hang_seconds": 3.0}
 DATA_3 = LONG | {"parallel.world_size": 3, "batch.global_batch_size": 6}
@@ -112,3 +116,12 @@ def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of:
     }  # several looks, and room for a loaded machine
     measurement = run_trial_here(trial_of(patient).path)
     assert measurement.outcome is Outcome.COMPLETED, measurement.cause
+
+
+def test_the_thread_that_looks_asks_the_gpu_of_its_rank(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new thread's current device is GPU 0, whatever the rank has chosen."""
+    chosen = list[tuple[str, torch.device]]()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
+    with watched(trial_of(DATA_3), World(1, 3, torch.device("cuda", 1), "nccl"), hang_seconds=600.0):
+        pass
+    assert chosen == [("watchdog", torch.device("cuda", 1))]
