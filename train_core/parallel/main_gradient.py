@@ -1,4 +1,4 @@
-"""Weight gradients accumulated in fp32, over all micro-batches of a step, in a buffer beside the weight.
+"""Weight gradients accumulated over all micro-batches of a step, in a buffer beside the weight.
 
 The backward passes of this package add into the buffer themselves, which saves a copy of every weight gradient and a
 pass over it. Where a parameter has no buffer, they hand the gradient to autograd as usual.
@@ -27,7 +27,7 @@ class Listener(Protocol):
     def after_gradient(self) -> None: ...
 
 
-def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener | None = None) -> None:
+def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener) -> None:
     """Accumulate the gradient of `parameter` into `buffer`, of the same shape."""
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
@@ -42,15 +42,18 @@ def main_gradient(parameter: Tensor) -> Tensor | None:
 def _opened(parameter: Tensor) -> Tensor | None:
     """The buffer, about to be added to; `_added` follows."""
     buffer = main_gradient(parameter)
-    if buffer is not None and (listener := getattr(parameter, LISTENER)) is not None:
-        listener.before_gradient()
+    if buffer is not None:
+        _listener(parameter).before_gradient()
     return buffer
 
 
 def _added(parameter: Tensor) -> None:
-    listener: Listener | None = getattr(parameter, LISTENER)
-    if listener is not None:
-        listener.after_gradient()
+    _listener(parameter).after_gradient()
+
+
+def _listener(parameter: Tensor) -> Listener:
+    listener: Listener = getattr(parameter, LISTENER)
+    return listener
 
 
 def _move_into_buffer(parameter: Tensor) -> None:
@@ -135,14 +138,31 @@ def add_product(
 
 
 def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor) -> Tensor | None:
-    """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row."""
+    """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row.
+
+    Into less than fp32 a row is added once, as the sum of its vectors: a GPU would round after each of a frequent
+    token's. That takes 10 bytes for every element of grad_out for a while, and not a second table.
+    """
     buffer = _opened(weight)
     into = weight.new_zeros(weight.shape) if buffer is None else buffer
-    into.index_add_(0, rows.flatten(), grad_out.flatten(0, -2).to(into.dtype))
+    indices, vectors = rows.flatten(), grad_out.flatten(0, -2)
+    if into.dtype != torch.float32:
+        vectors = _summed_by_row(vectors, indices, into.size(0))
+    into.index_add_(0, indices, vectors.to(into.dtype))
     if buffer is None:
         return into
     _added(weight)
     return None
+
+
+def _summed_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """(n, h) in fp32: in the place of one of a row's vectors their sum, in those of its others zeros.
+
+    Whichever vector's number reaches the row's place last stands for all; a sort or a count would wait for the device.
+    """
+    numbers = torch.arange(rows.numel(), device=rows.device)
+    chosen = rows.new_empty(num_rows).scatter_(0, rows, numbers)
+    return vectors.new_zeros(vectors.shape, dtype=torch.float32).index_add_(0, chosen[rows], vectors.float())
 
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
