@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.nn import functional
 
-from train_core.model import CausalAttention
+from train_core.model import CausalAttention, causal_attention
 
 
 @dataclass
@@ -115,6 +114,4 @@ class AttentionWithDropout(CausalAttention):
         cuda = query.is_cuda
         generator = torch.cuda.default_generators[query.get_device()] if cuda else torch.default_generator
         generator.manual_seed(self.randomness.seed_of(self.site, part))
-        return functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=self.probability, is_causal=True, enable_gqa=key.size(1) < query.size(1)
-        )
+        return causal_attention(query, key, value, self.probability)

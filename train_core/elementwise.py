@@ -14,6 +14,8 @@ from torch.autograd import Function
 from torch.nn import functional
 
 aten = torch.ops.aten
+HAS_FUSED_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
+"""On GPUs. Releases of torch without it make the norm of operations that keep fp32 copies of the input."""
 
 
 class Activation(NamedTuple):
@@ -53,7 +55,7 @@ class _RMSNorm(Function):
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / sqrt(mean of x^2 + epsilon) * weight, along the last dim. Source: arXiv 1910.07467, equation 4."""
-    if x.is_cuda:  # where torch has a fused kernel that keeps as little
+    if x.is_cuda and HAS_FUSED_RMS_NORM:  # which keeps as little
         return functional.rms_norm(x, (x.size(-1),), weight, epsilon)
     out: Tensor = _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
     return out

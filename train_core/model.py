@@ -75,14 +75,23 @@ def norm_of(spec: ModelSpec) -> nn.Module:
     return nn.LayerNorm(spec.hidden_size, NORM_EPSILON) if spec.family == "gpt" else RMSNorm(spec.hidden_size)
 
 
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
+    """(b, heads, s, head_size), and as many heads or one for each group of them -> the shape of `query`."""
+    per_group = query.size(1) // key.size(1)
+    if per_group > 1 and query.is_cuda and query.dtype == torch.float32:
+        # A GPU's only fused kernel for fp32 takes groups neither on AMD nor in older torch: all scores would be kept.
+        key, value = (heads.repeat_interleave(per_group, dim=1) for heads in (key, value))
+    return functional.scaled_dot_product_attention(
+        query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=key.size(1) < query.size(1)
+    )
+
+
 class CausalAttention(nn.Module):
     """Softmax of masked scores times values; no parameters. What selective recomputation repeats."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(b, heads, s, head_size), and as many heads or one for each group of them -> (s, b, heads * head_size)."""
-        grouped = key.size(1) < query.size(1)
-        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
-        return out.permute(2, 0, 1, 3).flatten(2)
+        return causal_attention(query, key, value).permute(2, 0, 1, 3).flatten(2)
 
 
 class Attention(nn.Module):
