@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
@@ -28,7 +26,7 @@ def run_in_slurm(folder: str) -> None:
     from train_core.job.trial import run_trial_as_rank
 
     try:
-        _run_to_an_end(lambda: run_trial_as_rank(Path(folder)))
+        run_trial_as_rank(Path(folder))
     except Stopped as stopped:
         if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
             _requeue()
@@ -41,7 +39,7 @@ def measure_rates_in_slurm(folder: str) -> None:
     _leave_signals_to_slurm()
     from train_core.rates.device import run_from_launcher
 
-    _run_to_an_end(lambda: run_from_launcher(Path(folder)))
+    run_from_launcher(Path(folder))
 
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
@@ -49,15 +47,6 @@ def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_second
     from train_core.job.trial import run_trial_here
 
     run_trial_here(Path(folder), devices, time_limit_seconds)
-
-
-def _run_to_an_end(rank: Callable[[], object]) -> None:
-    try:
-        rank()
-    except Exception:  # said and written by then
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
 def goes_on(stopped: Stopped) -> bool:

@@ -22,13 +22,13 @@ from conf.load import CONF_DIR, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
 from train_core.data.tokens import prepare, token_folder
+from train_core.job.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from train_core.job.stop import Stopped
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import ranks_text
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from conf.errors import TrisweepError
+from train_core.job.stop import Stopped
 from train_core.measurement import Measurement, Outcome, RankFailure
+from train_core.trial_folder import TrialFolder
 
 OUT_OF_MEMORY = re.compile(
     r"\bOutOfMemoryError\b|\bMemoryError\b|out of memory|can't allocate memory|not enough memory|Cannot allocate memory"
@@ -24,8 +29,40 @@ PEER_LOST = re.compile(
 )
 """Errors of a collective whose other side went away: a consequence, not a cause."""
 
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 VMSTAT = Path("/proc/vmstat")
 MAX_LOG_LINES = 40
+
+
+@contextmanager
+def ended_by_failure(trial: TrialFolder, rank: int) -> Iterator[None]:
+    """A failure in the block is left in the trial folder, printed, and ends the process at once.
+
+    A normal exit may wait for collectives, or for a thread that writes a checkpoint, that will never end. `Stopped` is
+    no failure.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except BaseException as error:
+        with ExitStack() as ending:  # last first, whatever goes wrong in between
+            ending.callback(os._exit, _exit_code_of(error))
+            ending.callback(_print, error)
+            traceback.clear_frames(error.__traceback__)  # frees what filled the memory, so that this can be told
+            trial.write_failure(failure_of(rank, error))
+
+
+def _exit_code_of(error: BaseException) -> int:
+    if isinstance(error, TrisweepError):
+        return EXIT_USAGE
+    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_FAILED
+
+
+def _print(error: BaseException) -> None:
+    traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def failure_of(rank: int, error: BaseException) -> RankFailure:

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from typing import NoReturn
 
 from conf.errors import UsageError
 from train_core.job.failures import (
+    ended_by_failure,
     failed_measurement,
-    failure_of,
     first_cause,
     lost_a_peer,
     oom_kill_count,
@@ -64,7 +63,9 @@ class Job:
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Hold an exclusive flock on `lock`. Ranks inherit it, so it is free only when the last of them has ended.
+    """Hold an exclusive flock on `lock`. Forked ranks inherit it, so it is free only when the last of them has ended.
+
+    Spawned ranks, those on GPUs, do not: where their supervisor is killed, the kernel ends them a moment after.
 
     Raises:
         UsageError: another process holds it.
@@ -257,25 +258,17 @@ def rank_log(trial: TrialFolder, rank: int) -> Path:
 
 
 def rank_process(start: RankStart, sender: Connection | None, stop_asked: StopAsked) -> None:
-    """The life of one rank's process. Ends the process with code 1 when it fails."""
+    """The life of one rank's process."""
     _die_with(start.supervisor)
     for number in STOP_SIGNALS:  # the supervisor acts on those that reach all, such as Ctrl-C
         signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trial = TrialFolder(start.folder)
     _redirect_output(rank_log(trial, start.rank))
-    try:
+    with ended_by_failure(trial, start.rank):
         message = _run(trial, start, sender, stop_asked)
         if sender is not None:
             sender.send(message)
-    except BaseException as error:
-        try:
-            traceback.clear_frames(error.__traceback__)  # frees what filled the memory, so that this can be told
-            trial.write_failure(failure_of(start.rank, error))
-            traceback.print_exception(error)
-            sys.stderr.flush()
-        finally:
-            os._exit(1)  # a normal exit may wait for collectives that will never end
 
 
 def _run(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.failures import failed_measurement, failure_of, first_cause
-from train_core.job.stop import Stopped, StopSwitch, never, noted_signals, saves_when_stopped
+from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
+from train_core.job.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.trial_folder import TrialFolder
-
-__all__ = ["first_cause", "run_trial_as_rank", "run_trial_here"]
 
 
 def run_trial_here(
@@ -83,7 +79,7 @@ def _gpus(experiment: Experiment, devices: tuple[int, ...]) -> tuple[int, ...] |
 def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | None = None) -> Measurement | None:
     """Be the rank that torchrun's or srun's environment says; rank 0 writes `measurement.json` and returns it.
 
-    A rank that fails leaves `failures/rank-N.json` and raises, so that its exit code tells the launcher.
+    A rank that fails leaves `failures/rank-N.json` and ends the process, whose exit code tells the launcher.
 
     Args:
         on_step: called on rank 0 for each step.
@@ -105,19 +101,11 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
         problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
     _forget(trial, seat.rank)
-    try:
+    with ended_by_failure(trial, seat.rank):
         measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
-    except Stopped:
-        raise
-    except BaseException as error:
-        trial.write_failure(failure_of(seat.rank, error))
-        traceback.print_exc()
-        sys.stderr.flush()
-        raise
-    if seat.rank > 0:
-        return None
-    trial.write_measurement(measurement)
-    return measurement
+        if seat.rank == 0:
+            trial.write_measurement(measurement)
+    return measurement if seat.rank == 0 else None
 
 
 def _forget(trial: TrialFolder, rank: int) -> None:

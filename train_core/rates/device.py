@@ -8,14 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import sys
 import time
-import traceback
 from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import UsageError
-from train_core.job.failures import failure_of
+from train_core.job.failures import ended_by_failure
 from train_core.job.rank import environment
 from train_core.job.world import (
     Seat,
@@ -36,8 +34,8 @@ from train_core.rates.stopwatch import Stopwatch
 
 
 def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
-    """Join, measure, leave. A rank that fails leaves `failures/rank-N.json` and raises."""
-    try:
+    """Join, measure, leave. A rank that fails leaves `failures/rank-N.json` and ends the process."""
+    with ended_by_failure(folder, seat.rank):
         plan = folder.read_plan()
         if seat.size != plan.world_size:
             problem = f"{seat.size} ranks were started, and the plan has {plan.world_size}"
@@ -45,13 +43,8 @@ def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
         world = join(seat, choose_device(plan.kind, device_index, may_be_bound=seat.may_be_bound))
         rates = _measure(folder, plan, world)
         leave(world)
-    except BaseException as error:
-        folder.write_failure(failure_of(seat.rank, error))
-        traceback.print_exc()
-        sys.stderr.flush()
-        raise
-    if seat.rank == 0:
-        folder.write_rates(rates)
+        if seat.rank == 0:
+            folder.write_rates(rates)
 
 
 def run_from_launcher(folder: Path) -> None:
@@ -122,10 +115,7 @@ def main() -> None:
     parser.add_argument("--meeting", type=Path, required=True, help="a file through which the ranks find each other")
     given = parser.parse_args()
     seat = Seat(given.rank, given.size, given.rank, file_rendezvous(given.meeting.absolute()))
-    try:
-        run_rank(RatesFolder(given.folder), seat, given.rank)
-    except BaseException:  # said and written by then
-        os._exit(1)  # a normal exit may wait for collectives that will never end
+    run_rank(RatesFolder(given.folder), seat, given.rank)
 
 
 if __name__ == "__main__":

@@ -234,6 +234,64 @@ def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: Any) ->
     assert all("data.path" in failure.cause for failure in failures)
 
 
+FAILING_RANK = """
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import train_core.job.rank, train_core.rates.device
+from conf.errors import UsageError
+from train_core.job.stop import Stopped
+from train_core.job.trial import run_trial_as_rank
+
+begun = threading.Event()
+
+def fail(*_):
+    ThreadPoolExecutor(1).submit(lambda: [begun.set(), time.sleep(600)])  # a normal exit waits for it
+    begun.wait()
+    print("its last line", end="")
+    raise {error}
+
+train_core.job.rank.train = train_core.rates.device.RatesFolder.read_plan = fail
+{call}(Path(sys.argv[1]))
+"""
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "code", "cause"),
+    [
+        ("run_trial_as_rank", "LookupError('a cosmic ray')", 1, "LookupError: a cosmic ray"),
+        ("run_trial_as_rank", "UsageError('it is so', 'Do that.')", 2, "it is so. Do that."),
+        ("run_trial_as_rank", "KeyboardInterrupt", 130, "KeyboardInterrupt: "),
+        ("train_core.rates.device.run_from_launcher", "LookupError('a ray')", 1, "LookupError: a ray"),
+    ],
+)
+def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(
+    call: str, error: str, code: int, cause: str, trial_of: Any
+) -> None:
+    trial = trial_of({})
+    script = FAILING_RANK.replace("{call}", call).replace("{error}", error)
+    command = [sys.executable, "-c", script, str(trial.path)]
+    environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout == "its last line"
+    assert "in fail\n" in ended.stderr
+    assert [failure.cause for failure in trial.read_failures()] == [cause]
+
+
+def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(trial_of: Any, on_rank: Any, capfd: Any) -> None:
+    def fail() -> None:
+        trial.failures.write_text("in the way")
+        raise LookupError("a cosmic ray")
+
+    trial = trial_of(TENSOR_2 | LONG)
+    on_rank(1, fail)
+    measurement = run_trial_here(trial.path)
+    assert measurement.cause == "rank 1 exited with code 1 and left no traceback"
+    assert "LookupError: a cosmic ray" in capfd.readouterr().err
+
+
 def test_another_number_of_ranks_than_the_plan_has_is_refused(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seat = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     for name, value in seat.items():
