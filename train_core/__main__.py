@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -58,10 +56,11 @@ def _run(config: DictConfig) -> Measurement | None:
     settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
-    _prepare_tokens(trial, experiment)
     from train_core.job.world import seat_from_launcher  # late, because it imports torch
 
     seat = seat_from_launcher(os.environ)
+    if seat is None or seat.size == 1:  # several ranks have their first prepare them, once they have met
+        prepare(experiment, token_folder(trial, experiment))  # a wrong data path is no failed trial here
     _write_trial(trial, experiment, is_writer=seat is None or seat.rank == 0)
     if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
         return run_trial_here(trial.path, on_step=_print_step)
@@ -73,32 +72,20 @@ def _trial_folder(settings: Settings, experiment: Experiment) -> TrialFolder:
     return TrialFolder(Path(settings.output_dir) / "train" / name)
 
 
-def _prepare_tokens(trial: TrialFolder, experiment: Experiment) -> None:
-    """A wrong data path is a usage error here, not a failed trial."""
-    with _folder_errors_explained(trial):
-        prepare(experiment, token_folder(trial, experiment))
-
-
 def _write_trial(trial: TrialFolder, experiment: Experiment, *, is_writer: bool) -> None:
     """One rank writes `trial.json`; the others wait until it says what they expect."""
     content = {"experiment": experiment.model_dump(mode="json")}
     if is_writer:
-        with _folder_errors_explained(trial):
+        try:
             trial.write_trial(content)
+        except OSError as error:
+            problem = f"output_dir: {error.filename or trial.path} cannot be written ({error.strerror})"
+            raise UsageError(problem, "Choose another output_dir=FOLDER.") from None
     deadline = time.monotonic() + TRIAL_WAIT_SECONDS
     while not trial.holds_trial(content):
         if time.monotonic() > deadline:
             raise UsageError(f"{trial.trial} was not written by rank 0", "Share output_dir among the nodes.")
         time.sleep(POLL_SECONDS)
-
-
-@contextmanager
-def _folder_errors_explained(trial: TrialFolder) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        problem = f"output_dir: {error.filename or trial.path} cannot be written ({error.strerror})"
-        raise UsageError(problem, "Choose another output_dir=FOLDER.") from None
 
 
 def _print_step(metrics: StepMetrics) -> None:

@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
+
+import train_core.__main__
+from conf.load import compose_tree
 
 SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]
 TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
@@ -49,11 +53,28 @@ def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:
     assert len((trial / "metrics.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_of_a_launcher_prepare_no_tokens_before_they_have_met(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 then does for all; a text that every rank reads would be read as often as there are ranks."""
+    seat = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in seat.items():
+        monkeypatch.setenv(name, value)
+    ran = list[Path]()
+    monkeypatch.setattr(train_core.__main__, "prepare", None)
+    monkeypatch.setattr(train_core.__main__, "_write_trial", lambda *_, **__: None)
+    monkeypatch.setattr(train_core.__main__, "run_trial_as_rank", lambda folder, on_step: ran.append(folder))
+    train_core.__main__._run(OmegaConf.create(compose_tree([*TENSOR_2, f"output_dir={tmp_path}"])))
+    assert len(ran) == 1
+
+
 @pytest.mark.parametrize(
     ("override", "key"),
     [
         ("parallel.tensor_parallel_size=3", "parallel.world_size = 1"),
         ("data.path=/nowhere", "data.path = '/nowhere'"),
+        ("data.cache_dir=/proc/nowhere", "data.cache_dir = '/proc/nowhere'"),
         ("training.num_steps=0", "training.num_steps = 0"),
         ("model.vocab_size=100", "model.vocab_size = 100"),
         ("parallel.zero_stage=4", "parallel.zero_stage = 4"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import TypedDict
@@ -60,7 +61,8 @@ def prepare_indexed(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenF
 def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
     try:
         content = np.memmap(index, mode="r") if index.stat().st_size else np.empty(0, np.uint8)
-        size = ids.stat().st_size
+        with ids.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         remedy = "Give the path of both files, PREFIX.bin and PREFIX.idx, as data.path=PREFIX."
         raise ConfigError("data.path", data.path, f"{error.filename}: {error.strerror}", remedy) from None

@@ -1,19 +1,17 @@
 """Text to a memory-mapped file of token ids, once for all jobs that ask. No torch.
 
-A token file is `tokens-SIGNATURE.npy` (uint16 or uint32, one dim) with `tokens-SIGNATURE.json` beside it, where the
-signature covers the content of the text and everything that shapes the tokens.
+A token file is `tokens-SIGNATURE.npy` (uint16 or uint32, one dim), where the signature covers the content of the text
+and everything that shapes the tokens.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 from filelock import FileLock
@@ -22,53 +20,36 @@ from numpy.typing import NDArray
 from conf.errors import ConfigError
 from conf.schema import DataSpec, ModelSpec
 from train_core.data.token_file import TokenFile
-from train_core.trial_folder import replacing, write_atomically
+from train_core.trial_folder import replacing
 
 NUM_BYTES = 256
 FORMAT = 1  # raised when the same text would give other tokens
-
-
-class Facts(TypedDict):
-    """The sidecar of a token file."""
-
-    num_tokens: int
-    vocab_size: int
-    tokenizer: str
-    path: str | None
 
 
 def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
     """The tokens of a text, made now or found in `cache_dir`. Several processes may ask at once."""
     _check_vocabulary(data, model)
     text = _read_text(data)
-    stem = f"tokens-{_signature(data, model, text)}"
-    array, sidecar = cache_dir / f"{stem}.npy", cache_dir / f"{stem}.json"
-    if (facts := _facts(array, sidecar)) is None:
-        facts = _make(data, model, text, array, sidecar)
-    return TokenFile(array, facts["num_tokens"])
+    path = cache_dir / f"tokens-{_signature(data, model, text)}.npy"
+    return _found(path) or _made(data, model, text, path)
 
 
-def _facts(array: Path, sidecar: Path) -> Facts | None:
-    """What the sidecar says; None when there is no token file, or it is damaged and is to be made again."""
+def _found(path: Path) -> TokenFile | None:
+    """None when there is no token file, or it is damaged and is to be made again."""
     try:
-        facts: Facts = json.loads(sidecar.read_text())
-        whole = len(np.load(array, mmap_mode="r")) == facts["num_tokens"]
-    except (OSError, ValueError, EOFError, KeyError, TypeError):
+        return TokenFile(path, len(np.load(path, mmap_mode="r")))
+    except (OSError, ValueError, EOFError):
         return None
-    return facts if whole else None
 
 
-def _make(data: DataSpec, model: ModelSpec, text: str, array: Path, sidecar: Path) -> Facts:
-    array.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(array.with_suffix(".lock")):
-        if (made := _facts(array, sidecar)) is not None:
-            return made
-        ids, vocab_size = _tokenize(data, model, text)
-        facts = Facts(num_tokens=len(ids), vocab_size=vocab_size, tokenizer=data.tokenizer, path=data.path)
-        _save_atomically(array, ids)
-        # Last, because its presence says that the array is whole.
-        write_atomically(sidecar, json.dumps(facts))
-    return facts
+def _made(data: DataSpec, model: ModelSpec, text: str, path: Path) -> TokenFile:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if (found := _found(path)) is not None:
+            return found
+        ids = _tokenize(data, model, text)
+        _save_atomically(path, ids)
+    return TokenFile(path, len(ids))
 
 
 def _signature(data: DataSpec, model: ModelSpec, text: str) -> str:
@@ -76,13 +57,13 @@ def _signature(data: DataSpec, model: ModelSpec, text: str) -> str:
     return hashlib.sha256(shaping.encode() + text.encode()).hexdigest()[:16]
 
 
-def _tokenize(data: DataSpec, model: ModelSpec, text: str) -> tuple[NDArray[np.unsignedinteger], int]:
+def _tokenize(data: DataSpec, model: ModelSpec, text: str) -> NDArray[np.unsignedinteger]:
     if data.tokenizer == "bytes":
-        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16), NUM_BYTES
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16)
     return _tokenize_with_bpe(text, model.vocab_size)
 
 
-def _tokenize_with_bpe(text: str, vocab_size: int) -> tuple[NDArray[np.unsignedinteger], int]:
+def _tokenize_with_bpe(text: str, vocab_size: int) -> NDArray[np.unsignedinteger]:
     """Train a byte-level byte-pair encoding of at most `vocab_size` ids on the text, and apply it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -95,8 +76,7 @@ def _tokenize_with_bpe(text: str, vocab_size: int) -> tuple[NDArray[np.unsignedi
     tokenizer.train_from_iterator(lines, trainer)
     encoded = tokenizer.encode_batch(lines)
     dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
-    ids = np.concatenate([np.asarray(line.ids, dtype=dtype) for line in encoded])
-    return ids, tokenizer.get_vocab_size()
+    return np.concatenate([np.asarray(line.ids, dtype=dtype) for line in encoded])
 
 
 def _read_text(data: DataSpec) -> str:

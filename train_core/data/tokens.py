@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from train_core.data.indexed_dataset import prepare_indexed
 from train_core.data.text import prepare_text
@@ -31,12 +31,19 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
     """The tokens that the configuration names, made now or found; None where they are drawn at random.
 
     Raises:
-        ConfigError: the data is missing, empty, damaged or too short, or has ids that the model lacks.
+        ConfigError: the data is missing, empty, damaged or too short, has ids that the model lacks, or cannot be kept.
+        UsageError: it cannot be kept in `cache_dir`, which the configuration does not name.
     """
     data = experiment.data
     if data.source == "synthetic":
         return None
-    tokens = PREPARE[data.source](data, experiment.model, cache_dir)
+    try:
+        tokens = PREPARE[data.source](data, experiment.model, cache_dir)
+    except OSError as error:  # whatever is wrong with the data itself has been said
+        problem = f"{error.filename or cache_dir} cannot be written ({error.strerror})"
+        if data.cache_dir is None:
+            raise UsageError(f"output_dir: {problem}", "Choose another output_dir=FOLDER.") from None
+        raise ConfigError("data.cache_dir", data.cache_dir, problem, "Name a folder that can be written.") from None
     split_of(experiment, tokens.num_tokens)
     return tokens
 

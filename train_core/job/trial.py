@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conf.errors import ConfigError, UsageError
+from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
@@ -61,7 +61,7 @@ def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
         prepare(experiment, token_folder(job.trial, experiment))  # one message for a wrong path, and not one per rank
-    except ConfigError as error:
+    except TrisweepError as error:
         return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
     return supervise(job, experiment.fingerprint, started)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 from train_core.data.tokens import prepare
 
 
@@ -83,7 +83,7 @@ def test_several_processes_may_ask_at_once(experiment_of: Any, tmp_path: Path) -
         answers = pool.starmap(prepared, [(experiment, tmp_path)] * 4)
     assert len(set(answers)) == 1
     assert len(list(tmp_path.glob("*.npy"))) == 1
-    assert not [path for path in tmp_path.iterdir() if path.suffix not in (".npy", ".json", ".lock")]
+    assert not [path for path in tmp_path.iterdir() if path.suffix not in (".npy", ".lock")]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,22 @@ def test_a_vocabulary_below_the_bytes_is_refused(experiment_of: Any, tmp_path: P
     assert caught.value.key == "model.vocab_size"
 
 
-@pytest.mark.parametrize("suffix", [".json", ".npy"])
-def test_a_damaged_token_file_is_made_again(suffix: str, experiment_of: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_bytes", [0, 100, 5000])
+def test_a_damaged_token_file_is_made_again(num_bytes: int, experiment_of: Any, tmp_path: Path) -> None:
     experiment = experiment_of()
     made = prepared(experiment, tmp_path)
     whole = made.read().copy()
-    damaged = made.path.with_suffix(suffix)
-    damaged.write_bytes(damaged.read_bytes()[:100])
+    made.path.write_bytes(made.path.read_bytes()[:num_bytes])
     again = prepared(experiment, tmp_path)
     assert (again.read() == whole).all()
+
+
+@pytest.mark.parametrize("source", ["text", "megatron"])
+def test_a_folder_that_takes_no_tokens_is_named_by_its_key(source: str, experiment_of: Any) -> None:
+    path = Path(__file__).parent / "megatron" / "int32" if source == "megatron" else None
+    folder = Path("/proc/nowhere")
+    configured = asked(experiment_of, path, data__source=source, data__cache_dir=str(folder))
+    with pytest.raises(ConfigError, match=r"data\.cache_dir = '/proc/nowhere': /proc/nowhere.* cannot be written \("):
+        prepared(configured, folder)
+    with pytest.raises(UsageError, match=r"output_dir: /proc/nowhere.* cannot be written \("):
+        prepared(asked(experiment_of, path, data__source=source), folder)

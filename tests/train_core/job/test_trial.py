@@ -151,6 +151,12 @@ def test_a_wrong_data_path_is_one_message(trial_of: Any) -> None:
     assert measurement.cause.startswith("data.path = '/nowhere': does not exist")
 
 
+def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: Any) -> None:
+    measurement = run_trial_here(trial_of(TENSOR_2 | {"data.cache_dir": "/proc/nowhere"}).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.cause.startswith("data.cache_dir = '/proc/nowhere': ")
+
+
 def test_a_trial_that_is_running_is_refused(trial_of: Any) -> None:
     trial = trial_of(TENSOR_2)
     with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
