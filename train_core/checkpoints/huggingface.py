@@ -6,21 +6,18 @@ all queries, then all keys, then all values; this one group after group, so that
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.schema import ROTARY_BASE, ModelSpec
-from train_core.model import NORM_EPSILON, Transformer, gate_block_size
+from conf.schema import ModelSpec
+from train_core.checkpoints.huggingface_config import KEY, require_config
+from train_core.model import Transformer, gate_block_size
 
-KEY = "checkpoint.load"
-LOGGER = logging.getLogger(__name__)
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
 
 
@@ -138,7 +135,7 @@ class Weights:
         require_layout(spec)
         self.path, self.spec = Path(path).expanduser(), spec
         self.files = self._files()
-        self._require_config()
+        require_config(self.path if self.path.is_dir() else self.path.parent, spec)
         self._require_own_head()
         with torch.device("meta"):
             wanted = {name: tuple(p.shape) for name, p in Transformer(spec).named_parameters()}
@@ -209,43 +206,6 @@ class Weights:
         if not torch.equal(self._tensor(head), self._tensor(embedding)):
             problem = f"would drop {head} of {self.path}, which differs from {embedding}"
             raise ConfigError("model.tied_embeddings", True, problem, "Use model.tied_embeddings=false.")
-
-    def _require_config(self) -> None:
-        """Where a config.json lies beside the weights, it must mean the same heads and positions."""
-        path = (self.path if self.path.is_dir() else self.path.parent) / "config.json"
-        try:
-            config = json.loads(path.read_text())
-        except (OSError, ValueError):
-            return
-        self._require_heads(config, path)
-        epsilon = config.get("rms_norm_eps", config.get("layer_norm_epsilon", NORM_EPSILON))
-        if epsilon != NORM_EPSILON:
-            LOGGER.warning(
-                "%s was trained with epsilon %g in its norms; this trainer uses %g", path, epsilon, NORM_EPSILON
-            )
-        rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        base, ours = (
-            config.get("rope_theta", rotary.get("rope_theta", ROTARY_BASE)),
-            self.spec.rotary_base or ROTARY_BASE,
-        )
-        if self.spec.family == "llama" and base != ours:
-            problem = f"is not the {base:g} that {path} names as rope_theta"
-            raise ConfigError("model.rotary_base", ours, problem, f"Use model.rotary_base={float(base)}.")
-        if rotary.get("rope_type", rotary.get("type", "default")) != "default":
-            LOGGER.warning("%s scales its rotary positions for longer sequences; this trainer does not", path)
-
-    def _require_heads(self, config: dict[str, Any], path: Path) -> None:
-        """What the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
-        keys = {
-            "num_attention_heads": "n_head" if self.spec.family == "gpt" else "num_attention_heads",
-            "num_query_groups": "num_key_value_heads",
-            "tied_embeddings": "tie_word_embeddings",
-        }
-        for ours, theirs in keys.items():
-            value, there = getattr(self.spec, ours), config.get(theirs)
-            if there is not None and there != value:
-                problem = f"is not the {str(there).lower()} that {path} names as {theirs}"
-                raise ConfigError(f"model.{ours}", value, problem, f"Use model.{ours}={str(there).lower()}.")
 
 
 def _shapes(source: Source, shape: tuple[int, ...], spec: ModelSpec) -> list[tuple[int, ...]]:

@@ -210,6 +210,30 @@ def test_weights_of_other_heads_are_refused(
         Weights(str(tmp_path), experiment_of(there | here).model)
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "Invalid JSON"),
+        ("[]", "Input should be an object"),
+        ('{"rope_scaling": "linear"}', "rope_scaling: Input should be an object"),
+        ('{"rope_theta": "500"}', "rope_theta: Input should be a valid number"),
+        ('{"rms_norm_eps": "1e-5"}', "rms_norm_eps: Input should be a valid number"),
+        ('{"num_attention_heads": 4.5}', "num_attention_heads: Input should be a valid integer"),
+    ],
+)
+def test_a_config_of_another_form_is_refused(content: str, problem: str, experiment_of: Any, tmp_path: Path) -> None:
+    path = changed(tmp_path, LLAMA, lambda tensors: None)
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*config\.json: {problem}"):
+        Weights(path, experiment_of(LLAMA).model)
+
+
+def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: Any, tmp_path: Path) -> None:
+    path = changed(tmp_path, LLAMA, lambda tensors: None)
+    (tmp_path / "config.json").write_text('{"rope_theta": null, "rms_norm_eps": null, "rope_scaling": null}')
+    Weights(path, experiment_of(LLAMA | {"model.rotary_base": None}).model)
+
+
 def test_a_head_of_its_own_is_not_dropped(experiment_of: Any, tmp_path: Path) -> None:
     spec = experiment_of(GPT).model
     path = changed(tmp_path, GPT, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"].clone()}))
