@@ -38,7 +38,7 @@ def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: Any) 
 def test_weights_decay_and_biases_and_norms_do_not(experiment_of: Any) -> None:
     mesh = build_mesh(Layout(1, 1, 1), 0)
     stage = parallelize(experiment_of(), mesh, CPU)
-    buckets = flatten(stage, mesh)
+    buckets = list(flatten(stage, mesh))
     assert len(buckets) == 2
     decayed = next(bucket for bucket in buckets if bucket.treatment.decays)
     for name, parameter in stage.named_parameters():

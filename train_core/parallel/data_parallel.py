@@ -20,19 +20,19 @@ from train_core.parallel.collectives import Pending, all_gather, all_reduce, red
 from train_core.parallel.flat_parameters import Bucket, Treatment, flatten
 from train_core.parallel.main_gradient import attach
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import DTYPES, Stage
+from train_core.parallel.parallelize import DTYPES, Stage, is_fully_sharded
 
 if TYPE_CHECKING:
     from train_core.parallel.fully_sharded import FullySharded
 
 
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas | FullySharded:
-    zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
-    if zero_stage == 3 and mesh.data.size > 1:
+    if is_fully_sharded(experiment):
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
 
         return FullySharded(stage, mesh, experiment)
-    return Replicas(stage, mesh, zero_stage, experiment.num_micro_batches, gradient_dtype)
+    gradient_dtype = DTYPES[experiment.precision.gradient_dtype]
+    return Replicas(stage, mesh, experiment.parallel.zero_stage, experiment.num_micro_batches, gradient_dtype)
 
 
 class Replicas:
@@ -49,17 +49,18 @@ class Replicas:
         self, stage: Stage, mesh: Mesh, zero_stage: int, num_micro_batches: int, gradient_dtype: torch.dtype
     ) -> None:
         self.stage, self.mesh, self.axis = stage, mesh, mesh.data
-        self.buckets = flatten(stage, mesh, gradient_dtype)
         self.is_sharded = zero_stage >= 1 and self.axis.size > 1
-        self.scatters = self.is_sharded and self.buckets[0].weights.is_cuda
+        self.scatters = self.is_sharded and stage.named_parameters()[0][1].is_cuda
         self.in_flight: ShardReduction | None = None
         self.gathers_late, self.gathering = self.scatters, dict[int, Pending]()
-        self.reductions: list[Reduction] = [
-            ShardReduction(bucket, self)
-            if zero_stage == 2 and self.is_sharded
-            else Reduction(bucket, self, num_micro_batches)
-            for bucket in self.buckets
-        ]
+        self.buckets, self.reductions = list[Bucket](), list[Reduction]()
+        for bucket in flatten(stage, mesh, gradient_dtype):
+            self.buckets.append(bucket)
+            self.reductions.append(
+                ShardReduction(bucket, self)  # lets the gradients' memory go before the next bucket takes any
+                if zero_stage == 2 and self.is_sharded
+                else Reduction(bucket, self, num_micro_batches)
+            )
         if self.is_sharded:
             self._wait_before_use()
 

@@ -72,18 +72,16 @@ class Bucket:
 
 def flatten(
     stage: Stage, mesh: Mesh, gradient_dtype: torch.dtype = torch.float32, max_elements: int = MAX_BUCKET_ELEMENTS
-) -> list[Bucket]:
-    """Move the parameters of `stage` into buckets, of which they become views."""
+) -> Iterator[Bucket]:
+    """Move the parameters of `stage` into buckets, of which they become views, one bucket at a time."""
     treated = [
         (treatment_of(stage, name, parameter, mesh), name, parameter) for name, parameter in stage.named_parameters()
     ]
     treated.sort(key=lambda one: one[0])  # stable: model order inside a treatment
     uses = _num_uses(stage)
-    return [
-        _bucket(treatment, run, uses, gradient_dtype, mesh.data.size)
-        for treatment, members in groupby(treated, key=lambda one: one[0])
-        for run in _runs(((name, parameter) for _, name, parameter in members), max_elements)
-    ]
+    for treatment, members in groupby(treated, key=lambda one: one[0]):
+        for run in _runs(((name, parameter) for _, name, parameter in members), max_elements):
+            yield _bucket(treatment, run, uses, gradient_dtype, mesh.data.size)
 
 
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -> Treatment:

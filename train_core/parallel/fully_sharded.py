@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -21,7 +21,7 @@ from train_core.parallel.boxes import Box, placed
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
 from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import DTYPES, Stage
+from train_core.parallel.parallelize import DTYPES, Stage, fill
 from train_core.watch.clock import Line
 
 
@@ -36,16 +36,17 @@ class FullySharded:
 
     def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment) -> None:
         self.stage, self.mesh = stage, mesh
-        named = stage.named_parameters()
+        named = stage.named_parameters()  # without memory
         self.treatments = [treatment_of(stage, name, parameter, mesh) for name, parameter in named]
         self.shapes = [tuple(parameter.shape) for _, parameter in named]
         (model,) = stage.chunks
-        precision, group, device = experiment.precision, mesh.data.group, named[0][1].device.type
+        precision, group = experiment.precision, mesh.data.group
         assert group is not None
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
-        over = DeviceMesh.from_group(group, device)
-        for module in (*model.layers.values(), model):
-            _make_masters(module)
+        over = DeviceMesh.from_group(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
+        layers = {f"layers.{index}": layer for index, layer in model.layers.items()}
+        for name, module in {**layers, "": model}.items():  # at no time is there more than one of them whole
+            fill(module, lambda leaf: stage.first_value(leaf).float(), name)  # masters, rounded when they are gathered
             _watch(fully_shard(module, mesh=over, mp_policy=policy), mesh.data)
         self.model = model
         self.parameters = [
@@ -128,10 +129,3 @@ def _watch(module: FSDPModule, axis: Axis) -> None:
     if axis.line is not None and hasattr(module, "set_custom_all_gather"):
         module.set_custom_all_gather(_Watched(gather_into, "all_gather", axis.line))  # type: ignore[arg-type]
         module.set_custom_reduce_scatter(_Watched(scatter_into, "reduce_scatter", axis.line))  # type: ignore[arg-type]
-
-
-def _make_masters(module: nn.Module) -> None:
-    """Have FSDP2 shard fp32 weights, which it rounds when it gathers them."""
-    for parameter in module.parameters():
-        if not isinstance(parameter, DTensor):
-            parameter.data = parameter.data.to(torch.float32)

@@ -69,13 +69,17 @@ class Placement:
 class Stage:
     """One rank's model chunks, first to last, and for each of its parameters (by name) how it relates to the whole.
 
-    Modules of all chunks have the names that they have in the whole model, so no two share one. `randomness` has to be
-    told what is worked on, where a training drops values.
+    Modules of all chunks have the names that they have in the whole model, so no two share one.
+
+    Attributes:
+        randomness: has to be told what is worked on, where a training drops values.
+        first_value: of this rank's part of a parameter, rounded to the compute precision, on the rank's device.
     """
 
     chunks: tuple[Transformer, ...]
     placements: dict[str, Placement]
     randomness: Randomness
+    first_value: Callable[[str], Tensor]
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """In model order; a parameter that two modules share comes once."""
@@ -83,28 +87,38 @@ class Stage:
 
 
 def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
-    """Build one rank's part of the model. On the meta device nothing is allocated."""
+    """Build one rank's part of the model.
+
+    On the meta device nothing is allocated; nor is it under ZeRO-3 on any other, for a rank may have no room for its
+    whole part: `fill` gives a module its weights when they can be sharded.
+    """
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
-    placements: dict[str, Placement] = {}
+    placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
     plan, randomness = experiment.training, _randomness(experiment, mesh)
     for layers in chunk_layers(experiment, mesh.pipeline.rank):
         with torch.device("meta"):
             model = Transformer(experiment.model, layers)
         cut_chunk(model, layers)
-        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        placed = apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
+        shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
+        placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
         apply_dropout(model, plan.dropout, randomness, mesh.tensor, experiment.parallel.sequence_parallel)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
-        if device.type != "meta":
-            fill = partial(_first_part, first_values(experiment, device), mesh.tensor)
-            _replace_parameters(model, lambda name: fill(placed[name], shapes[name]).to(dtype))  # noqa: B023
-            rotary = rotary_table_of(experiment.model, device)
-            model.rotary = None if rotary is None else rotary.to(dtype)
-        else:
-            model.to(dtype)
+        rotary = rotary_table_of(experiment.model, device)
+        model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
-        placements |= placed
-    return Stage(tuple(chunks), placements, randomness)
+    part = partial(_first_part, first_values(experiment, device), mesh.tensor)
+    stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))
+    for chunk in chunks:
+        if device.type == "meta":
+            chunk.to(dtype)
+        elif not is_fully_sharded(experiment):
+            fill(chunk, stage.first_value)
+    return stage
+
+
+def is_fully_sharded(experiment: Experiment) -> bool:
+    """ZeRO-3, and there are replicas to share out the weights."""
+    return experiment.parallel.zero_stage == 3 and experiment.data_parallel_size > 1
 
 
 def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
@@ -184,16 +198,27 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
         assert isinstance(layer, Layer)
         recompute = plan.recompute if position % plan.recompute_every == 0 else "none"
         if recompute == "selective":
-            _recompute(layer.attention.core)
+            layer.attention.set_submodule("core", RecomputedAttention(layer.attention.core))
         if compiled is not None:
             layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":
-            _recompute(layer)
+            # not a module around it, so that parameters keep their names
+            layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
 
 
-def _recompute(module: nn.Module) -> None:
-    """Changes the forward function rather than wrapping the module, so that parameters keep their names."""
-    module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
+_recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+
+
+class RecomputedAttention(nn.Module):
+    """A class of its own, because torch's compiler takes a forward function that was changed for another module."""
+
+    def __init__(self, core: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out: Tensor = _recomputed(self.core, query, key, value)
+        return out
 
 
 def first_values(experiment: Experiment, device: torch.device) -> FirstValue:
@@ -213,9 +238,15 @@ def _first_part(first: FirstValue, axis: Axis, placement: Placement, shape: torc
     return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
 
 
-def _replace_parameters(model: Transformer, value_of: Callable[[str], Tensor]) -> None:
-    """Give every parameter its value; a parameter that two modules share stays shared."""
-    replaced = {id(old): nn.Parameter(value_of(name)) for name, old in model.named_parameters()}
-    for module in model.modules():
-        for leaf, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            setattr(module, leaf, replaced[id(parameter)])
+def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -> None:
+    """Give every parameter that has no memory its value; a parameter that two modules share stays shared.
+
+    Args:
+        name: of the module in its model.
+    """
+    empty = [(leaf, old) for leaf, old in module.named_parameters(prefix=name) if old.is_meta]
+    filled = {id(old): nn.Parameter(value_of(leaf)) for leaf, old in empty}
+    for inner in module.modules():
+        for leaf, parameter in list(inner.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter.is_meta:
+                setattr(inner, leaf, filled[id(parameter)])

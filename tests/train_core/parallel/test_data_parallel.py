@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.tensor import DTensor
 
+from train_core import train
+from train_core.costs import num_parameters
+from train_core.costs.buckets import layer_parameters_of
 from train_core.parallel import data_parallel
 from train_core.parallel.data_parallel import Replicas, ShardReduction
+from train_core.parallel.parallelize import parallelize
 from train_core.train import Trainer
 
 TWO_REPLICAS = {"parallel.world_size": 2, "batch.micro_batch_size": 1}
@@ -77,3 +82,61 @@ def test_zero_2_holds_no_whole_gradients_between_passes(worlds: Any, experiment_
     experiment = experiment_of(TWO_REPLICAS | {"parallel.zero_stage": 2})
     for held, whole in worlds(2).run(bytes_between_passes, experiment, tmp_path):
         assert 0 < held < 0.2 * whole, "but for the last bucket, which is on its way"
+
+
+def gradients_held_before_each_bucket(world: Any, experiment: Any, cache_dir: Path) -> list[int]:
+    """Bytes that buckets before it hold for gradients when the next one is made."""
+    usual, held = data_parallel.flatten, list[int]()
+
+    def recorded(*arguments: Any) -> Any:
+        made = []
+        for bucket in usual(*arguments, max_elements=5000):
+            held.append(sum(other.gradients.untyped_storage().nbytes() for other in made))
+            made.append(bucket)
+            yield bucket
+
+    data_parallel.flatten = recorded
+    try:
+        Trainer(experiment, world, cache_dir)
+    finally:
+        data_parallel.flatten = usual
+    return held
+
+
+def test_zero_2_never_holds_the_gradients_of_two_buckets_while_it_is_built(
+    worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    experiment = experiment_of(TWO_REPLICAS | {"parallel.zero_stage": 2})
+    held = worlds(2).run(gradients_held_before_each_bucket, experiment, tmp_path)[0]
+    assert len(held) > 2
+    assert not any(held)
+
+
+def whole_weights_while_sharding(world: Any, experiment: Any, cache_dir: Path) -> list[int]:
+    """Elements that are not sharded yet, each time before a module is."""
+    from train_core.parallel import fully_sharded
+
+    built, usual, whole = list[Any](), fully_sharded.fully_shard, list[int]()
+
+    def recorded(module: Any, **options: Any) -> Any:
+        parameters = [parameter for _, parameter in built[0].named_parameters()]
+        whole.append(sum(one.numel() for one in parameters if not (one.is_meta or isinstance(one, DTensor))))
+        return usual(module, **options)
+
+    fully_sharded.fully_shard = recorded
+    train.parallelize = lambda *arguments: built.append(parallelize(*arguments)) or built[0]
+    try:
+        Trainer(experiment, world, cache_dir)
+    finally:
+        fully_sharded.fully_shard, train.parallelize = usual, parallelize
+    return whole
+
+
+def test_zero_3_never_holds_more_than_a_layer_whole_while_it_is_built(
+    worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    experiment = experiment_of(TWO_REPLICAS | {"parallel.zero_stage": 3})
+    *layers, rest = worlds(2).run(whole_weights_while_sharding, experiment, tmp_path)[0]
+    layer = sum(one.length for one in layer_parameters_of(experiment))
+    assert layers == [layer] * experiment.model.num_layers
+    assert rest == num_parameters(experiment.model) - sum(layers)

@@ -79,7 +79,8 @@ def updated_in_buckets(buckets: list[Bucket], plan: Any, gradients: list[dict[st
         for bucket, state in zip(buckets, states, strict=True):
             for member in bucket.members:
                 member.of(bucket.gradients).copy_(of_step[member.name])
-            state.update(bucket.gradients, count, 1e-2, 0.1 if bucket.treatment.decays else 0.0, plan)
+            weight_decay = 0.1 if bucket.treatment.decays else 0.0
+            state.update(bucket.gradients, torch.tensor(float(count)), 1e-2, weight_decay, plan)
 
 
 @settings(deadline=None, max_examples=30)
@@ -98,6 +99,6 @@ def test_three_updates_are_those_of_torchs_adamw(shapes: list[tuple[int, ...]], 
         for name in names:
             plain[name].grad = of_step[name]
         adam.step()
-    updated_in_buckets(flatten(stage, mesh_of(1), max_elements=max_elements), plan, gradients)
+    updated_in_buckets(list(flatten(stage, mesh_of(1), max_elements=max_elements)), plan, gradients)
     for name, parameter in stage.named_parameters():
         torch.testing.assert_close(parameter.detach(), plain[name].detach(), rtol=1e-5, atol=1e-6)
