@@ -133,12 +133,14 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
-    result = trainer.step(step)
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
+    scale = loss_scale.scale
+    result = trainer.step(step)
     if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
+        loss_scale.scale = scale  # half of it may not overflow
         raise TrainingError(
             f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step} with a loss scale of"
-            f" {2 * loss_scale.scale:g}, {_origin(trainer, step)}",
+            f" {scale:g}, {_origin(trainer, step)}",
             "Lower training.learning_rate, or use precision=bf16.",
         )
     if not result.overflowed and not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):

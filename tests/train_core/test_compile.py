@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from conf.schema import Value
 from train_core.compile import compiler_of
 from train_core.job.world import World
 from train_core.train import Trainer
+from train_core.watch.nonfinite import origin_of_nonfinite
 
 SMALL = {"model.num_layers": 1, "data.source": "synthetic", "batch.global_batch_size": 2, "batch.micro_batch_size": 1}
+ALONE = World(0, 1, torch.device("cpu"), "gloo")
 LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
 
 
@@ -25,13 +28,26 @@ def test_compiled_layers_train_like_plain_ones(
 ) -> None:
     """Traced and differentiated by the compiler, without its minutes of generating code."""
     monkeypatch.setattr("train_core.compile.BACKEND", "aot_eager")
-    alone = World(0, 1, torch.device("cpu"), "gloo")
     plain, compiled = (
-        Trainer(experiment_of(values | {"training.compile_layers": chosen}), alone, tmp_path)
+        Trainer(experiment_of(values | {"training.compile_layers": chosen}), ALONE, tmp_path)
         for chosen in (False, True)
     )
     for step in (1, 2, 3):
         assert compiled.step(step).loss == pytest.approx(plain.step(step).loss, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("default")
+def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_layers(
+    experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's code knows nothing of hooks that came later."""
+    monkeypatch.setattr("train_core.compile.BACKEND", "aot_eager")
+    trainer = Trainer(experiment_of(SMALL | {"training.compile_layers": True}), ALONE, tmp_path)
+    trainer.step(1)
+    layer = trainer.stage.chunks[0].layers["0"]
+    layer.feed_forward_norm.weight.data.fill_(3e38)
+    told = origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, 2))
+    assert told.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
 
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,16 @@ from tests.train_core.test_layouts import assembled, assert_alike, train_and_tel
 from train_core.loss_scale import LossScale
 from train_core.train import Trainer, train
 
-FP16 = {"cluster.device.peak_flops_per_second": {"fp32": 0.18e12, "fp16": 0.18e12}, "precision.dtype": "fp16"}
+FP16 = {
+    "cluster.device.peak_flops_per_second": {"fp32": 0.18e12, "fp16": 0.18e12},
+    "cluster.device.peak_source": "a data sheet",  # measuring it would take longer than all steps
+    "precision.dtype": "fp16",
+}
 """A CPU multiplies fp16 no faster than fp32, so its device has no peak for it."""
 
 BF16_GRADIENTS = {"precision.dtype": "bf16", "precision.gradient_dtype": "bf16"}
 NUM_STEPS = 9
+SMALL = {"model.num_layers": 2, "batch.global_batch_size": 4, "batch.micro_batch_size": 2}
 LAYOUTS = {
     1: [Layout(1, 1, 1, recompute=("selective", 1))],
     2: [Layout(2, 1, 1, sequence_parallel=True), Layout(1, 2, 1, "zero-bubble"), Layout(1, 1, 2, zero_stage=2)],
@@ -95,6 +101,41 @@ def test_a_storm_of_overflows_ends_the_job_and_says_so(worlds: Any, experiment_o
     (told,) = worlds(1).run(message_of, experiment_of(FP16 | storm), tmp_path)
     assert told.startswith("fp16 gradients overflowed in 3 steps in a row, the last at step 3 with a loss scale of")
     assert "precision=bf16" in told
+
+
+def smallest_overflow_and_message(world: Any, experiment: Any, cache_dir: Path) -> tuple[float, str]:
+    """The smallest scale at which the first step overflows, and how a training ends that begins with it."""
+    trainer, scale = Trainer(experiment, world, cache_dir), 2.0**24
+    while True:
+        trainer.optimizer.loss_scale.scale = scale
+        if not trainer.step(1).overflowed:
+            break
+        scale /= 2
+    precision = experiment.precision.model_copy(update={"initial_loss_scale": 2 * scale})
+    return 2 * scale, message_of(world, experiment.model_copy(update={"precision": precision}), cache_dir)
+
+
+@pytest.mark.parametrize(
+    ("values", "num_ranks", "origin"),
+    [
+        # Sums over tokens are the largest values: of biases, and of the token embedding, which is the head too.
+        ({}, 1, r"first in the gradient of \S+\.(weight|bias) \(micro-batch 0\) of rank 0; rank 0 saw"),
+        (
+            {"parallel.world_size": 2, "parallel.zero_stage": 3},
+            2,
+            r"first in the gradient of \S+\.(weight|bias) \(sum over micro-batches\) of rank [01]; ranks? [01]\S* saw",
+        ),
+    ],
+    ids=["alone", "ZeRO-3"],
+)
+def test_where_it_overflowed_is_looked_for_with_the_scale_that_did(
+    values: Any, num_ranks: int, origin: str, worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    """Half of it does not overflow. Only weight gradients do; what modules put out and get back stays in range."""
+    experiment = experiment_of(FP16 | values | SMALL | {"watch.max_overflows": 1})
+    scale, told = worlds(num_ranks).run(smallest_overflow_and_message, experiment, tmp_path)[0]
+    assert f"the last at step 1 with a loss scale of {scale:g}, first in" in told
+    assert re.search(origin, told)
 
 
 def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Any) -> None:

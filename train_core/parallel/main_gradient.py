@@ -6,7 +6,7 @@ pass over it. Where a parameter has no buffer, they hand the gradient to autogra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -54,6 +54,36 @@ def _added(parameter: Tensor) -> None:
 def _listener(parameter: Tensor) -> Listener:
     listener: Listener = getattr(parameter, LISTENER)
     return listener
+
+
+class Onlooker(NamedTuple):
+    """Looks at a buffer that has been added to, before the listener that it stands in for does anything with it."""
+
+    buffer: Tensor
+    look: Callable[[Tensor], None]
+    listener: Listener
+
+    def before_gradient(self) -> None:
+        self.listener.before_gradient()
+
+    def after_gradient(self) -> None:
+        self.look(self.buffer)
+        self.listener.after_gradient()
+
+
+@contextmanager
+def looked_at(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
+    """Inside the block `look` is called with the buffer whenever a gradient has been added; without one never."""
+    buffer = main_gradient(parameter)
+    if buffer is None:
+        yield
+        return
+    listener = _listener(parameter)
+    setattr(parameter, LISTENER, Onlooker(buffer, look, listener))
+    try:
+        yield
+    finally:
+        setattr(parameter, LISTENER, listener)
 
 
 def _move_into_buffer(parameter: Tensor) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -10,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from train_core.parallel.collectives import gather_objects
+from train_core.parallel.main_gradient import looked_at
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
 
 WEIGHT, OUTPUT, GRADIENT = range(3)
+Look = Callable[[int, str, Tensor], None]
 
 
 class Finding(NamedTuple):
@@ -48,45 +53,69 @@ def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], objec
 
 def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
     for order, (name, parameter) in enumerate(stage.named_parameters()):
-        to_local = getattr(parameter, "to_local", None)  # ZeRO-3's shards: each rank looks at its own
-        if not torch.isfinite(to_local() if to_local else parameter).all():
+        if not torch.isfinite(_local(parameter)).all():
             return Finding(WEIGHT, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
     return None
 
 
 def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Finding | None:
+    """Compiled layers run as they are written: the compiler has left out the hooks of what is in them."""
     findings: list[Finding] = []
     looks = count()
 
-    def look(values: Tensor, phase: int, name: str) -> None:
+    def look(phase: int, name: str, values: Tensor) -> None:
         number = next(looks)
         if findings or torch.isfinite(values).all():
             return
-        micro_batch, passed = mesh.clock.micro_batch or 0, mesh.pipeline.rank
+        micro_batch, passed = mesh.clock.micro_batch, mesh.pipeline.rank
         kind, order = ("output", passed) if phase == OUTPUT else ("gradient", -passed)
-        place = f"the {kind} of {name} (micro-batch {micro_batch})"
-        findings.append(Finding(phase, micro_batch, order, number, mesh.world.rank, place))
+        when = "sum over micro-batches" if micro_batch is None else f"micro-batch {micro_batch}"
+        findings.append(
+            Finding(
+                phase,
+                sys.maxsize if micro_batch is None else micro_batch,
+                order,
+                number,
+                mesh.world.rank,
+                f"the {kind} of {name} ({when})",
+            )
+        )
 
-    handles = [
-        module.register_forward_hook(_hook(look, name))
-        for chunk in stage.chunks
-        for name, module in chunk.named_modules()
-        if name and not list(module.children())
-    ]
-    run_passes()
-    for handle in handles:
-        handle.remove()
+    with _observed(stage, look), torch.compiler.set_stance("force_eager"):
+        run_passes()
+    for name, parameter in stage.named_parameters():
+        if parameter.grad is not None:  # ZeRO-3's rows of it, summed over the replicas
+            look(GRADIENT, name, _local(parameter.grad))
     return findings[0] if findings else None
 
 
-def _hook(look: Callable[[Tensor, int, str], None], name: str) -> Callable[[nn.Module, Any, Any], None]:
+@contextmanager
+def _observed(stage: Stage, look: Look) -> Iterator[None]:
+    """`look` at what every module puts out, at the gradient that reaches it, and at every weight's gradient."""
+    with ExitStack() as stack:
+        for chunk in stage.chunks:
+            for name, module in chunk.named_modules():
+                if name and not list(module.children()):
+                    stack.callback(module.register_forward_hook(_hook(look, name)).remove)
+        for name, parameter in stage.named_parameters():
+            stack.enter_context(looked_at(parameter, partial(look, GRADIENT, name)))
+        yield
+
+
+def _local(values: Tensor) -> Tensor:
+    """Of a tensor that is sharded by ZeRO-3 the rows that this rank has."""
+    to_local = getattr(values, "to_local", None)
+    return to_local() if to_local else values
+
+
+def _hook(look: Look, name: str) -> Callable[[nn.Module, Any, Any], None]:
     """Looks at what a module puts out, and in backward at the gradient that reaches it."""
 
     def forward_hook(module: nn.Module, inputs: Any, out: Any) -> None:
         if not isinstance(out, Tensor):
             return
-        look(out.detach(), OUTPUT, name)
+        look(OUTPUT, name, out.detach())
         if out.requires_grad:
-            out.register_hook(lambda gradient: look(gradient, GRADIENT, name))  # type: ignore[no-untyped-call]
+            out.register_hook(partial(look, GRADIENT, name))  # type: ignore[no-untyped-call]
 
     return forward_hook
