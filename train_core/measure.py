@@ -57,10 +57,7 @@ def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, second
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was asked to, but for updated weights that still travel; a CPU always has.
-
-    The step that uses those weights waits for them.
-    """
+    """Wait until the device has done what it was asked to; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 

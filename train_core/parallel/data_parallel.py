@@ -40,7 +40,8 @@ class Replicas:
 
     Attributes:
         is_sharded: each replica updates another part.
-        gathers_late: updated weights travel beside the next forward pass. Not on a CPU, whose cores would carry them.
+        gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that its clock
+            sees what it costs. Not on a CPU, whose cores would carry them.
         in_flight: ZeRO-2's latest sum on its way; one at a time, so that few buckets have memory at once.
         scatters: reduce gradients to shards; else sum them whole, which gloo does faster than a reduce-scatter.
     """
@@ -52,7 +53,7 @@ class Replicas:
         self.is_sharded = zero_stage >= 1 and self.axis.size > 1
         self.scatters = self.is_sharded and stage.named_parameters()[0][1].is_cuda
         self.in_flight: ShardReduction | None = None
-        self.gathers_late, self.gathering = self.scatters, dict[int, Pending]()
+        self.gathers_late, self.are_apart, self.gathering = self.scatters, False, dict[int, Pending]()
         self.buckets, self.reductions = list[Bucket](), list[Reduction]()
         for bucket in flatten(stage, mesh, gradient_dtype):
             self.buckets.append(bucket)
@@ -84,6 +85,7 @@ class Replicas:
         return [*(bucket.gradients for bucket in self.buckets), *shards]
 
     def zero_gradients(self) -> None:
+        self._gather()
         for reduction in self.reductions:
             reduction.begin()
 
@@ -92,15 +94,19 @@ class Replicas:
         return [reduction.finish() for reduction in self.reductions]
 
     def share_weights(self) -> None:
-        """Start making every replica's weights whole again after each updated its own part."""
-        if not self.is_sharded:
-            return
-        for index, bucket in enumerate(self.buckets):
-            # A copy of the shard, because gloo does not allow the input to lie inside the output.
-            own = self.own(bucket.weights).clone()
-            self.gathering[index] = all_gather(own, self.axis, into=bucket.weights)
+        """Have every replica's weights made whole again after each updated its own part."""
+        self.are_apart = self.is_sharded
         if not self.gathers_late:
             self.wait_for_weights()
+
+    def _gather(self) -> None:
+        """Start making weights whole that are not."""
+        if self.are_apart:
+            self.are_apart = False
+            for index, bucket in enumerate(self.buckets):
+                # A copy of the shard, because gloo does not allow the input to lie inside the output.
+                own = self.own(bucket.weights).clone()
+                self.gathering[index] = all_gather(own, self.axis, into=bucket.weights)
 
     def wait_for_weights(self) -> None:
         """Until the weights may be read by others than the model's forward passes."""
@@ -110,6 +116,7 @@ class Replicas:
         """Nothing: every replica keeps whole weights."""
 
     def _wait_for(self, buckets: Iterable[int], *_: object) -> None:
+        self._gather()
         for index in buckets:
             if (gathering := self.gathering.pop(index, None)) is not None:
                 gathering.wait()

@@ -26,7 +26,9 @@ def losses_of(world: Any, experiment: Any, cache_dir: Path, late: bool) -> list[
     replicas.gathers_late = late
     for step in range(1, 4):
         losses.append(trainer.step(step).loss)
-        assert (len(replicas.gathering) == len(replicas.buckets)) == late, "no gather is on its way"
+        assert (replicas.are_apart, replicas.gathering) == (late, {}), "something travels between steps"
+    replicas.zero_gradients()
+    assert len(replicas.gathering) == (len(replicas.buckets) if late else 0), "no gather is on its way"
     trainer.passes(4)
     assert not replicas.gathering, "a forward pass did not wait for its weights"
     return losses
