@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -122,12 +121,14 @@ class Optimizer:
 
     def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
         self.num_updates += 1
+        # Filled on the device: a copy of the number from the host would wait for all that is queued there.
+        count = torch.full((), float(self.num_updates), device=self.device)
         parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)
         for state, treatment, gradient, weights in parts:
             if factor != 1.0:
                 gradient.mul_(factor)
             weight_decay = self.plan.weight_decay if treatment.decays else 0.0
-            state.update(gradient.float(), self.num_updates, learning_rate, weight_decay, self.plan)
+            state.update(gradient.float(), count, learning_rate, weight_decay, self.plan)
             state.write_to(weights)
         self.replicas.share_weights()
 
@@ -142,9 +143,9 @@ class AdamState:
         self.second_moments = torch.zeros_like(self.masters)
 
     def update(
-        self, gradients: Tensor, num_updates: int, learning_rate: float, weight_decay: float, plan: TrainingPlan
+        self, gradients: Tensor, num_updates: Tensor, learning_rate: float, weight_decay: float, plan: TrainingPlan
     ) -> None:
-        """One AdamW step with fp32 gradients; `num_updates` counts this one. Source: arXiv 1711.05101, algorithm 2.
+        """One AdamW step with fp32 gradients; `num_updates` counts this one too. Source: arXiv 1711.05101, algorithm 2.
 
         The kernel behind torch.optim.AdamW(fused=True), called directly: constructing a torch optimizer imports the
         compiler, which costs every rank a second at its start.
@@ -155,7 +156,7 @@ class AdamState:
             [self.first_moments],
             [self.second_moments],
             [],
-            [torch.tensor(float(num_updates), device=gradients.device)],
+            [num_updates],
             lr=learning_rate,
             beta1=plan.adam_beta1,
             beta2=plan.adam_beta2,
@@ -172,13 +173,6 @@ class AdamState:
             "first_moments": self.first_moments,
             "second_moments": self.second_moments,
         }
-
-    def on_host(self) -> AdamState:
-        """A copy that stays as it is while training goes on."""
-        copied = copy(self)
-        for name, tensor in vars(self).items():
-            setattr(copied, name, tensor.to("cpu", copy=True))
-        return copied
 
     def write_to(self, weights: Tensor) -> None:
         if weights.dtype != self.masters.dtype:

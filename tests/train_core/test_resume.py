@@ -21,6 +21,7 @@ from train_core.checkpoints.checkpoint_folder import (
     last_whole,
     path_of,
     publish,
+    require_start,
 )
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
@@ -157,6 +158,24 @@ def refusal(world: Any, experiment: Any, folder: Path) -> str:
     with pytest.raises(ConfigError) as refused:
         Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, None).restore()
     return str(refused.value)
+
+
+def test_a_path_that_cannot_be_read_is_refused_before_a_model_is_built(
+    trial_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train_core.job.rank.train", None)
+    measurement = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.load": "/nowhere"}).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.cause.startswith("checkpoint.load = '/nowhere': cannot be read on ")
+
+
+def test_a_training_with_checkpoints_of_its_own_goes_on_without_what_it_started_from(
+    three_checkpoints: Path, tmp_path: Path
+) -> None:
+    require_start("/nowhere", three_checkpoints)
+    require_start(None, tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"checkpoint\.load = '/nowhere'"):
+        require_start("/nowhere", tmp_path / "none")
 
 
 def save_first(world: Any, experiment: Any, folder: Path) -> None:

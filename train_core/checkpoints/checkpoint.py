@@ -35,6 +35,7 @@ from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.schema import ModelSpec
 from train_core.checkpoints.checkpoint_folder import (
+    KEY,
     Facts,
     damage,
     delete_drafts,
@@ -49,9 +50,8 @@ from train_core.job.world import use_device
 from train_core.model import Transformer
 from train_core.optimizer import AdamState, Optimizer
 from train_core.parallel.boxes import Box
-from train_core.parallel.collectives import Axis, gather_objects
+from train_core.parallel.collectives import Axis, found_by_first
 
-KEY = "checkpoint.load"
 WRITING = timedelta(days=1)  # for which a rank waits for others that write their share; a lost rank ends the job anyway
 
 
@@ -94,14 +94,15 @@ class Piece(Tensor):
         return self.boxes[index.offset]
 
 
-def _pieces(states: list[AdamState], boxes: list[list[Box]]) -> dict[str, Any]:
-    """What is read or written, by kind and the parameter's global name; views of `states`."""
+def _pieces(states: list[AdamState], boxes: list[list[Box]], *, copied: bool = False) -> dict[str, Any]:
+    """What is read or written, by kind and the parameter's global name: views of `states`, or copies on the host."""
     found: dict[str, tuple[tuple[int, ...], dict[torch.Size, Tensor]]] = {}
     for state, held in zip(states, boxes, strict=True):
         for kind, flat in state.tensors().items():
             for box in held:
                 _, views = found.setdefault(f"{kind}.{box.name}", (box.shape, {}))
-                views[torch.Size(box.offsets)] = box.of(flat)
+                view = box.of(flat)
+                views[torch.Size(box.offsets)] = view.to("cpu", copy=True) if copied else view
     return {key: Piece.of(shape, views) for key, (shape, views) in found.items()}
 
 
@@ -136,35 +137,24 @@ class Checkpoints:
         Raises:
             ConfigError: `checkpoint.load` is no whole checkpoint of this model.
         """
-        own = self._last_of_folder()
+        own = found_by_first(self._last_of_folder, self.world)
         if own is not None:
             return self._read(own).step
-        if self.plan.load is not None and not is_weights(self.plan.load):
-            self._read(self._given(Path(self.plan.load).expanduser()))
+        given = found_by_first(self._given, self.world)
+        if given is not None:
+            self._read(given)
         return 0
 
     def _last_of_folder(self) -> Path | None:
-        """Rank 0 looks, so that all take the same one."""
-        found = None
-        if self.folder is not None and self.world.rank == 0:
-            delete_drafts(self.folder)
-            found = last_whole(self.folder)
-        path: Path | None = gather_objects(found, self.world)[0]
-        return path
+        if self.folder is None:
+            return None
+        delete_drafts(self.folder)
+        return last_whole(self.folder)
 
-    def _given(self, path: Path) -> Path:
-        """Rank 0 looks, so that all take or refuse the same one."""
-        found: Path | ConfigError | None = None
-        if self.world.rank == 0:
-            try:
-                found = _given(path)
-            except ConfigError as error:
-                found = error
-        found = gather_objects(found, self.world)[0]
-        if isinstance(found, ConfigError):
-            raise found
-        assert found is not None
-        return found
+    def _given(self) -> Path | None:
+        """None also where `checkpoint.load` names weights, which the model starts with already."""
+        load = self.plan.load
+        return None if load is None or is_weights(load) else _given(Path(load).expanduser())
 
     def _read(self, checkpoint: Path) -> Facts:
         _require_same_model(checkpoint, self.experiment.model)
@@ -193,12 +183,10 @@ class Checkpoints:
         """
         assert self.folder is not None
         self.wait()
-        states, facts = self.optimizer.states, self._facts(step)
-        if self.plan.asynchronous:
-            states = [state.on_host() for state in states]
         # Here, because on the writer's thread the model's next pass would run beside it.
         boxes = self.optimizer.replicas.boxes_to_write()
-        self.writing = self.writer.submit(self._write, states, boxes, facts)
+        pieces = _pieces(self.optimizer.states, boxes, copied=self.plan.asynchronous)
+        self.writing = self.writer.submit(self._write, pieces, self._facts(step))
         if not self.plan.asynchronous:
             self.wait()
 
@@ -225,9 +213,8 @@ class Checkpoints:
             file_bytes={},
         )
 
-    def _write(self, states: list[AdamState], boxes: list[list[Box]], facts: Facts) -> None:
+    def _write(self, pieces: dict[str, Any], facts: Facts) -> None:
         assert self.folder is not None
-        pieces = _pieces(states, boxes)
         with _quiet():
             save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
         if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0

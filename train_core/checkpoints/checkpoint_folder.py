@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from conf.errors import ConfigError
 from conf.schema import Frozen, ModelSpec
 
-FACTS = "checkpoint.json"
+FACTS, KEY = "checkpoint.json", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)
 
 
@@ -81,6 +83,21 @@ def last_whole(folder: Path) -> Path | None:
             return checkpoint
         LOGGER.warning("checkpoint %s %s; going back to an earlier one", checkpoint, problem)
     return None
+
+
+def require_start(load: str | None, own: Path) -> None:
+    """Each rank asks before it joins, so that no model is built for a path that is wrong or not on its node.
+
+    Args:
+        load: `checkpoint.load`; a training with a whole checkpoint in its folder `own` goes on without it.
+
+    Raises:
+        ConfigError: it cannot be read here.
+    """
+    if load is None or os.access(Path(load).expanduser(), os.R_OK) or last_whole(own) is not None:
+        return
+    problem = f"cannot be read on {socket.gethostname()}"
+    raise ConfigError(KEY, load, problem, "Name a checkpoint or Hugging Face weights that all nodes share, or null.")
 
 
 def publish(folder: Path, facts: Facts) -> None:

@@ -120,7 +120,8 @@ def is_weights(path: str | None) -> bool:
     """Whether `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
     if path is None:
         return False
-    return path.endswith(".safetensors") or next(Path(path).expanduser().glob("*.safetensors"), None) is not None
+    found = Path(path).expanduser()
+    return (found.suffix == ".safetensors" and found.is_file()) or any(found.glob("*.safetensors"))
 
 
 class Weights:

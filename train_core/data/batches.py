@@ -7,18 +7,19 @@ ends. Nothing is remembered between steps, so that training goes on from any ste
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from conf.errors import ConfigError, TrisweepError
+from conf.errors import ConfigError
 from conf.experiment import Experiment
 from train_core.data.permutation import mixed, permuted
 from train_core.data.token_file import Ids, TokenFile
 from train_core.data.tokens import prepare, split_of
-from train_core.parallel.collectives import broadcast_object
+from train_core.parallel.collectives import found_by_first
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
 
@@ -64,18 +65,9 @@ class Batches:
 
 def shared_tokens(experiment: Experiment, mesh: Mesh, cache_dir: Path) -> TokenFile | None:
     """Prepared by rank 0 and told to the others: a text is read through to find its tokens. All ranks call it."""
-    answer: TokenFile | TrisweepError | None = None
     if experiment.data.source == "synthetic":
         return None
-    if mesh.world.rank == 0:
-        try:
-            answer = prepare(experiment, cache_dir)
-        except TrisweepError as error:
-            answer = error
-    answer = broadcast_object(answer, mesh.world)
-    if isinstance(answer, TrisweepError):
-        raise answer
-    return answer
+    return found_by_first(partial(prepare, experiment, cache_dir), mesh.world)
 
 
 def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window]:

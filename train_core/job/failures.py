@@ -24,10 +24,10 @@ OUT_OF_MEMORY = re.compile(
 )
 PEER_LOST = re.compile(
     r"^Dist\w+Error\b|Connection (reset|closed|refused)|Broken pipe|Socket (closed|timeout)|gloo/|NCCL|ProcessGroup"
-    r"|Timed out waiting|store->get",
+    r"|Timed out waiting|store->get|^RuntimeError: rank 0 failed: ",
     re.IGNORECASE,
 )
-"""Errors of a collective whose other side went away: a consequence, not a cause."""
+"""Errors of a collective whose other side went away or failed: a consequence, not a cause."""
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 VMSTAT = Path("/proc/vmstat")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
 from train_core.job.git_sha import git_sha
 from train_core.job.stop import StopAsked, Stopped, never
@@ -45,6 +46,7 @@ def run_rank(
         if on_step is not None:
             on_step(metrics)
 
+    require_start(experiment.checkpoint.load, trial.checkpoints)
     hang_seconds = experiment.watch.hang_seconds
     world = join(seat, choose_device(kind, device_index, may_be_bound=seat.may_be_bound), hang_seconds)
     with watched(trial, world, hang_seconds):

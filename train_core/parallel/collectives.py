@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from conf.errors import TrisweepError
 from train_core.parallel.shared_memory import Combine, SharedMemory, Shown
 from train_core.watch.clock import Line, Operation
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -163,11 +166,28 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
     return gathered
 
 
-def broadcast_object(value: Any, axis: Axis) -> Any:
-    """The small Python value of the axis's first rank; what the others give is not looked at."""
+def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
+    """What the axis's first rank finds out; where it fails, all ranks do. All call it.
+
+    Not told to the clock, because what is looked for may take longer than a collective may.
+
+    Raises:
+        TrisweepError: on every rank, where the first one raised it.
+        RuntimeError: on the others, with the words of another exception of the first one.
+    """
     if axis.size == 1:
-        return value
-    shared = [value]
-    first = 0 if axis.group is None else dist.get_global_rank(axis.group, 0)
-    dist.broadcast_object_list(shared, first, axis.group)
-    return shared[0]
+        return find()
+    told: list[Any] = [None, None]
+    failed: Exception | None = None
+    if axis.rank == 0:
+        try:
+            told[0] = find()
+        except Exception as error:
+            failed = error
+            words = f"rank 0 failed: {type(error).__name__}: {error}"
+            told[1] = error if isinstance(error, TrisweepError) else RuntimeError(words)  # may not travel itself
+    dist.broadcast_object_list(told, 0 if axis.group is None else dist.get_global_rank(axis.group, 0), axis.group)
+    found, refusal = told
+    if refusal is not None:
+        raise failed or refusal
+    return cast("Found", found)

@@ -16,7 +16,7 @@ from train_core.compile import Compiler, compiler_of
 from train_core.dropout import AttentionWithDropout, Randomness, SeededDropout
 from train_core.initialize import initial_value
 from train_core.model import CausalAttention, Layer, Transformer, rotary_table_of
-from train_core.parallel.collectives import Axis, shard
+from train_core.parallel.collectives import Axis, found_by_first, shard
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
@@ -106,7 +106,7 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
         rotary = rotary_table_of(experiment.model, device)
         model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
-    part = partial(_first_part, first_values(experiment, device), mesh.tensor)
+    part = partial(_first_part, first_values(experiment, mesh.world, device), mesh.tensor)
     stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))
     for chunk in chunks:
         if device.type == "meta":
@@ -221,13 +221,13 @@ class RecomputedAttention(nn.Module):
         return out
 
 
-def first_values(experiment: Experiment, device: torch.device) -> FirstValue:
+def first_values(experiment: Experiment, world: Axis, device: torch.device) -> FirstValue:
     """Whole parameters in fp32 by name and shape: from Hugging Face weights where `checkpoint.load` names some."""
     path, spec, seed = experiment.checkpoint.load, experiment.model, experiment.training.seed
     if path is not None:
         from train_core.checkpoints import huggingface  # which takes reading the files' format along
 
-        if huggingface.is_weights(path):
+        if found_by_first(partial(huggingface.is_weights, path), world):
             weights = huggingface.Weights(path, spec)
             return lambda name, shape: weights.value(name, shape).to(device)
     return lambda name, shape: initial_value(name, shape, spec.num_layers, seed, device)

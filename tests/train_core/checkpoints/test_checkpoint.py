@@ -108,3 +108,23 @@ def test_the_thread_that_writes_uses_the_gpu_of_its_rank(experiment_of: Any, mon
     with Checkpoints(optimizer, experiment_of(), Axis(), None) as checkpoints:
         checkpoints.writer.submit(int).result()
     assert chosen == [("checkpoint_0", torch.device("cuda", 1))]
+
+
+def bytes_copied_to_save(world: Any, experiment: Any, folder: Path) -> int:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    written = list[dict[str, Any]]()
+    with Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder / "checkpoints") as checkpoints:
+        checkpoints._write = lambda pieces, _: written.append(pieces)  # type: ignore[method-assign]
+        checkpoints.save(1)
+    boxes = [box for pieces in written for piece in pieces.values() for box in piece.boxes.values()]
+    states = {flat.untyped_storage().data_ptr() for one in trainer.optimizer.states for flat in one.tensors().values()}
+    assert not states & {box.untyped_storage().data_ptr() for box in boxes}
+    return sum({box.untyped_storage().data_ptr(): box.untyped_storage().nbytes() for box in boxes}.values())
+
+
+def test_replicas_copy_only_the_share_that_each_of_them_writes(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    (whole,) = worlds(1).run(bytes_copied_to_save, experiment_of(MODEL | layout(1, 1, 1)), tmp_path)
+    assert whole > 0
+    shares = worlds(2).run(bytes_copied_to_save, experiment_of(MODEL | layout(1, 1, 2)), tmp_path)
+    assert sum(shares) == whole
+    assert max(shares) < 0.6 * whole

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from conf.errors import ConfigError
 from conf.schema import Value
+from train_core.checkpoints import huggingface
 from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.huggingface import Weights, from_rows, is_weights, source_of, to_rows
 from train_core.model import Transformer
@@ -143,6 +144,21 @@ def up_weight(world: Any, experiment: Any) -> Tensor:
     return dict(stage.named_parameters())["layers.1.feed_forward.up.weight"].detach()
 
 
+def up_weight_where_only_rank_0_finds_weights(world: Any, experiment: Any) -> Tensor:
+    with pytest.MonkeyPatch.context() as patched:
+        if world.rank > 0:
+            patched.setattr(huggingface, "is_weights", lambda path: False)
+        return up_weight(world, experiment)
+
+
+def test_rank_0_says_for_all_whether_there_are_weights(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    """Ranks that each looked for themselves could go on to different collectives."""
+    theirs(LLAMA).save_pretrained(tmp_path)
+    experiment = experiment_of(LLAMA | {"checkpoint.load": str(tmp_path), "parallel.world_size": 2})
+    first, second = worlds(2).run(up_weight_where_only_rank_0_finds_weights, experiment)
+    assert torch.equal(first, second)
+
+
 def test_a_larger_vocabulary_is_padded_with_the_mean(experiment_of: Any, tmp_path: Path) -> None:
     model = theirs(GPT, vocab_size=90)
     model.save_pretrained(tmp_path)
@@ -259,6 +275,10 @@ def test_a_checkpoint_of_this_trainer_is_not_taken_for_weights(tmp_path: Path) -
     (tmp_path / "checkpoint.json").write_text(json.dumps({}))
     assert not is_weights(str(tmp_path))
     assert not is_weights(None)
+
+
+def test_a_file_that_is_gone_is_not_taken_for_weights(tmp_path: Path) -> None:
+    assert not is_weights(str(tmp_path / "model.safetensors"))
 
 
 def test_a_home_folder_is_written_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""What one rank finds out for all, and how all learn that it could not."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from conf.errors import ConfigError
+from train_core.job.failures import failure_of, lost_a_peer
+from train_core.job.world import World
+from train_core.parallel.collectives import Axis, found_by_first
+
+
+def asked_of_all(world: World) -> int:
+    return found_by_first(os.getpid, Axis(world.size, world.rank))
+
+
+def test_all_ranks_get_what_the_first_one_finds(worlds: Any) -> None:
+    first, second = worlds(2).run(asked_of_all)
+    assert first == second
+
+
+class Odd(Exception):
+    """An exception that cannot travel: it is not made of one argument."""
+
+    def __init__(self, one: object, two: object) -> None:
+        super().__init__(lambda: None)
+
+
+def complaint(world: World, error: Exception | None) -> tuple[str, bool]:
+    """What a rank raises, and whether it is taken for the consequence of another's failure; None is an odd error."""
+
+    def refuse() -> None:
+        raise Odd(1, 2) if error is None else error
+
+    with pytest.raises((ConfigError, OSError, Odd, RuntimeError)) as raised:
+        found_by_first(refuse, Axis(world.size, world.rank))
+    assert asked_of_all(world) > 0, "the ranks are still in step"
+    failure = failure_of(world.rank, raised.value)
+    return failure.cause, lost_a_peer(failure)
+
+
+def test_an_error_for_people_is_raised_on_every_rank(worlds: Any) -> None:
+    told = ("data.path = 'x': is missing. Name another.", False)
+    assert worlds(2).run(complaint, ConfigError("data.path", "x", "is missing", "Name another.")) == [told, told]
+
+
+def test_any_other_error_reaches_all_and_the_first_rank_is_the_culprit(worlds: Any) -> None:
+    said = "OSError: [Errno 28] No space left on device"
+    answers = worlds(2).run(complaint, OSError(28, "No space left on device"))
+    assert answers == [(said, False), (f"RuntimeError: rank 0 failed: {said}", True)]
+    (first, _), (second, _) = worlds(2).run(complaint, None)
+    assert first.startswith("Odd: ")
+    assert second == f"RuntimeError: rank 0 failed: {first}"
