@@ -92,7 +92,7 @@ def _bench(name: str, cluster: str) -> Iterator[Target]:
     yield at_least(f"{name}: MFU ({best.experiment.label})", 55, mfu, " %")
     yield at_least(f"{name}: MFU, above what others publish", PUBLISHED_MFU, mfu, " %")
     memory = measured.peak_memory_bytes[0]
-    yield at_most(f"{name}: error of predicted memory", 5, _off(predicted.peak_memory_bytes, memory), " %")
+    yield at_most(f"{name}: error of predicted memory", 5, _off(predicted.allocated_bytes, memory), " %")
     yield at_most(f"{name}: error of predicted step", 7, _off(predicted.step_seconds, measured.step_seconds), " %")
 
 
@@ -170,6 +170,6 @@ def _row(name: str, run: Run) -> dict[str, str]:
         "predicted_step_seconds": f"{predicted.step_seconds:.4f}",
         "measured_mfu_pct": f"{100 * performance.model_flops_utilization:.1f}" if performance else "",
         "measured_memory_gib": f"{performance.peak_memory_bytes[0] / GIBIBYTE:.2f}" if performance else "",
-        "predicted_memory_gib": f"{predicted.peak_memory_bytes / GIBIBYTE:.2f}",
+        "predicted_memory_gib": f"{predicted.allocated_bytes / GIBIBYTE:.2f}",
     }
     return row | figures

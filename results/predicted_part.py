@@ -144,7 +144,7 @@ def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
     predicted, measured = result.trial.estimate, result.performance
     if predicted is None or measured is None:
         return None
-    memory = max(measured.peak_memory_bytes, default=None)
+    memory, expected = max(measured.peak_memory_bytes, default=None), memory_as_measured(result.trial)
     own_device = has_device_per_rank(result)
     return (
         text(_name(result.trial)),
@@ -153,10 +153,17 @@ def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
         _error_cell(predicted.step_seconds, measured.step_seconds) if own_device else number(ABSENT, None),
         _rate_cell(predicted.model_flops_per_second_per_device) if own_device else number(ABSENT, None),
         _rate_cell(measured.model_flops_per_second_per_device),
-        number(gib(predicted.peak_memory_bytes), predicted.peak_memory_bytes),
+        number(gib(expected), expected),
         number(gib(memory), memory),
-        _error_cell(predicted.peak_memory_bytes, memory),
+        _error_cell(expected, memory),
     )
+
+
+def memory_as_measured(trial: Trial) -> int:
+    """What is predicted of that which is measured: a GPU's allocator sees tensors alone, a CPU's process is seen whole."""
+    predicted, experiment = _estimate(trial), trial.experiment
+    on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
+    return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
 
 
 def has_device_per_rank(result: TrialResult) -> bool:

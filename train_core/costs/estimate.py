@@ -97,6 +97,11 @@ class Estimate(Frozen):
     hardware_flops_utilization: float
 
     @property
+    def allocated_bytes(self) -> int:
+        """Of tensors on the rank that holds most, which a GPU's allocator can be held against."""
+        return max(stage.allocated_bytes for stage in self.stages)
+
+    @property
     def fits(self) -> bool:
         return self.shortfall_bytes == 0
 
