@@ -37,7 +37,7 @@ def predicted_terms(time: StepTime) -> tuple[float, ...]:
     )
 
 
-def measured_terms(terms: StepTerms) -> tuple[float, ...]:
+def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:
     return tuple(getattr(terms, name) for name in StepTerms.model_fields)
 
 
@@ -54,6 +54,7 @@ def _slowest(breakdown: Breakdown) -> str:
     return f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
 
 
-def _row(result: TrialResult, kind: str, whose: str, terms: tuple[float, ...]) -> tuple[Cell, ...]:
-    numbers = (number(seconds(value), value) for value in (*terms, sum(terms)))
+def _row(result: TrialResult, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
+    """A term that is not known is part of another, so the sum lacks nothing."""
+    numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
     return text(named(result)), text(kind), text(whose), *numbers

@@ -121,7 +121,8 @@ def _breakdown_line(performance: Performance) -> str:
     lines = ""
     if (breakdown := performance.breakdown) is not None:
         terms = breakdown.slowest.model_dump().items()
-        parts = (f"{name.removesuffix('_seconds').replace('_', ' ')} {value * 1e3:.1f}" for name, value in terms)
+        known = ((name, "not known" if value is None else f"{value * 1e3:.1f}") for name, value in terms)
+        parts = (f"{name.removesuffix('_seconds').replace('_', ' ')} {value}" for name, value in known)
         lines = f"\nrank {breakdown.slowest_rank} has the most work; its step in ms: {', '.join(parts)}"
     if performance.stragglers:
         lines += f"\nstraggling: {ranks_text(performance.stragglers)}"

@@ -111,7 +111,8 @@ class Meter:
         result = run()
         synchronize(self.world.device)
         elapsed = time.perf_counter() - start
-        self.terms.add(terms_of(elapsed, self.world.clock.seconds_by_name()), is_timed=self._is_timed(step))
+        terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
+        self.terms.add(terms, is_timed=self._is_timed(step))
         told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
         seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))

@@ -63,7 +63,8 @@ class StepTerms(Frozen):
         compute_seconds: the rank's own work but for the optimizer, recomputation included (compute).
         tensor_seconds: waits for tensor-parallel collectives (tensor).
         pipeline_wait_seconds: waits for other stages: activations, gradients, the tied embedding (pipeline + bubble).
-        data_seconds: waits for sums of gradients and gathered weights (data).
+        data_seconds: waits for sums of gradients and gathered weights (data). Null where not known, under ZeRO-3 on a
+            GPU, whose streams wait for each other inside FSDP2; compute_seconds holds those waits then.
         synchronization_seconds: waits for all ranks in the sums of the loss and the gradient's norm (jitter, and what
             is left of the bubble).
         optimizer_seconds: own work of clipping and update (optimizer).
@@ -72,7 +73,7 @@ class StepTerms(Frozen):
     compute_seconds: NonNegative
     tensor_seconds: NonNegative
     pipeline_wait_seconds: NonNegative
-    data_seconds: NonNegative
+    data_seconds: NonNegative | None
     synchronization_seconds: NonNegative
     optimizer_seconds: NonNegative
 

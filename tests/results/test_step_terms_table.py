@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from results.report import write_report
-from results.units import seconds
+from results.units import ABSENT, seconds
 from tests.results.conftest import WriteSweep, performance, trial
 from train_core.measurement import Breakdown, Performance, StepTerms
 
@@ -48,6 +48,17 @@ def test_the_slowest_ranks_terms_stand_below_the_predicted_ones_and_say_which_th
     assert predicted[3] == seconds(time.compute_seconds)
     assert predicted[5] == seconds(time.pipeline_seconds + time.bubble_seconds)
     assert predicted[-1] == seconds(sum(time.model_dump().values()))
+
+
+def test_a_term_that_is_not_known_is_shown_as_that(write_sweep: WriteSweep) -> None:
+    unknown = terms(1.0).model_copy(update={"data_seconds": None})
+    how = {"two": performance(150.0, 1, breakdown=Breakdown(ranks=(unknown,), slowest_rank=0))}
+    paths = write_report(*write_sweep(TRIALS, how))
+    (measured,) = rows_of(paths.markdown.read_text())
+    assert measured[3:] == ["1.00", "0.0200", "0.300", ABSENT, "0.0500", "0.0600", "1.43"]
+    with paths.csv.open(newline="") as file:
+        *_, two = csv.DictReader(file)
+    assert two["measured_data_seconds"] == ""
 
 
 def test_ranks_that_shared_a_device_have_no_predicted_terms(write_sweep: WriteSweep) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,16 +17,20 @@ RECENT_STEPS = 5
 TERMS = tuple(StepTerms.model_fields)
 
 
-def terms_of(step_seconds: float, seconds_of: Mapping[str, float]) -> list[float]:
-    """A step's terms in the order of `StepTerms`, from its whole and what the clock counted by line and part."""
+def terms_of(step_seconds: float, seconds_of: Mapping[str, float], has_replicas: bool) -> list[float]:
+    """A step's terms in the order of `StepTerms`, from its whole and what the clock counted by line and part.
+
+    Replicas wait for each other in every step. Where the clock heard of none of it, that term is NaN.
+    """
     counted = [
         seconds_of.get("tensor", 0.0),
         seconds_of.get("pipeline", 0.0) + seconds_of.get("embedding", 0.0),
-        seconds_of.get("data", 0.0),
+        seconds_of.get("data", math.nan if has_replicas else 0.0),
         seconds_of.get("world", 0.0),
         seconds_of.get("optimizer", 0.0),
     ]
-    return [max(0.0, step_seconds - sum(counted)), *(max(0.0, seconds) for seconds in counted)]
+    rest = step_seconds - sum(seconds for seconds in counted if not math.isnan(seconds))
+    return [max(seconds, 0.0) for seconds in (rest, *counted)]  # in this order NaN stays
 
 
 class TermsHistory:
@@ -52,8 +57,9 @@ class TermsHistory:
 
 
 def breakdown_of(ranks: Sequence[Sequence[float]]) -> Breakdown:
-    """From the terms of every rank."""
-    terms = tuple(StepTerms(**dict(zip(TERMS, values, strict=True))) for values in ranks)
+    """From the terms of every rank, NaN where one is not known."""
+    known = ([None if math.isnan(seconds) else seconds for seconds in values] for values in ranks)
+    terms = tuple(StepTerms.model_validate(dict(zip(TERMS, values, strict=True))) for values in known)
     slowest = max(range(len(terms)), key=lambda rank: terms[rank].own_seconds)
     return Breakdown(ranks=terms, slowest_rank=slowest)
 

@@ -14,8 +14,8 @@ from train_core.job.world import World
 from train_core.measurement import Performance, StepMetrics
 from train_core.parallel.mesh import Layout
 from train_core.train import train
-from train_core.watch.clock import Clock, Line
-from train_core.watch.step_terms import breakdown_of, stragglers, terms_of
+from train_core.watch.clock import Clock, DeviceClock, Line
+from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 
 BREAKDOWN = {"profile.breakdown": True, "training.num_steps": 4, "training.num_warmup_steps": 2}
 
@@ -29,9 +29,24 @@ def test_waits_and_parts_are_counted_apart_and_the_rest_is_compute() -> None:
     clock.wait(tensor.start("all_reduce", 8), lambda: None)  # 0 to 1
     with clock.part("optimizer"):  # 2 to 5
         clock.wait(data.start("all_reduce", 8), lambda: None)  # 3 to 4
-    assert terms_of(10.0, clock.seconds_by_name()) == [6.0, 1.0, 0.0, 1.0, 0.0, 2.0]
+    assert terms_of(10.0, clock.seconds_by_name(), True) == [6.0, 1.0, 0.0, 1.0, 0.0, 2.0]
     clock.begin_step(2)
     assert clock.seconds_by_name() == {}
+
+
+def test_waits_of_replicas_that_no_clock_hears_of_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeRO-3 on a GPU: the stream that computes waits for another one inside FSDP2."""
+    clock = DeviceClock()
+    monkeypatch.setattr(clock, "mark", lambda: None)
+    data = Line("data", (0, 1), clock)
+    clock.begin_step(1)
+    clock.follow(data.start("all_gather", 8), lambda: None)
+    history = TermsHistory()
+    for step_seconds in (10.0, 12.0):
+        history.add(terms_of(step_seconds, clock.seconds_by_name() | {"tensor": 1.0}, True), is_timed=True)
+    (terms,) = breakdown_of([history.medians()]).ranks
+    assert (terms.compute_seconds, terms.tensor_seconds, terms.data_seconds) == (10.0, 1.0, None)
+    assert terms_of(10.0, {}, False)[3] == 0.0, "one replica waits for no other"
 
 
 def test_waiting_is_seen_while_it_lasts_and_not_after_an_error() -> None:
