@@ -160,7 +160,7 @@ def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
 
 
 def memory_as_measured(trial: Trial) -> int:
-    """What is predicted of that which is measured: a GPU's allocator sees tensors alone, a CPU's process is seen whole."""
+    """What is predicted of that which is measured: of a GPU its tensors alone, of a CPU's process all."""
     predicted, experiment = _estimate(trial), trial.experiment
     on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
     return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes

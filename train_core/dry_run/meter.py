@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from train_core.costs.traffic import Kind
-from train_core.dry_run.groups import GroupNames
 from train_core.watch.clock import Clock
 
 Amounts = Counter[tuple[str, Kind]]
@@ -33,8 +33,6 @@ COLLECTIVES = {
 }
 """Names of torch's operations, and those of the trainer."""
 NO_BACKWARD = -1  # autograd's number of the backward pass that runs
-TRANSFERS = ("send", "receive")
-"""Between stages, in groups of the two."""
 FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
 """Those that write into a buffer of their own, which is the first argument."""
 
@@ -94,10 +92,10 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         amounts_of: FLOPs and collectives by the micro-batch that is worked on; None outside the pipeline.
     """
 
-    def __init__(self, groups: GroupNames, clock: Clock) -> None:
+    def __init__(self, clock: Clock) -> None:
         """`clock` is told by the executor what is worked on."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.groups, self.clock = groups, clock
+        self.clock = clock
         self.blocks: list[Block] = []
         self.events: list[int] = []
         self.backward_events: list[int] = []
@@ -147,7 +145,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count_collective(self, name: str, args: Any) -> None:
         kind = COLLECTIVES.get(name, name)
-        key = Kind("pipeline" if kind in TRANSFERS else self.groups.name_of(args), kind)
+        key = Kind(_group_of(args), kind)
         amounts = self.amounts_of[self.clock.micro_batch]
         amounts["number", key] += 1
         amounts["bytes", key] += max(tensor.nbytes for tensor in tensors_of(args))
@@ -200,6 +198,12 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+def _group_of(args: Any) -> str:
+    """The axis: what `mesh` calls the group among the arguments of a collective, or torch that of all ranks."""
+    group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch._C.ScriptObject))
+    return "world" if group.group_desc == "default_pg" else str(group.group_desc)
 
 
 def _is_in_backward() -> bool:

@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from conf.experiment import Experiment
 from train_core import dropout
 from train_core.costs.traffic import GroupTraffic
-from train_core.dry_run.groups import GroupNames
 from train_core.dry_run.meter import FLOPS, Amounts, Meter, replaced
 from train_core.dry_run.micro_batches import enough_micro_batches, group_size, with_micro_batches
 from train_core.dry_run.peak import Kinds
@@ -104,7 +103,7 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
 
 
 def _step_of(experiment: Experiment, world: World) -> Step:
-    meter = Meter(GroupNames(Layout.of(experiment), world.rank), world.clock)
+    meter = Meter(world.clock)
     # in one thread, so that passes of autograd are seen where they are asked for
     modes = (torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), meter, meter.resizes_seen())
     with ExitStack() as stack:

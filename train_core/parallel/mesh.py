@@ -152,15 +152,19 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
 def _axis(
     name: str, ranks: list[int], rank: int, clock: Clock, timeout: timedelta | None, *, even_alone: bool = False
 ) -> Axis:
-    group = _group(ranks, timeout, even_alone=even_alone)
+    group = _group(name, ranks, timeout, even_alone=even_alone)
     return Axis(len(ranks), ranks.index(rank), group, Line(name, ranks, clock))
 
 
-def _group(ranks: list[int], timeout: timedelta | None, *, even_alone: bool = False) -> dist.ProcessGroup | None:
-    """A group of `ranks`; of one rank only where that rank must make as many groups as others do."""
+def _group(
+    name: str, ranks: list[int], timeout: timedelta | None, *, even_alone: bool = False
+) -> dist.ProcessGroup | None:
+    """A group of `ranks`, which torch's messages call `name`; of one rank only where that rank must make as many groups
+    as others do.
+    """
     if len(ranks) == 1 and not even_alone:
         return None
-    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, group_desc=name)
     return group
 
 
@@ -178,7 +182,7 @@ def _channels(
     for now in range(max(rounds, default=-1) + 1):
         edge = next((k for k in (stage, (stage - 1) % size) if k in edges and rounds[k] == now), None)
         ends = [stages[stage]] if edge is None else [stages[edge], stages[(edge + 1) % size]]
-        activations, gradients = (_group(ends, timeout, even_alone=True) for _ in range(2))
+        activations, gradients = (_group("pipeline", ends, timeout, even_alone=True) for _ in range(2))
         if edge is not None:
             peer = ends[1] if edge == stage else ends[0]
             names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")
