@@ -20,13 +20,9 @@ def held_out_loss(trainer: Trainer) -> float:
     num_batches = experiment.training.num_evaluation_batches
     actions = forward_only(experiment, experiment.num_micro_batches)
     losses = torch.zeros((), device=trainer.pipeline.device)
-    for chunk in trainer.stage.chunks:
-        chunk.eval()
     with torch.no_grad():
         for batch in range(num_batches):
             losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
-    for chunk in trainer.stage.chunks:
-        chunk.train()
     trainer.optimizer.replicas.after_evaluation()
     # Every tensor rank of the last stage knows the loss; one of them reports it.
     share = float(losses) if mesh.tensor.rank == 0 else 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from conf.schema import PrecisionPlan
 
 BACKOFF, GROWTH = 0.5, 2.0
+STATE = ("scale", "num_good_steps", "num_overflows_in_a_row")
 
 
 @dataclass
@@ -50,18 +51,10 @@ class LossScale:
 
     def state(self) -> dict[str, float]:
         """Empty where the scale is constant."""
-        if not self.is_dynamic:
-            return {}
-        return {
-            "scale": self.scale,
-            "num_good_steps": self.num_good_steps,
-            "num_overflows_in_a_row": self.num_overflows_in_a_row,
-        }
+        return {name: getattr(self, name) for name in STATE} if self.is_dynamic else {}
 
     def restore(self, state: dict[str, float]) -> None:
         """Nothing where the state is another precision's: that has no scale, or wants none."""
-        if not state or not self.is_dynamic:
-            return
-        self.scale = state["scale"]
-        self.num_good_steps = int(state["num_good_steps"])
-        self.num_overflows_in_a_row = int(state["num_overflows_in_a_row"])
+        if self.is_dynamic:
+            for name, value in state.items():
+                setattr(self, name, type(getattr(self, name))(value))  # JSON's numbers are floats

@@ -158,10 +158,10 @@ class Measurement(Frozen):
     fingerprint: str
     outcome: Annotated[Outcome, Field(strict=False)]
     cause: str
-    failing_rank: int | None
-    traceback: str | None
-    performance: Performance | None
-    environment: Environment | None
+    failing_rank: int | None = None
+    traceback: str | None = None
+    performance: Performance | None = None
+    environment: Environment | None = None
     started: float
     ended: float
 

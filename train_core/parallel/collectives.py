@@ -127,15 +127,6 @@ def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:
     return tensor.narrow(dim, axis.rank * width, width)
 
 
-def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float]:
-    """Each value's largest over the axis."""
-    if axis.size == 1:
-        return values
-    tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=axis.group, async_op=True)
-    return [float(value) for value in Pending(tensor, work, "all_reduce", axis.line).wait().tolist()]
-
-
 def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
     """Each value's sum over the axis."""
     if axis.size == 1:
@@ -151,6 +142,11 @@ def gather(values: list[float], axis: Axis, device: torch.device) -> list[list[f
     tensor = torch.tensor([values], dtype=torch.float64, device=device)
     gathered: list[list[float]] = all_gather(tensor, axis).wait().tolist()
     return gathered
+
+
+def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float]:
+    """Each value's largest over the axis."""
+    return [max(of_ranks) for of_ranks in zip(*gather(values, axis, device), strict=True)]
 
 
 def gather_objects(value: Any, axis: Axis) -> list[Any]:
