@@ -206,3 +206,18 @@ def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(
     monkeypatch.setattr(conf.load, "CONF_DIR", copy)
     with pytest.raises(ConfigError, match=r"cluster\.name = 'frontier': is not the name of the file conf/cluster/mine"):
         load(["cluster=mine"])
+
+
+def test_what_a_caller_does_to_its_tree_and_what_files_say_later_are_not_mixed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Composing is remembered for as long as no file changes."""
+    copied = tmp_path / "conf"
+    shutil.copytree(conf.load.CONF_DIR, copied, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    monkeypatch.setattr(conf.load, "CONF_DIR", copied)
+    first = compose_tree(["model=tiny"])
+    hidden_size, first["model"]["hidden_size"] = first["model"]["hidden_size"], -1
+    assert compose_tree(["model=tiny"])["model"]["hidden_size"] == hidden_size
+    tiny = copied / "model" / "tiny.yaml"
+    tiny.write_text(tiny.read_text().replace(f"hidden_size: {hidden_size}", "hidden_size: 96"))
+    assert compose_tree(["model=tiny"])["model"]["hidden_size"] == 96
