@@ -1,4 +1,4 @@
-"""`trisweep status` on a terminal: a line per trial, and under those that ended badly, why and where to look."""
+"""`trisweep status` on a terminal: a line per trial; why, and where to look, under those that stopped or ended badly."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
 
 
 def status_table(states: Sequence[TrialState], width: int) -> RenderableType:
-    """All chosen trials; details below of those that run or ended badly."""
+    """All chosen trials; details below of those that run, stopped or ended badly."""
     shown = [state for state in states if state.outcome is not None]
-    details = [_details(state) for state in shown if state.outcome not in UNEVENTFUL or state.quarantined]
+    details = [_details(state) for state in shown if _has_more_to_say(state)]
     impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]
     return Group(state_table(shown, width), *details, *impossible, _counts(states))
+
+
+def _has_more_to_say(state: TrialState) -> bool:
+    was_stopped = state.outcome is Outcome.PENDING and bool(state.cause)
+    return state.outcome not in UNEVENTFUL or was_stopped or bool(state.quarantined)
 
 
 def _details(state: TrialState) -> RenderableType:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from conf.errors import UsageError
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.state import STOPPED, trial_state
+from launcher.status_table import status_table
 from launcher.trainings import LongRun, training_of, trainings_of
 from sweeps.trial import SweepFolder
 from train_core.job.supervisor import held
@@ -69,6 +72,9 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
         assert outcome_and_cause(run) == (Outcome.RUNNING, "")
     run.folder.append_metrics(STEP)
     assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
+    console = Console(width=200, file=StringIO())
+    console.print(status_table([trial_state(run.folder, run.trial)], 200))
+    assert STOPPED in console.file.getvalue()
 
 
 def test_only_a_job_can_be_cancelled(output_dir: Path) -> None:
