@@ -1,4 +1,4 @@
-"""`trisweep status` on a terminal: a line per trial; why, and where to look, under those that stopped or ended badly."""
+"""`trisweep status` on a terminal: a line per trial; why, and where to look, under those that stopped or failed."""
 
 from __future__ import annotations
 

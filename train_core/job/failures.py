@@ -133,10 +133,7 @@ def without_numbers(
         fingerprint=fingerprint,
         outcome=outcome,
         cause=cause,
-        failing_rank=None,
         traceback=said or None,
-        performance=None,
-        environment=None,
         started=started,
         ended=time.time(),
     )

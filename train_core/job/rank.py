@@ -60,8 +60,6 @@ def run_rank(
         fingerprint=experiment.fingerprint,
         outcome=Outcome.COMPLETED,
         cause="",
-        failing_rank=None,
-        traceback=None,
         performance=performance,
         environment=environment(world),
         started=started,
