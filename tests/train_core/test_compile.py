@@ -36,6 +36,27 @@ def test_compiled_layers_train_like_plain_ones(
         assert compiled.step(step).loss == pytest.approx(plain.step(step).loss, rel=1e-5)
 
 
+def num_graphs(experiment: Any, cache_dir: Path) -> int:
+    """That one step has compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    Trainer(experiment, ALONE, cache_dir).step(1)
+    graphs: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return graphs
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_layers_share_their_code_however_many_there_are(
+    recompute: str, experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch compiles a function eight times at most, and then runs it as it is."""
+    monkeypatch.setattr("train_core.compile.BACKEND", "aot_eager")
+    compiled = SMALL | {"training.compile_layers": True, "parallel.recompute": recompute}
+    few, many = (experiment_of(compiled | {"model.num_layers": layers}) for layers in (1, 10))
+    assert num_graphs(few, tmp_path) == num_graphs(many, tmp_path) > 0
+
+
 @pytest.mark.filterwarnings("default")
 def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_layers(
     experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
