@@ -54,6 +54,11 @@ class Experiment(Parts):
     """
 
     @property
+    def is_fully_sharded(self) -> bool:
+        """ZeRO-3, and there are replicas to share out the weights."""
+        return self.parallel.zero_stage == 3 and self.data_parallel_size > 1
+
+    @property
     def data_parallel_size(self) -> int:
         return self.parallel.world_size // (self.parallel.tensor_parallel_size * self.parallel.pipeline_parallel_size)
 

@@ -93,12 +93,11 @@ def status(name: Sweep, overrides: Overrides = None) -> None:
 
     folder = existing_folder(name, overrides or [])
     record, trainings = folder.read_record(), trainings_of(folder.path.parent, name)
-    jobs = reconcile(folder.trials_of(record))
+    jobs = reconcile([*folder.trials_of(record), *(run.folder for run in trainings)])
     console.print(f"[bold]{record.name}[/] in {_shown(folder.path)}")
     console.print(status_table(trial_states(folder, record, jobs), console.width))
     if trainings:
-        jobs = reconcile(run.folder for run in trainings)
-        states = [trial_state(run.folder, run.trial, jobs.get(run.trial.trial_id)) for run in trainings]
+        states = [trial_state(run.folder, run.trial, jobs.get(run.folder.path)) for run in trainings]
         console.print(f"\n[bold]Trainings from {record.name}[/] in {_shown(trainings[0].folder.path.parent)}")
         console.print(status_table(states, console.width))
 

@@ -56,14 +56,14 @@ class TrialState:
     quarantined: tuple[Path, ...]
 
 
-def reconcile(folders: Iterable[TrialFolder]) -> dict[str, JobState]:
+def reconcile(folders: Iterable[TrialFolder]) -> dict[Path, JobState]:
     """Ask Slurm about the jobs that left no measurement, and write the outcome of those that have ended for good.
 
     A job that is queued, requeued, suspended or held is not ended; nor is one that ended a moment ago and whose files
     may still appear. Where Slurm does not answer, nothing is concluded.
 
     Returns:
-        Slurm's states of the jobs it was asked about, by the name of the folder, which is the trial's id.
+        Slurm's states of the jobs it was asked about, by the path of the folder.
     """
     silent = [(folder, job) for folder in folders if (job := _silent_in_slurm(folder))]
     try:
@@ -74,7 +74,7 @@ def reconcile(folders: Iterable[TrialFolder]) -> dict[str, JobState]:
         state = states.get(job.job_id)
         if is_settled(state) if state else time.time() - job.submitted > FORGOTTEN_SECONDS:
             _conclude(folder, job, state)
-    return {folder.path.name: states[job.job_id] for folder, job in silent if job.job_id in states}
+    return {folder.path: states[job.job_id] for folder, job in silent if job.job_id in states}
 
 
 def _silent_in_slurm(folder: TrialFolder) -> Submission | None:
@@ -90,15 +90,16 @@ def _conclude(folder: TrialFolder, submission: Submission, state: JobState | Non
         folder.write_verdict(verdict(folder, submission, state))
 
 
-def trial_states(folder: SweepFolder, record: SweepRecord, jobs: dict[str, JobState] | None = None) -> list[TrialState]:
+def trial_states(
+    folder: SweepFolder, record: SweepRecord, jobs: dict[Path, JobState] | None = None
+) -> list[TrialState]:
     """All trials in the order of the record. Reads the disk only.
 
     Args:
         jobs: what `reconcile` returned, if it was called.
     """
-    return [
-        trial_state(folder.trial(trial.trial_id), trial, (jobs or {}).get(trial.trial_id)) for trial in record.trials
-    ]
+    pairs, known = zip(folder.trials_of(record), record.trials, strict=True), jobs or {}
+    return [trial_state(files, trial, known.get(files.path)) for files, trial in pairs]
 
 
 def trial_state(folder: TrialFolder, trial: Trial, job: JobState | None = None) -> TrialState:

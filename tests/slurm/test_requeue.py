@@ -28,7 +28,7 @@ NAMES = ["cancelled", "left-alone", "warned"]
 def state_of(run):
     """As `trisweep status` finds out."""
     jobs = reconcile([run.folder])
-    return trial_state(run.folder, run.trial, jobs.get(run.trial.trial_id))
+    return trial_state(run.folder, run.trial, jobs.get(run.folder.path))
 
 
 def wait(reached: Callable[[], object], seconds: float) -> None:

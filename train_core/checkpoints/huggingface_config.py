@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conf.errors import ConfigError
 from conf.schema import ROTARY_BASE, ModelSpec
+from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.model import NORM_EPSILON
 
-KEY = "checkpoint.load"
 LOGGER = logging.getLogger(__name__)
 
 

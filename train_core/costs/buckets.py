@@ -102,11 +102,9 @@ def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
 
 
 def layer_parameters_of(experiment: Experiment) -> Iterator[Parameter]:
-    model, t, partial = (
-        experiment.model,
-        experiment.parallel.tensor_parallel_size,
-        experiment.parallel.sequence_parallel,
-    )
+    """Of any of them."""
+    model, parallel = experiment.model, experiment.parallel
+    t, partial = parallel.tensor_parallel_size, parallel.sequence_parallel
     h, q, f = model.hidden_size, model.query_size // t, model.ffn_hidden_size // t
     columns = (q + 2 * model.key_value_size // t, (2 if model.gated_mlp else 1) * f)
     for column, row in zip(columns, (q, f), strict=True):
@@ -128,7 +126,5 @@ def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
 
 
 def _norm(experiment: Experiment) -> list[Parameter]:
-    vectors = 2 if experiment.model.family == "gpt" else 1
-    return [
-        Parameter(False, True, experiment.parallel.sequence_parallel, False, experiment.model.hidden_size)
-    ] * vectors
+    partial, vectors = experiment.parallel.sequence_parallel, 2 if experiment.model.family == "gpt" else 1
+    return [Parameter(False, True, partial, False, experiment.model.hidden_size)] * vectors

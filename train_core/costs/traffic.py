@@ -66,7 +66,7 @@ def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...
     if experiment.parallel.tensor_parallel_size > 1:
         _add_tensor(tally, experiment, stage)
     _add_pipeline(tally, experiment, stage)
-    if experiment.parallel.zero_stage == 3 and experiment.data_parallel_size > 1:
+    if experiment.is_fully_sharded:
         _add_shards(tally, experiment)
     else:
         _add_gradients(tally, experiment, stage)
@@ -141,17 +141,16 @@ def _add_shards(tally: Tally, experiment: Experiment) -> None:
 
     Source: arXiv 1910.02054, section 7.2.2.
     """
-    precision, d = experiment.precision, experiment.data_parallel_size
-    layer, all_of_them = list(layer_parameters_of(experiment)), list(parameters_of(experiment, 0))
-    around = Counter(all_of_them) - Counter(layer * experiment.model.num_layers)
-    times, layers = experiment.num_micro_batches, experiment.num_micro_batches * experiment.model.num_layers
-    for parameters, gathers, sums in ((layer, 2 * layers, layers), (list(around.elements()), times, times)):
-        length = sum(_rows_of_first(one, d) * d * one.columns for one in parameters)
+    precision, d, m = experiment.precision, experiment.data_parallel_size, experiment.num_micro_batches
+    num_layers, parameters = experiment.model.num_layers, list(parameters_of(experiment, 0))
+    layer = d * sum(_first_share(one, d) for one in layer_parameters_of(experiment))
+    around = d * sum(_first_share(one, d) for one in parameters) - num_layers * layer
+    for length, gathers, sums in ((layer, 2 * m * num_layers, m * num_layers), (around, m, m)):
         tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])
         tally.add("data", "reduce_scatter", sums, length * DTYPE_BYTES[precision.gradient_dtype])
-    for one in all_of_them:
-        tally.add("tensor", "all_reduce", int(one.partial), _rows_of_first(one, d) * one.columns * FLOAT32_BYTES)
+    for one in parameters:
+        tally.add("tensor", "all_reduce", int(one.partial), _first_share(one, d) * FLOAT32_BYTES)
 
 
-def _rows_of_first(parameter: Parameter, num_replicas: int) -> int:
-    return -(-parameter.rows // num_replicas)
+def _first_share(parameter: Parameter, num_replicas: int) -> int:
+    return -(-parameter.rows // num_replicas) * parameter.columns

@@ -50,9 +50,7 @@ class Kinds:
             return "optimizer_bytes"
         if block.shape[-1:] == (self.vocabulary,):
             return "logits_bytes"
-        if block.is_passing:
-            return "communication_bytes"
-        if block.is_filled and (block.taken is None or block.taken > now):
+        if block.is_passing or (block.is_filled and (block.taken is None or block.taken > now)):
             return "communication_bytes"
         if block.in_backward or not self._outlives_its_forward(block):
             return "working_bytes"

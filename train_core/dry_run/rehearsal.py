@@ -13,7 +13,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import Module
-from torch.nn.functional import scaled_dot_product_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -25,6 +24,7 @@ from train_core.dry_run.micro_batches import enough_micro_batches, group_size, w
 from train_core.dry_run.peak import Kinds
 from train_core.dry_run.record import StageBytes, StageStep
 from train_core.job.world import World
+from train_core.model import causal_attention
 from train_core.parallel.collectives import Pending
 from train_core.parallel.data_parallel import Replicas
 from train_core.parallel.mesh import Layout
@@ -105,10 +105,13 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
 def _step_of(experiment: Experiment, world: World) -> Step:
     meter = Meter(world.clock)
     # in one thread, so that passes of autograd are seen where they are asked for
-    modes = (torch.autograd.set_multithreading_enabled(False), FakeTensorMode(), meter, meter.resizes_seen())
-    with ExitStack() as stack:
-        for mode in (*modes, replaced(DeviceMesh, "from_group", _real_mesh(DeviceMesh.from_group))):
-            stack.enter_context(mode)
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        FakeTensorMode(),
+        meter,
+        meter.resizes_seen(),
+        replaced(DeviceMesh, "from_group", _real_mesh(DeviceMesh.from_group)),
+    ):
         trainer = Trainer(experiment, world, Path())
         replicas = trainer.optimizer.replicas
         vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
@@ -145,8 +148,7 @@ def _as_on_devices() -> Iterator[None]:
 
 
 def _attention_without_mask(core: Module, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    grouped = key.size(1) < query.size(1)
-    return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+    return causal_attention(query, key, value)
 
 
 def _traffic(amounts: Amounts) -> tuple[GroupTraffic, ...]:

@@ -20,14 +20,14 @@ from train_core.parallel.collectives import Pending, all_gather, all_reduce, red
 from train_core.parallel.flat_parameters import Bucket, Treatment, flatten
 from train_core.parallel.main_gradient import attach
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import DTYPES, Stage, is_fully_sharded
+from train_core.parallel.parallelize import DTYPES, Stage
 
 if TYPE_CHECKING:
     from train_core.parallel.fully_sharded import FullySharded
 
 
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas | FullySharded:
-    if is_fully_sharded(experiment):
+    if experiment.is_fully_sharded:
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
 
         return FullySharded(stage, mesh, experiment)

@@ -111,14 +111,9 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
     for chunk in chunks:
         if device.type == "meta":
             chunk.to(dtype)
-        elif not is_fully_sharded(experiment):
+        elif not experiment.is_fully_sharded:
             fill(chunk, stage.first_value)
     return stage
-
-
-def is_fully_sharded(experiment: Experiment) -> bool:
-    """ZeRO-3, and there are replicas to share out the weights."""
-    return experiment.parallel.zero_stage == 3 and experiment.data_parallel_size > 1
 
 
 def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
