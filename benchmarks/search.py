@@ -45,7 +45,7 @@ MIXED = {
 }
 MEBIBYTE = 2**20
 PEAK = (
-    "import resource, sys; from launcher.cli import app\ntry: app()\nfinally: print(resource.getrusage("
+    "import resource, sys; from cli.main import app\ntry: app()\nfinally: print(resource.getrusage("
     "resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
 )
 

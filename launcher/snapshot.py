@@ -11,7 +11,7 @@ from py_compile import PycInvalidationMode
 
 from train_core.job.git_sha import RECORDED, ROOT, git_sha
 
-PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results")
+PACKAGES = ("conf", "train_core", "sweeps", "launcher")
 SUFFIXES = (".py", ".yaml", ".csv")
 
 

@@ -42,6 +42,6 @@ def _be_the_command(arguments: tuple[str, ...], cwd: Path, environment: dict[str
     for stream, path in zip((1, 2), said, strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
     sys.argv = ["trisweep", *arguments]
-    from launcher.cli import main
+    from cli.main import main
 
     main()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cli.train import on_this_machine
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from launcher.job import goes_on
 from launcher.long_run import best_of, long_run, write_long_run
@@ -18,7 +19,6 @@ from launcher.long_run_slurm import LiveJob, starting
 from launcher.resources import JobShape
 from launcher.sbatch import require_time_to_save
 from launcher.slurm import write_down
-from launcher.train_command import on_this_machine
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
 from train_core.job.stop import Stopped

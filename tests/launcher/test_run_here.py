@@ -253,7 +253,7 @@ SWEEP = """
 import importlib.util, sys
 from pathlib import Path
 from rich.console import Console
-from launcher.progress import PlainProgress
+from cli.progress import PlainProgress
 from launcher.sweep import run_here
 from sweeps.trial import SweepFolder
 spec = importlib.util.spec_from_file_location("jobs", {jobs!r})

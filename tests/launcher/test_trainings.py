@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cli.status_table import status_table
 from conf.errors import UsageError
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.state import STOPPED, trial_state
-from launcher.status_table import status_table
 from launcher.trainings import LongRun, training_of, trainings_of
 from sweeps.trial import SweepFolder
 from train_core.job.supervisor import held

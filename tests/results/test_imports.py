@@ -11,9 +11,9 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("results.report", {"torch", "mlflow", "submitit", "hydra", "launcher"}),
-        ("results.mlflow_import", {"torch", "mlflow", "submitit", "hydra", "launcher"}),
-        ("results.ui", {"torch", "mlflow", "submitit", "hydra", "launcher", "pandas"}),
+        ("results.report.report", {"torch", "mlflow", "submitit", "hydra", "launcher"}),
+        ("results.mlflow.sweep_import", {"torch", "mlflow", "submitit", "hydra", "launcher"}),
+        ("results.mlflow.ui", {"torch", "mlflow", "submitit", "hydra", "launcher", "pandas"}),
         ("results.terminal", {"torch", "mlflow", "submitit", "hydra", "launcher", "pandas"}),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.load import CONF_DIR, load
 from results.published import chosen_figures, published_figures
-from results.published_part import published_table
+from results.report.published_part import published_table
 
 
 def test_the_frontier_headline_figures_are_hardware_flops_per_gcd() -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from results.collect import collect
 from results.terminal import by_prediction, plan_table, ranked_table
 from tests.results.conftest import WriteSweep
-from tests.results.test_report import HOW, PLAN, PROXY_TRIALS
+from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
 
 
 def shown(table: Table, width: int) -> str:

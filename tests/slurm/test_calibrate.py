@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from calibrate.calibration import draft_of_rates
+from calibrate.rates_job import measure_in_slurm, rates_folder
 from conf.errors import UsageError
 from conf.load import load, load_cluster
-from launcher.calibrate.calibration import draft_of_rates
-from launcher.calibrate.rates_job import measure_in_slurm, rates_folder
 from launcher.resources import JobShape
 from launcher.slurm_query import query_jobs
 from launcher.submission import read_submission

@@ -1,0 +1,182 @@
+"""Calibrating a cluster: which job measures it, and how its rates become a new cluster file."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from calibrate.cluster_change import Change
+from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
+from calibrate.measured_changes import left_alone, machine_of, measured_changes
+from calibrate.rates_job import Tell, measure_here, measure_in_slurm, rates_folder, slurm_request
+from conf.errors import ConfigError, UsageError
+from conf.load import CONF_DIR, load, load_cluster, options
+from conf.schema import ClusterSpec
+from conf.settings import Settings
+from launcher.capacity import this_machine
+from launcher.folder_lock import locked
+from launcher.resources import JobShape
+from launcher.where import slurm_answers, with_slurm_of_cluster
+from sweeps.trial import SweepFolder
+from train_core.rates.plan import rates_plan
+from train_core.rates.record import DeviceRates, RatesPlan
+
+DEFAULT_NODES = 2
+"""Enough for two ranks to meet over the network."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One calibration before it is measured.
+
+    Attributes:
+        cluster: as its file says, without overrides: the values that are replaced.
+        output: the cluster whose file is written.
+        plan: what every rank measures.
+    """
+
+    settings: Settings
+    cluster: ClusterSpec
+    output: str
+    on_slurm: bool
+    shape: JobShape
+    plan: RatesPlan
+
+    @property
+    def folder(self) -> SweepFolder:
+        return SweepFolder(Path(self.settings.output_dir).absolute() / f"calibrate-{self.cluster.name}")
+
+    @property
+    def request(self) -> str:
+        """What sbatch would get."""
+        return slurm_request(self.folder, self.settings.slurm, self.shape)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A cluster file as it would be, not yet written.
+
+    Attributes:
+        notes: what was left alone and why.
+    """
+
+    cluster: ClusterSpec
+    output: str
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    text: str
+
+    def write(self, folder: Path = CONF_DIR) -> Path:
+        """Put it in its place, if it composes."""
+        return replace_cluster_file(self.cluster, self.output, self.text, self.changes, folder)
+
+
+def choose_calibration(
+    overrides: Sequence[str], output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
+) -> Calibration:
+    """Through Slurm where it answers, unless `here`, else on this machine; `dry_run` shows several nodes without Slurm.
+
+    Raises:
+        UsageError: no cluster was named, the result could not be written, or its devices are not here.
+        ConfigError: the configuration is wrong.
+    """
+    name = named_cluster(overrides)
+    settings = load(with_slurm_of_cluster(tuple(overrides)))
+    output = checked_output(name, output)
+    on_slurm = not here and ((dry_run and settings.cluster.num_nodes > 1) or slurm_answers())
+    place = _slurm_shape(settings.cluster, num_nodes) if on_slurm else _shape_here(settings.cluster, num_nodes)
+    kind: Literal["gpu", "cpu"] = "gpu" if place.uses_gpus else "cpu"
+    plan = rates_plan(settings.cluster, kind, place.num_nodes * place.tasks_per_node)
+    if not dry_run:
+        require_writable(name, output)
+    return Calibration(settings, load_cluster(name), output, on_slurm, place, plan)
+
+
+def named_cluster(overrides: Sequence[str]) -> str:
+    """The cluster that was named."""
+    chosen = [override.split("=", 1)[1] for override in overrides if override.startswith("cluster=")]
+    if not chosen:
+        known = ", ".join(options("cluster"))
+        raise UsageError("No cluster was named, and its file is what is written", f"Give cluster=NAME, one of {known}.")
+    return chosen[-1]
+
+
+def checked_output(name: str, output: str | None) -> str:
+    """The name of the file to write."""
+    if output is not None and not NAME.fullmatch(output):
+        raise ConfigError("--output", output, "is not a name for a cluster", "Use letters, digits, dots and dashes.")
+    return output or name
+
+
+def measure(calibration: Calibration, tell: Tell) -> DeviceRates:
+    """Measure on the devices, and return when all is measured.
+
+    Raises:
+        UsageError: it failed, or another calibration of this cluster is running.
+        KeyboardInterrupt: Ctrl-C; nothing goes on.
+    """
+    with locked(calibration.folder):
+        if calibration.on_slurm:
+            slurm, shape = calibration.settings.slurm, calibration.shape
+            return measure_in_slurm(calibration.folder, calibration.plan, slurm, shape, tell)
+        return measure_here(rates_folder(calibration.folder), calibration.plan, tell)
+
+
+def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates, folder: Path = CONF_DIR) -> Draft:
+    """The cluster file with everything that was measured."""
+    stamp = stamp_of(rates.finished)
+    changes = measured_changes(cluster, rates, stamp)
+    return draft(cluster, output, changes, left_alone(cluster, rates), stamp, machine_of(rates), folder)
+
+
+def draft(
+    cluster: ClusterSpec,
+    output: str,
+    changes: Sequence[Change],
+    notes: Sequence[str],
+    stamp: str,
+    machine: str,
+    folder: Path = CONF_DIR,
+) -> Draft:
+    """The cluster's file with `changes`, under the name `output`.
+
+    Args:
+        stamp: when; machine: where and with what, for the comments.
+    """
+    # A GPU's name in tables of configurations means one cluster: the copy leaves it to the first.
+    named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
+    text = cluster_path(cluster.name, folder).read_text()
+    every = [*named, *changes]
+    return Draft(cluster, output, tuple(every), tuple(notes), rewritten(text, every, stamp, machine))
+
+
+def stamp_of(seconds: float) -> str:
+    """UTC to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def _slurm_shape(cluster: ClusterSpec, num_nodes: int | None) -> JobShape:
+    num_nodes = num_nodes or min(DEFAULT_NODES, cluster.num_nodes)
+    if num_nodes > cluster.num_nodes:
+        raise UsageError(f"--nodes {num_nodes} is more than the {cluster.num_nodes} of {cluster.name}", "Use fewer.")
+    uses_gpus = cluster.device.kind == "gpu"
+    return JobShape(num_nodes=num_nodes, tasks_per_node=cluster.devices_per_node, uses_gpus=uses_gpus)
+
+
+def _shape_here(cluster: ClusterSpec, num_nodes: int | None) -> JobShape:
+    """A rank for every GPU of this machine, or for every core, as far as the cluster's nodes have devices."""
+    machine = this_machine()
+    if num_nodes is not None and num_nodes > 1:
+        raise UsageError(f"--nodes {num_nodes} was asked for, and this is one machine", "Leave it out, or use Slurm.")
+    if cluster.device.kind == "gpu" and not machine.num_devices:
+        problem = f"The devices of {cluster.name} are GPUs ({cluster.device.name}), and this machine shows none"
+        raise UsageError(problem, "Run this on its login node, where Slurm answers, or on one of its nodes.")
+    present = machine.num_devices or machine.num_cores
+    ranks = min(present, cluster.devices_per_node)
+    return JobShape(num_nodes=1, tasks_per_node=ranks, uses_gpus=machine.num_devices > 0)

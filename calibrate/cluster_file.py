@@ -1,0 +1,126 @@
+"""Rewriting a cluster file: values change one by one, everything else, comments included, stays as people wrote it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from calibrate.cluster_change import Change, dotted, value_in
+from calibrate.yaml_edit import with_value
+from conf.errors import ConfigError, UsageError
+from conf.load import CONF_DIR, load_cluster
+from conf.schema import ClusterSpec
+from train_core.trial_folder import write_atomically
+
+STAMPED = "# Calibrated "
+"""Begins the lines at the top that say where and with what a calibration was made."""
+
+
+def cluster_path(name: str, folder: Path = CONF_DIR) -> Path:
+    return folder / "cluster" / f"{name}.yaml"
+
+
+def require_writable(name: str, output: str, folder: Path = CONF_DIR) -> None:
+    """Before anything is measured: the file can be written, and writing it destroys no other.
+
+    Raises:
+        UsageError: the folder is read-only, or `output` is another cluster's file.
+    """
+    target = cluster_path(output, folder)
+    try:
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        problem = f"{target.parent} cannot be written ({error.strerror}), and the result belongs there"
+        raise UsageError(problem, "Make it writable, or install Trisweep from a checkout of yours.") from None
+    if output != name and target.exists():
+        remedy = f"Choose another --output, or calibrate that one with cluster={output}."
+        raise UsageError(f"{target} exists already and may describe another cluster", remedy)
+
+
+def rewritten(text: str, changes: Sequence[Change], stamp: str, machine: str) -> str:
+    """The text of a cluster file with `changes` made.
+
+    Args:
+        stamp: when it was calibrated; comments refer to it.
+        machine: where and with what, for the line at the top.
+    """
+    for change in changes:
+        text = with_value(text, change.path, _shown(change.after), _origin(change, stamp))
+    lines = text.splitlines()
+    kept = [line for line in lines if not line.startswith(STAMPED) or _still_used(line, lines, stamp)]
+    return "\n".join([f"{STAMPED}{stamp}: {machine}", *kept]) + "\n"
+
+
+def replace_cluster_file(
+    cluster: ClusterSpec, output: str, text: str, changes: Sequence[Change], folder: Path = CONF_DIR
+) -> Path:
+    """Write `text` as the file of cluster `output`, once it composes to exactly the changed values.
+
+    Raises:
+        ConfigError: the new file would not compose, or not to these values; the old one stays.
+        UsageError: the file cannot be written.
+    """
+    with _copy_with(text, output, folder) as draft:
+        composed = load_cluster(output, draft)
+    for change in changes:
+        _require_taken(change, cluster, composed)
+    target = cluster_path(output, folder)
+    try:
+        write_atomically(target, text)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written ({error.strerror})", "Make room or make it writable.") from None
+    return target
+
+
+@contextmanager
+def _copy_with(text: str, output: str, folder: Path) -> Iterator[Path]:
+    """A copy of the whole configuration in which `output` is a draft."""
+    with tempfile.TemporaryDirectory(prefix="trisweep-conf-") as scratch:
+        copy = Path(scratch) / "conf"
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+        cluster_path(output, copy).write_text(text)
+        yield copy
+
+
+def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:
+    found = value_in(composed, change.path)
+    wanted = float(_shown(change.after)) if isinstance(change.after, float) else change.after
+    if found != wanted:
+        raise ConfigError(
+            dotted(change.path, cluster),
+            found,
+            f"does not follow the cluster file, which would say {wanted}",
+            "Let `_self_` be the last of its defaults, and write no interpolation there.",
+        )
+
+
+def _origin(change: Change, stamp: str) -> str:
+    """The comment above a value: how, within which range, when."""
+    if not change.origin:
+        return ""
+    within = change.lowest is not None and change.highest is not None
+    span = f", {_shown(change.lowest or 0.0)} to {_shown(change.highest or 0.0)}" if within else ""
+    return f"{change.origin}{span}, {stamp}"
+
+
+def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
+    """Values of an earlier calibration that this one did not repeat still refer to it."""
+    earlier = line.removeprefix(STAMPED).split(": ")[0]
+    return earlier != stamp and any(earlier in other for other in lines if other is not line)
+
+
+def _shown(value: float | int | str | tuple[()]) -> str:
+    """YAML with three significant digits: `1.13e11`, `0.62`, `2.0`; a count whole, a text in double quotes."""
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, tuple):
+        return "[]"
+    if isinstance(value, str):
+        return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    mantissa += "" if "." in mantissa else ".0"
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

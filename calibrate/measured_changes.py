@@ -1,0 +1,214 @@
+"""From measured rates to the values of a cluster file: which one follows from what, and what has to stay as it was."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from calibrate.cluster_change import Change, value_in
+from calibrate.value_source import source_after
+from calibrate.yaml_edit import KeyPath
+from conf.schema import ClusterSpec
+from train_core.rates.link_fit import fit_link, fit_patterns
+from train_core.rates.plan import reference_dtype
+from train_core.rates.record import DeviceRates, LinkTime, Spread
+
+PEAK_MEASURED = "measured"
+"""The word in `device.peak_source` that makes rates of this machine its peaks."""
+
+
+def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> list[Change]:
+    """Every value that `rates` tell of. Peaks and memory bandwidth only where the cluster file wants them measured."""
+    own_peak = cluster.device.peak_source == PEAK_MEASURED
+    device = [*_peaks(cluster, rates), *_memory_bandwidth(cluster, rates, stamp)] if own_peak else []
+    cores = [_cores(cluster, rates)] if rates.plan.kind == "cpu" else []
+    efficiencies = [
+        *_matmul(cluster, rates),
+        *_attention(cluster, rates),
+        _memory(cluster, rates),
+        _kernel(cluster, rates),
+    ]
+    links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
+    link = [_link_efficiency(cluster)] if links else []
+    found = [*efficiencies, *link]
+    source = _source(cluster, [change.leaf for change in found], stamp)
+    return [*cores, *found, source, *device, *links]
+
+
+def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
+    """What was not measured and why, for people."""
+    measured = {time.link for time in rates.link_times}
+    ranks, nodes = rates.plan.world_size, len(rates.hostnames)
+    job = f"{ranks} rank{'s' * (ranks > 1)} on {nodes} host{'s' * (nodes > 1)}"
+    unreached = [link.name for link in cluster.links if link.name not in measured]
+    words = [f"link {name}: left as it was, because no two of the {job} meet only through it" for name in unreached]
+    return [*words, "jitter, reserved memory: left as they were; no short measurement shows them"]
+
+
+def machine_of(rates: DeviceRates) -> str:
+    """Where and with which versions, for the line at the top of the file."""
+    it = rates.environment
+    shown = (
+        rates.hostnames[:4] if len(rates.hostnames) <= 4 else (*rates.hostnames[:3], f"{len(rates.hostnames) - 3} more")
+    )
+    return (
+        f"{', '.join(shown)} ({it.device}, {rates.plan.world_size} ranks, {it.num_cores} cores a host), torch"
+        f" {it.torch_version}, Python {it.python_version}, {it.backend}; medians of {rates.plan.num_samples} samples"
+    )
+
+
+def _large_rates(rates: DeviceRates, dtype: str) -> list[Spread]:
+    return [one.flops_per_second for one in rates.products if one.dtype == dtype and one.is_large]
+
+
+def _peak(cluster: ClusterSpec, rates: DeviceRates, dtype: str) -> float:
+    """What efficiencies are shares of: the data sheet's peak, or where it is to be measured, that of large products."""
+    if cluster.device.peak_source == PEAK_MEASURED:
+        return max(spread.median for spread in _large_rates(rates, dtype))
+    return {str(name): peak for name, peak in cluster.device.peak_flops_per_second.items()}[dtype]
+
+
+def _peaks(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
+    return [
+        _change(
+            cluster,
+            ("device", "peak_flops_per_second", dtype),
+            _peak(cluster, rates, dtype),
+            f"measured: the fastest of {len(_large_rates(rates, dtype))} large products in {dtype}",
+            _large_rates(rates, dtype),
+        )
+        for dtype in rates.plan.dtypes
+    ]
+
+
+def _matmul(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
+    """Of a data-sheet peak, what large products reach; of a peak that large products set, what all shapes reach."""
+    dtype = reference_dtype(rates.plan.kind, rates.plan.dtypes)
+    own_peak = cluster.device.peak_source == PEAK_MEASURED
+    chosen = [one for one in rates.products if one.dtype == dtype and (own_peak or one.is_large)]
+    origin = f"measured: median of {len(chosen)} {'' if own_peak else 'large '}products in {dtype} over the peak"
+    return [_share_of_peak(cluster, rates, "matmul", origin, [one.flops_per_second for one in chosen])]
+
+
+def _attention(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
+    dtype = reference_dtype(rates.plan.kind, rates.plan.dtypes)
+    chosen = [one.flops_per_second for one in rates.attentions if one.dtype == dtype]
+    origin = f"measured: median of {len(chosen)} causal shapes in {dtype}, forward and backward, over the peak"
+    return [_share_of_peak(cluster, rates, "attention", origin, chosen)]
+
+
+def _share_of_peak(
+    cluster: ClusterSpec, rates: DeviceRates, name: str, origin: str, spreads: Sequence[Spread]
+) -> Change:
+    peak = _peak(cluster, rates, reference_dtype(rates.plan.kind, rates.plan.dtypes))
+    share = statistics.median(spread.median for spread in spreads) / peak
+    return _change(cluster, ("efficiency", name), min(1.0, share), origin, spreads, 1 / peak)
+
+
+def _memory_spreads(rates: DeviceRates) -> list[Spread]:
+    return [rates.copy_bytes_per_second, rates.triad_bytes_per_second]
+
+
+def _mean_bandwidth(rates: DeviceRates) -> float:
+    return statistics.mean(spread.median for spread in _memory_spreads(rates))
+
+
+def _memory(cluster: ClusterSpec, rates: DeviceRates) -> Change:
+    path: KeyPath = ("efficiency", "memory")
+    if cluster.device.peak_source == PEAK_MEASURED:
+        return _change(cluster, path, 1.0, "measured: the bandwidth of this file is a measured one", [])
+    stated = cluster.device.memory_bandwidth_bytes_per_second
+    origin = "measured: mean of copy and triad over the device's bandwidth"
+    return _change(cluster, path, min(1.0, _mean_bandwidth(rates) / stated), origin, _memory_spreads(rates), 1 / stated)
+
+
+def _memory_bandwidth(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> list[Change]:
+    path: KeyPath = ("device", "memory_bandwidth_bytes_per_second")
+    origin = "measured: mean of copy and triad, all ranks at once"
+    how = f"measured by trisweep calibrate, {stamp}"
+    source = source_after(cluster.device.memory_source, ["bandwidth"], how)
+    return [
+        _change(cluster, path, _mean_bandwidth(rates), origin, _memory_spreads(rates)),
+        Change(("device", "memory_source"), None, source),
+    ]
+
+
+def _kernel(cluster: ClusterSpec, rates: DeviceRates) -> Change:
+    queued = f"{rates.plan.num_small_kernels} small kernels queued behind a large product"
+    called = f"small layers, forward and backward, {rates.plan.kernels_per_layer} kernels each as the cost model counts"
+    origin = f"measured: {queued if rates.plan.kind == 'gpu' else called}"
+    return _change(
+        cluster, ("efficiency", "kernel_seconds"), rates.kernel_seconds.median, origin, [rates.kernel_seconds]
+    )
+
+
+def _cores(cluster: ClusterSpec, rates: DeviceRates) -> Change:
+    origin = "measured: cores that the ranks of a host may use"
+    return _change(cluster, ("cores_per_node",), rates.cores_per_host, origin, [])
+
+
+def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
+    """A tier that was measured gets what was; one that was not keeps what collectives reach on it.
+
+    Its bandwidth then takes up the share that `efficiency.link` said, because that becomes 1.
+    """
+    link, share = cluster.links[index], cluster.efficiency.link
+    times = [time for time in rates.link_times if time.link == link.name]
+    bandwidth: KeyPath = ("links", index, "bandwidth_bytes_per_second")
+    if times:
+        return _measured_link(cluster, index, times)
+    if not rates.link_times or share == 1:
+        return []
+    origin = f"kept: not measured; {link.bandwidth_bytes_per_second:.4g} x the efficiency.link of {share:g} until now"
+    return [_change(cluster, bandwidth, link.bandwidth_bytes_per_second * share, origin, [])]
+
+
+def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) -> list[Change]:
+    """The range is that of the patterns, each fitted alone."""
+    fit, patterns = fit_link(times), fit_patterns(times)
+    groups = ", ".join(str(size) for size in sorted({time.num_ranks for time in times}))
+    origin = (
+        f"measured: median of {len(patterns)} patterns (collectives, transfers) in groups of {groups}, median error"
+        f" {100 * fit.error:.0f} %"
+    )
+    return [
+        Change(path, _before(cluster, path), getattr(fit, leaf), origin, min(found), max(found))
+        for leaf in ("bandwidth_bytes_per_second", "latency_seconds")
+        for path in [("links", index, leaf)]
+        for found in [[getattr(one, leaf) for one in patterns.values()]]
+    ]
+
+
+def _link_efficiency(cluster: ClusterSpec) -> Change:
+    origin = "measured: the bandwidths of this file are what collectives reach"
+    return _change(cluster, ("efficiency", "link"), 1.0, origin, [])
+
+
+def _source(cluster: ClusterSpec, names: Sequence[str], stamp: str) -> Change:
+    source = source_after(cluster.efficiency.source, names, f"measured by trisweep calibrate, {stamp}")
+    return Change(("efficiency", "source"), None, source)
+
+
+def _change(
+    cluster: ClusterSpec,
+    path: KeyPath,
+    after: float | int,
+    origin: str,
+    spreads: Sequence[Spread],
+    scale: float = 1.0,
+) -> Change:
+    lowest = min((spread.lowest for spread in spreads), default=None)
+    highest = max((spread.highest for spread in spreads), default=None)
+    return Change(
+        path,
+        _before(cluster, path),
+        after,
+        origin,
+        None if lowest is None else lowest * scale,
+        None if highest is None else highest * scale,
+    )
+
+
+def _before(cluster: ClusterSpec, path: KeyPath) -> float | None:
+    found = value_in(cluster, path)
+    return float(found) if isinstance(found, int | float) else None

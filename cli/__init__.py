@@ -1,0 +1,1 @@
+"""The command line: a module for every `trisweep COMMAND`, and all that parses arguments or prints to a terminal."""

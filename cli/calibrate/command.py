@@ -1,0 +1,43 @@
+"""`trisweep calibrate`: measure a cluster, or refine its constants on finished trials, and write its file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.arguments import complete_override, complete_sweep
+
+
+def calibrate(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="cluster=NAME, whose file is written; further Hydra overrides.", autocompletion=complete_override
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Write conf/cluster/OUTPUT.yaml and leave NAME's as it is.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job; 2 unless given.", min=1)] = None,
+    here: Annotated[bool, typer.Option("--here", help="Measure this machine even where Slurm is.")] = False,
+    from_results: Annotated[
+        str | None,
+        typer.Option(
+            help="Refine the constants on the finished trials of this sweep instead.", autocompletion=complete_sweep
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
+) -> None:
+    """Measure what devices and links reach, in one job, and write it into the cluster's file.
+
+    With --from-results, refine the constants of the cost model so that it predicts a sweep's finished trials.
+    """
+    if from_results is not None:
+        from cli.calibrate.refine import refine_and_write
+
+        refine_and_write(from_results, overrides or [], output, dry_run=dry_run)
+    else:
+        from cli.calibrate.measure import measure_and_write
+
+        measure_and_write(overrides or [], output, nodes, here=here, dry_run=dry_run)

@@ -1,0 +1,106 @@
+"""`trisweep calibrate cluster=NAME`: one job measures, its rates are shown, the cluster's file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
+from calibrate.cluster_file import cluster_path
+from cli.calibrate.output import plain_table, print_changes, shown, write_file
+from cli.console import INTERRUPTED_EXIT_CODE, console
+from train_core.rates.link_fit import fit_patterns
+from train_core.rates.record import DeviceRates
+
+TERA, GIGA = 1e12, 1e9
+
+
+def measure_and_write(
+    overrides: Sequence[str], output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
+) -> None:
+    """Measure the named cluster and write its file; `dry_run` shows the request alone."""
+    calibration = choose_calibration(overrides, output, num_nodes, here=here, dry_run=dry_run)
+    if dry_run:
+        _show_request(calibration)
+        return
+    rates = _measured(calibration)
+    new = draft_of_rates(calibration.cluster, calibration.output, rates)
+    console.print(_products_table(rates))
+    if rates.link_times:
+        console.print(_links_table(rates))
+    print_changes(new, "measured")
+    write_file(new)
+
+
+def _measured(calibration: Calibration) -> DeviceRates:
+    where = "in a Slurm job" if calibration.on_slurm else "on this machine"
+    console.print(f"Measuring {calibration.cluster.name} {where}: {calibration.shape} tasks, all at the same time.")
+    try:
+        with _telling() as tell:
+            return measure(calibration, tell)
+    except KeyboardInterrupt:
+        path = cluster_path(calibration.output).name
+        console.print(f"Interrupted. What was running has been ended, and {path} is as it was.")
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """One line that is drawn again in a terminal; elsewhere a line for each new word."""
+    told = ""
+
+    def tell(line: str) -> None:
+        nonlocal told
+        if line and line != told:
+            told = line
+            if status is not None:
+                status.update(escape(line))
+            else:
+                console.print(f"  {line}", markup=False)
+
+    if not console.is_terminal or console.is_dumb_terminal:
+        status = None
+        yield tell
+        return
+    with console.status("starting") as status:
+        yield tell
+
+
+def _show_request(calibration: Calibration) -> None:
+    plan = calibration.plan
+    console.print(
+        f"{calibration.shape} tasks on {plan.kind}s would measure, for conf/cluster/{calibration.output}.yaml:"
+    )
+    num_products = len(plan.large_products) + len(plan.thin_products)
+    console.print(f"  {num_products} matrix products and {len(plan.attention_shapes)} attentions in each of", end=" ")
+    console.print(", ".join(plan.dtypes) + "; memory; small kernels")
+    for link in plan.links:
+        console.print(f"  link {link.name}: groups of {', '.join(map(str, link.group_sizes))}", markup=False)
+    if calibration.on_slurm:
+        typer.echo(calibration.request)
+    console.print("Nothing was run or written.")
+
+
+def _products_table(rates: DeviceRates) -> Table:
+    table = plain_table("Matrix products, measured: TFLOPS of one rank, all ranks at once", "shape", *rates.plan.dtypes)
+    by_shape = {(one.product, one.dtype): one.flops_per_second.median / TERA for one in rates.products}
+    for product in dict.fromkeys(one.product for one in rates.products):
+        shape = f"{product.rows} x {product.depth} x {product.columns}"
+        table.add_row(shape, *(shown(by_shape[product, dtype]) for dtype in rates.plan.dtypes))
+    return table
+
+
+def _links_table(rates: DeviceRates) -> Table:
+    """What the file's one bandwidth and latency a link stand for."""
+    table = plain_table(
+        "Links, measured: fit of each pattern alone", "link", "pattern", "GB/s", "microseconds", "error %"
+    )
+    for link in dict.fromkeys(one.link for one in rates.link_times):
+        for pattern, fit in fit_patterns([one for one in rates.link_times if one.link == link]).items():
+            row = (fit.bandwidth_bytes_per_second / GIGA, 1e6 * fit.latency_seconds, 100 * fit.error)
+            table.add_row(escape(link), pattern.replace("_", "-"), *map(shown, row))
+    return table

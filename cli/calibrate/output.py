@@ -1,0 +1,56 @@
+"""What calibrations print: the values before and after, and that the file is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from calibrate.calibration import Draft
+from calibrate.cluster_change import dotted
+from cli.console import console
+from conf.load import options
+
+
+def print_changes(new: Draft, how: str) -> None:
+    """Every number: as it was, as it is `how` (measured, fitted), and its range."""
+    table = plain_table(f"conf/cluster/{new.output}.yaml", "value", "was", how, "range")
+    for change in new.changes:
+        if isinstance(change.after, float | int):
+            within = change.lowest is not None and change.highest is not None
+            span = f"{shown(change.lowest)} to {shown(change.highest)}" if within else ""
+            table.add_row(
+                dotted(change.path, new.cluster).removeprefix("cluster."),
+                shown(change.before),
+                shown(change.after),
+                span,
+            )
+    console.print(table)
+    for note in new.notes:
+        console.print(f"{note}.", markup=False)
+
+
+def write_file(new: Draft) -> None:
+    """Put the file in its place and say where that is."""
+    path = new.write()
+    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    console.print(f"Written: {near}", markup=False)
+    if new.output != new.cluster.name and new.cluster.name in options("slurm"):
+        console.print(
+            f"Slurm settings go by the name too: copy conf/slurm/{new.cluster.name}.yaml to {new.output}.yaml."
+        )
+
+
+def plain_table(title: str, first: str, *numeric: str) -> Table:
+    """A table of one name a row, and numbers."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.add_column(first, overflow="fold")
+    for name in numeric:
+        table.add_column(name, justify="left" if name in ("pattern", "range") else "right", no_wrap=name != "range")
+    return table
+
+
+def shown(value: float | None) -> str:
+    """Three significant digits; nothing for None."""
+    return "" if value is None else f"{value:.3g}"

@@ -1,0 +1,92 @@
+"""`trisweep calibrate --from-results SWEEP`: finished trials refine the constants of the cost model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from calibrate.calibration import checked_output, draft, stamp_of
+from calibrate.cluster_change import Change
+from calibrate.cluster_file import require_writable
+from calibrate.measured_sweep import measured_sweep
+from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
+from calibrate.value_source import source_after
+from cli.calibrate.output import plain_table, print_changes, shown, write_file
+from cli.console import console
+from conf.load import load_cluster
+
+
+def refine_and_write(name: str, overrides: Sequence[str], output: str | None, *, dry_run: bool) -> None:
+    """Fit the constants to the trials of sweep `name` and write the cluster's file; `dry_run` shows the fit alone.
+
+    Raises:
+        UsageError: there is no such sweep, too few trials have ended, or no constant makes predictions better.
+    """
+    sweep = measured_sweep(name, overrides)
+    cluster = load_cluster(sweep.cluster)
+    output = checked_output(cluster.name, output)
+    if not dry_run:
+        require_writable(cluster.name, output)
+    trials = finished_trials(sweep.folder, sweep.record, cluster)
+    found = refit_cluster(cluster, trials)
+    console.print(f"{len(trials)} finished trials of sweep {name}, {cluster.name} as its file says now.")
+    console.print(_trials_table(found))
+    stamp = stamp_of(time.time())
+    changes = _fitted_changes(found, name, cluster.efficiency.source, stamp)
+    notes = [f"{constant}: left as it was, {why}" for constant, why in found.left_alone.items()]
+    new = draft(cluster, output, changes, notes, stamp, _machines(name, trials))
+    print_changes(new, "fitted")
+    _print_errors(found)
+    if not changes or found.error_after >= found.error_before:
+        console.print("The fit does not lower the mean error. Nothing was written; the file stays as it is.")
+    elif dry_run:
+        console.print("Nothing was written.")
+    else:
+        write_file(new)
+
+
+def _fitted_changes(found: Refit, sweep: str, source: str, stamp: str) -> list[Change]:
+    counted = sum(one.trial.counts for one in found.trials)
+    gain = f"mean error {100 * found.error_before:.1f} % -> {100 * found.error_after:.1f} %"
+    origin = f"fitted: {counted} trials of sweep {sweep}, {gain}"
+    moved = [name for name in found.fitted if found.after[name] != found.before[name]]
+    changes = [Change(("efficiency", name), found.before[name], found.after[name], origin) for name in moved]
+    text = source_after(source, moved, f"fitted to {counted} trials of sweep {sweep}, {stamp}")
+    return [*changes, Change(("efficiency", "source"), None, text)] if changes else []
+
+
+def _machines(sweep: str, trials: Sequence[FinishedTrial]) -> str:
+    counted = [trial.environment for trial in trials if trial.counts and trial.environment]
+    hosts = sorted({it.hostname for it in counted})
+    versions = sorted({f"torch {it.torch_version}, Python {it.python_version}, {it.backend}" for it in counted})
+    return (
+        f"fitted to {len(counted)} trials of sweep {sweep}, measured on {', '.join(hosts)} with {'; '.join(versions)}"
+    )
+
+
+def _print_errors(found: Refit) -> None:
+    counted = sum(one.trial.counts for one in found.trials)
+    console.print(
+        f"Mean error of the predicted step time over {counted} trials: {100 * found.error_before:.1f} % before,"
+        f" {100 * found.error_after:.1f} % after."
+    )
+    if found.error_left_out is None:
+        console.print("Too few trials to leave one out and see whether the fit holds for others.")
+        return
+    console.print(f"Each trial predicted by a fit without it: {100 * found.error_left_out:.1f} %.")
+    if found.error_left_out >= found.error_before:
+        console.print("[yellow]That is no better than before: the fit describes these trials and may not hold.[/]")
+
+
+def _trials_table(found: Refit) -> Table:
+    """Seconds of a step; what is not fitted to is marked."""
+    table = plain_table("Seconds of a step", "layout", "measured", "predicted before", "after", "without it")
+    for one in found.trials:
+        mark = "" if one.trial.counts else " (shares devices: not fitted to)"
+        predicted = (one.before, one.after, one.left_out)
+        name = escape(one.trial.label.replace("-", " ")) + mark
+        table.add_row(name, shown(one.trial.step_seconds), *map(shown, predicted))
+    return table

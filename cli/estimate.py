@@ -1,0 +1,94 @@
+"""`trisweep estimate`: price a table of configurations, and score the prices against what the table measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.console import console
+from conf.errors import ConfigError
+from train_core.costs import IMPLEMENTATIONS
+
+if TYPE_CHECKING:
+    from results.score import Comparison
+    from sweeps.table.prices import PricedRow
+
+MOST_UNREADABLE = 5
+MOST_REASONS = 5
+
+
+def estimate(
+    csv: Annotated[Path, typer.Option("--csv", help="A table of configurations, one a row (docs/estimate.md).")],
+    out: Annotated[Path, typer.Option("--out", help="Where to write the table with its predictions.")],
+    score: Annotated[
+        bool, typer.Option("--score", help="Hold the predictions against the table's measurements.")
+    ] = False,
+    implementation: Annotated[
+        str | None, typer.Option(help=f"The trainer to price for: {', '.join(IMPLEMENTATIONS)}.")
+    ] = None,
+) -> None:
+    """Predict time and memory of every row of a table of configurations, without devices."""
+    from sweeps.table.file import misspelt_columns, read_table, write_table
+    from sweeps.table.prices import price
+
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
+        known = f"Known: {', '.join(IMPLEMENTATIONS)}."
+        raise ConfigError("implementation", implementation, "is not a trainer known here", known)
+    table = read_table(csv)
+    rows = price(table.records, implementation)
+    write_table(out, table.columns, [row.cells() for row in rows])
+    console.print(_summary(rows))
+    _print_reasons(rows)
+    for column, meant in misspelt_columns(table.columns):
+        console.print(f"Column {column} was not read: did you mean {meant}?", markup=False)
+    console.print(f"Predicted, not measured: {out}", markup=False)
+    if score:
+        _print_scores(rows)
+
+
+def _summary(rows: Sequence[PricedRow]) -> str:
+    priced = sum(row.prediction is not None for row in rows)
+    rest = f"; {len(rows) - priced} not: see column reason" if priced < len(rows) else ""
+    return f"{priced} of {len(rows)} rows priced{rest}"
+
+
+def _print_reasons(rows: Sequence[PricedRow]) -> None:
+    """The first rows that were not priced, counted as an editor counts lines: the header is line 1."""
+    refused = [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
+    for line, reason in refused[:MOST_REASONS]:
+        console.print(f"  line {line}: {reason}", markup=False)
+    if len(refused) > MOST_REASONS:
+        console.print(f"  ... and {len(refused) - MOST_REASONS} more.")
+
+
+def _print_scores(rows: Sequence[PricedRow]) -> None:
+    from results.score_table import score_table
+
+    confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
+    compared, unreadable = _compared(confirmed)
+    console.print(score_table(compared) if compared else "No row that was priced holds a measurement.")
+    if len(confirmed) < len(rows):
+        console.print(f"{len(rows) - len(confirmed)} rows with confirmed=no are left out.")
+    for message in unreadable[:MOST_UNREADABLE]:
+        console.print(f"Left out: {message}", markup=False)
+    if len(unreadable) > MOST_UNREADABLE:
+        console.print(f"... and {len(unreadable) - MOST_UNREADABLE} more rows whose measurements cannot be read.")
+
+
+def _compared(rows: Sequence[PricedRow]) -> tuple[list[Comparison], list[str]]:
+    """Rows beside their measurements, and what is wrong with measurements that cannot be read."""
+    from results.score import comparison
+
+    compared: list[Comparison] = []
+    unreadable: list[str] = []
+    for row in rows:
+        try:
+            found = comparison(row)
+        except ConfigError as error:
+            unreadable.append(str(error))
+            continue
+        compared += [found] if found else []
+    return compared, unreadable

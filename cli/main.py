@@ -1,0 +1,56 @@
+"""`trisweep COMMAND`: every command by its name, and one message for whatever goes wrong.
+
+Commands stay thin: they choose, call and print, and import what only they need, so that none waits for another's
+torch, mlflow or submitit.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cli import estimate, export, plan, rehearse, sweep, train, ui
+from cli.calibrate import command as calibrate
+from cli.console import USAGE_EXIT_CODE
+from conf.errors import TrisweepError
+
+FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
+)
+app.command()(plan.plan)
+app.command()(estimate.estimate)
+app.command()(rehearse.dry_run)
+app.command()(calibrate.calibrate)
+app.command()(export.export)
+app.command(context_settings={"ignore_unknown_options": True})(train.train)
+app.command()(sweep.sweep)
+app.command()(sweep.status)
+app.command()(sweep.cancel)
+app.command()(sweep.report)
+app.command()(ui.ui)
+
+
+def main() -> None:
+    """Run a command. What went wrong is one message and exit code 2, never a traceback."""
+    try:
+        app()
+    except TrisweepError as error:
+        _complain(str(error))
+    except OSError as error:
+        if error.errno not in FOLDER_ERRORS:
+            raise
+        _complain(f"{error.filename or 'output_dir'}: {error.strerror}. Choose another folder with output_dir=PATH.")
+
+
+def _complain(message: str) -> NoReturn:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]trisweep:[/] {escape(message)}")
+    sys.exit(USAGE_EXIT_CODE)

@@ -1,0 +1,151 @@
+"""`trisweep plan`: predict the points of a sweep, or search all plans for the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+import yaml
+from rich.markup import escape
+
+from cli.arguments import Overrides, ShowConfig, complete_override, complete_sweep
+from cli.console import console
+from conf.errors import ConfigError, UsageError
+from conf.load import compose_tree, load
+from sweeps.planner import OBJECTIVES
+from sweeps.planner.objectives import SCALING_KINDS
+
+if TYPE_CHECKING:
+    from sweeps.trial import SweepRecord
+
+MOST_REASONS = 5
+DEFAULT_TOP = 10
+MOST = 10**18  # tokens or steps, far above what anybody trains: their seconds and dollars stay within a float
+FORMATS = ("table", "json", "csv")
+Word = TypeVar("Word", bound=str)
+
+EXPLAIN = "Take a plan apart: best, or overrides such as 'parallel.tensor_parallel_size=8'; may be repeated."
+FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="A file of conf/sweep, such as 175b; left out, overrides say what to search.",
+        autocompletion=lambda incomplete: [*complete_sweep(incomplete), *complete_override(incomplete)],
+    ),
+]
+
+
+def plan(
+    name: Name = None,
+    overrides: Overrides = None,
+    cfg: ShowConfig = False,
+    search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False,
+    objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
+    tokens: Annotated[
+        float | None, typer.Option(help="Tokens of the whole training, such as 300e9.", min=1, max=MOST)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1, max=MOST)] = None,
+    devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
+    clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
+    mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,
+    implementation: Annotated[str | None, typer.Option(help="The trainer to predict for.")] = None,
+    pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False,
+    explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None,
+    scaling: Annotated[str | None, typer.Option(help="Predict weak or strong scaling over the devices.")] = None,
+    exhaustive_knobs: Annotated[
+        bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
+    ] = False,
+    top: Annotated[int | None, typer.Option(help=f"Show so many plans; {DEFAULT_TOP} unless given.", min=1)] = None,
+    output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
+) -> None:
+    """Predict the points of a sweep on paper, or search all plans of a model for the best."""
+    sweep, given = sweep_and_overrides(name, overrides or [])
+    complete = [*([f"sweep={sweep}"] if sweep else []), *given]
+    if cfg:
+        print_config(complete)
+        return
+    numbers = (budget, deadline, tokens, steps, top)
+    words = (objective, devices, clusters, mixed, implementation, explain, scaling, output_format)
+    flags = (search, pareto, exhaustive_knobs)
+    if sweep and not any(flags) and all(flag is None for flag in (*numbers, *words)):
+        from sweeps.plan import plan_sweep
+
+        print_plan(plan_sweep(complete, proxy=False, git_sha=""))
+        return
+    from cli.search import SearchOptions, run_search
+
+    options = SearchOptions(
+        objective=_one_of("objective", objective or "time", OBJECTIVES),
+        training_limits=(budget, deadline),
+        num_tokens=None if tokens is None else round(tokens),
+        num_steps=steps,
+        devices=devices,
+        clusters=tuple(clusters.split(",")) if clusters else (),
+        mixed=mixed,
+        implementation=implementation or "trisweep",
+        pareto=pareto,
+        explain=tuple(explain or ()),
+        scaling=None if scaling is None else _one_of("scaling", scaling, SCALING_KINDS),
+        exhaustive_knobs=exhaustive_knobs,
+        top=top or DEFAULT_TOP,
+        output_format=_one_of("format", output_format or "table", FORMATS),
+    )
+    run_search(complete, options, console)
+
+
+def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The first argument is a sweep unless it is an override.
+
+    Raises:
+        UsageError: neither was given.
+    """
+    if name is None:
+        raise UsageError(
+            "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
+        )
+    return (None, [name, *overrides]) if "=" in name else (name, list(overrides))
+
+
+def _one_of(option: str, value: str, known: Sequence[Word]) -> Word:
+    for one in known:
+        if one == value:
+            return one
+    raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
+
+
+def print_config(overrides: Sequence[str]) -> None:
+    """The composed configuration, once it is known to be valid."""
+    load(overrides)
+    typer.echo(yaml.safe_dump(compose_tree(overrides), sort_keys=False), nl=False)
+
+
+def print_plan(record: SweepRecord) -> None:
+    """Every point of a sweep as predicted."""
+    from results.terminal import plan_table
+
+    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
+    print_question(record)
+    console.print(plan_table(record.plan))
+    impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
+    for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
+        console.print(f"Cannot exist: {escape(reason)}")
+    for trial in record.plan:
+        if trial.chosen_because:
+            console.print(f"  {trial.trial_id}: {trial.chosen_because}", markup=False)
+    console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
+
+
+def print_question(record: SweepRecord) -> None:
+    """What the sweep asks, of which model on which devices."""
+    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    size = next((trial.experiment for trial in record.plan if trial.experiment), None)
+    if size:
+        cluster = size.cluster
+        console.print(
+            f"On paper: {size.model.name} in {size.precision.dtype} on {cluster.name}, up to {cluster.num_devices:,} x"
+            f" {cluster.device.name}."
+        )

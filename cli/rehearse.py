@@ -1,0 +1,53 @@
+"""`trisweep dry-run`: one step of the real trainer at full size, without devices, beside the cost model's numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.arguments import Overrides, ShowConfig
+from cli.console import console
+from cli.plan import Name, print_config, sweep_and_overrides
+from conf.errors import ConfigError
+from conf.load import load
+
+FORMATS = ("table", "json")
+
+
+def dry_run(
+    name: Name = None,
+    overrides: Overrides = None,
+    cfg: ShowConfig = False,
+    output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Rehearse one step of every pipeline stage with the real trainer, at full size, without devices.
+
+    Says what one rank of each stage holds at its fullest moment, computes, sends and receives, as counted, beside what
+    the cost model predicts.
+    """
+    sweep, given = sweep_and_overrides(name, overrides or [])
+    complete = [*([f"sweep={sweep}"] if sweep else []), *given]
+    if cfg:
+        print_config(complete)
+        return
+    if output_format not in FORMATS:
+        raise ConfigError("--format", output_format, "is not known", f"Use one of {', '.join(FORMATS)}.")
+    from results.rehearsal_table import comparison, memory_table, predict, work_table
+    from train_core.dry_run.dry_run import dry_run as rehearse_all
+
+    experiment = load(complete).experiment()
+    predicted = predict(experiment)
+    found = rehearse_all(experiment)
+    if output_format == "json":
+        typer.echo(comparison(found, predicted))
+        return
+    console.print(memory_table(found, predicted))
+    console.print(work_table(found, predicted))
+    ratio = found.flops / predicted.flops
+    rest = "; the others do exactly the same" if found.num_rehearsed < len(found.stages) else ""
+    console.print(
+        f"{found.label} on {found.world_size:,} ranks, {found.num_micro_batches:,} micro-batches: {found.flops:.4e}"
+        f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). {found.num_rehearsed} of {len(found.stages)}"
+        f" stages rehearsed{rest}. Nothing was run on devices."
+    )

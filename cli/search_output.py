@@ -1,0 +1,164 @@
+"""The answer of a search, as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from sweeps.planner import Candidate, Choice, Objective, Training
+from sweeps.planner.request import Request
+
+if TYPE_CHECKING:
+    from sweeps.planner.explain import Explanation
+    from sweeps.planner.mixed import MixedChoice
+    from sweeps.planner.objectives import ScalingKind
+    from sweeps.planner.scaling import ScalingPoint
+
+RANKED_BY: dict[Objective, str] = {
+    "time": "time of a step",
+    "cost": "dollars a token",
+    "energy": "joules a token (design power of the devices)",
+    "device-hours": "device-hours a token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was asked and what came out.
+
+    Attributes:
+        front: what nothing beats in time and money, where that was asked for.
+        scaling: the kind of the curve and its points.
+        knobs: values that were enumerated for the largest number of devices.
+    """
+
+    request: Request
+    training: Training
+    objective: Objective
+    choice: Choice
+    front: Sequence[Candidate] | None
+    explanations: tuple[Explanation, ...]
+    scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
+    knobs: dict[str, list[int | str | bool]] | None
+
+
+def print_answer(answer: Answer, output_format: str, console: Console) -> None:
+    """On stdout; JSON and CSV alone there."""
+    if output_format == "json":
+        typer.echo(json.dumps(_document(answer), indent=1))
+    elif output_format == "csv":
+        from results.search.rows import as_csv, search_row
+
+        rows = answer.front if answer.front is not None else answer.choice.best
+        typer.echo(as_csv([search_row(one, answer.training) for one in rows]), nl=False)
+    else:
+        _print_tables(answer, console)
+
+
+def print_explanations(explanations: Sequence[Explanation], output_format: str, console: Console) -> None:
+    """Alone, where a search found no plan; CSV, a line for each plan that was found, has none for them."""
+    if explanations and output_format == "json":
+        from results.search.explanation import explanation_document
+
+        typer.echo(json.dumps({"explanations": [explanation_document(one) for one in explanations]}, indent=1))
+    elif output_format == "table":
+        _print_explanations(explanations, console)
+
+
+def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str, console: Console) -> None:
+    """The same for one job over several types of devices."""
+    from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
+    from results.search.rows import as_csv
+
+    if output_format == "json":
+        typer.echo(json.dumps(mixed_document(choice, asked.spaces, training), indent=1))
+    elif output_format == "csv":
+        typer.echo(as_csv([mixed_row(one, asked.spaces, training) for one in choice.best]), nl=False)
+    else:
+        console.print(_question(asked))
+        console.print(mixed_table(choice.best, asked.spaces, training))
+        console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
+
+
+def _document(answer: Answer) -> dict[str, object]:
+    from results.search.explanation import explanation_document
+    from results.search.rows import search_document, search_row
+    from results.search.scaling_curve import scaling_document
+
+    settings = answer.request.settings
+    document = search_document(answer.choice, answer.training, settings)
+    document["left_out"] = [{"cluster": one.cluster, "reason": str(one.reason)} for one in answer.request.left_out]
+    if answer.front is not None:
+        document["pareto"] = [search_row(one, answer.training) for one in answer.front]
+    if answer.explanations:
+        document["explanations"] = [explanation_document(one) for one in answer.explanations]
+    if answer.scaling is not None:
+        kind, points = answer.scaling
+        document["scaling"] = scaling_document(points, kind, settings)
+    if answer.knobs is not None:
+        document["knobs"] = answer.knobs
+    return document
+
+
+def _print_tables(answer: Answer, console: Console) -> None:
+    from results.search.table import search_table
+
+    settings, choice, training = answer.request.settings, answer.choice, answer.training
+    console.print(_question(answer.request))
+    ranked = f"ranked by {RANKED_BY[answer.objective]}"
+    several = len(answer.request.spaces) > 1
+    console.print(search_table(choice.best, settings, training, ranked, several_places=several))
+    console.print(
+        f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
+        + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
+        + f"; searched in {choice.search_seconds:.2f} s."
+    )
+    for one in answer.request.left_out:
+        console.print(f"Left out: {one.cluster}: {one.reason}", markup=False)
+    if answer.front is not None:
+        title = "nothing beats these in time and money"
+        console.print(search_table(answer.front, settings, training, title, several_places=True))
+    _print_scaling(answer, console)
+    _print_explanations(answer.explanations, console)
+    if answer.knobs is not None:
+        console.print("Enumerated, in every legal combination:")
+        for name, values in answer.knobs.items():
+            console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
+
+
+def _print_scaling(answer: Answer, console: Console) -> None:
+    if answer.scaling is not None:
+        from results.search.scaling_curve import scaling_table
+
+        kind, points = answer.scaling
+        console.print(scaling_table(points, kind, answer.request.settings))
+
+
+def _print_explanations(explanations: Sequence[Explanation], console: Console) -> None:
+    if explanations:
+        from results.search.explanation import explanation_lines
+
+        for explanation in explanations:
+            for line in explanation_lines(explanation):
+                console.print(line)
+
+
+def _question(asked: Request) -> str:
+    settings = asked.settings
+    places: dict[str, list[int]] = {}
+    for space in asked.spaces:
+        places.setdefault(space.setting.cluster.name, []).append(space.world_size)
+    shown = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
+    return (
+        f"{settings.model.name} in {settings.precision.dtype} on {shown}; a step is"
+        f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
+    )
+
+
+def _counts(counts: Sequence[int]) -> str:
+    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers)"

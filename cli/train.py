@@ -1,0 +1,210 @@
+"""`trisweep train`: one experiment here, or with `--from-best` the long run of a sweep's best plan."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from cli.arguments import complete_sweep
+from cli.console import FAILED_EXIT_CODE
+from conf.errors import ConfigError, UsageError
+from conf.load import load
+from conf.units import GIBIBYTE
+from train_core.costs import Estimate, estimate
+
+if TYPE_CHECKING:
+    from launcher.trainings import LongRun
+    from launcher.where import Place
+    from train_core.measurement import Measurement, StepMetrics
+
+LINE_SECONDS = 2.0
+TERA = 1e12
+
+console = Console(highlight=False, soft_wrap=True)
+
+FromBest = Annotated[
+    str | None,
+    typer.Option(
+        help="Train the best plan of this sweep, with checkpoints; give training.num_steps=N.",
+        autocompletion=complete_sweep,
+    ),
+]
+RunName = Annotated[str | None, typer.Option("--name", help="Folder of the training below OUTPUT/train.")]
+Here = Annotated[bool, typer.Option("--here", help="Train on this machine even where Slurm is.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Hydra overrides and options of python -m train_core.")]
+
+
+def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName = None, here: Here = False) -> None:
+    """Train one experiment here: the same as `python -m train_core`.
+
+    With --from-best SWEEP the sweep's best plan, as a Slurm job with cluster=NAME, else here. The same command goes on
+    where a training stopped, and shows how far it is.
+    """
+    given = overrides or []
+    if from_best is not None:
+        _train_best(from_best, given, name, here=here)
+        return
+    if name is not None or here:
+        raise UsageError(
+            "--name and --here are of a training from a sweep", "Give --from-best SWEEP, or leave them out."
+        )
+    if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
+        require_memory(estimate(load(given).experiment()))
+    from train_core.__main__ import main
+
+    sys.argv = ["train_core", *given]
+    main()
+
+
+def require_memory(predicted: Estimate) -> None:
+    if not predicted.fits:
+        raise UsageError(
+            f"A rank of stage {predicted.worst_stage} is predicted to need {predicted.peak_memory_bytes / GIBIBYTE:.1f}"
+            f" GiB, and cluster.device.memory_bytes is {predicted.memory_capacity_bytes / GIBIBYTE:.1f} GiB",
+            "Use more ranks, a smaller model or batch, or correct cluster.device.memory_bytes.",
+        )
+
+
+def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here: bool) -> None:
+    from launcher.long_run import long_run, write_long_run
+    from launcher.where import choose_place
+    from train_core.data.tokens import prepare, token_folder
+
+    place = choose_place(sweep, overrides, here=here, dry_run=False)
+    if not place.folder.record.exists():
+        again = " ".join(
+            ("trisweep sweep", sweep, *(o for o in overrides if o.startswith(("cluster=", "output_dir="))))
+        )
+        raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")
+    run = long_run(place.folder, overrides, name)
+    if run.experiment.checkpoint.every_steps is None:
+        raise ConfigError(
+            "checkpoint.every_steps", None, "would lose a long run at its first interruption", "Give a number."
+        )
+    require_memory(estimate(run.experiment))
+    prepare(run.experiment, token_folder(run.folder, run.experiment))
+    if run.best is not None:
+        write_long_run(run, sweep, overrides)
+    console.print(_introduction(run))
+    try:
+        if place.on_slurm:
+            _on_slurm(run, place)
+        else:
+            on_this_machine(run)
+    finally:
+        if run.folder.metrics.exists():
+            _into_mlflow(run, place)
+
+
+def _into_mlflow(run: LongRun, place: Place) -> None:
+    from results.mlflow.sweep_import import import_training
+
+    record = place.folder.read_record()
+    imported = import_training(run.folder, run.trial, record, run.source, place.folder.path.parent)
+    if not imported.unchanged:
+        console.print(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
+
+
+def _introduction(run: LongRun) -> str:
+    if run.best is None:
+        return f"Goes on: {run.source} in {run.folder.path}{_progress(run)}"
+    how = "measured" if run.best.is_measured else "predicted, as nothing has been measured"
+    return (
+        f"Best plan: {run.source} ({run.best.flops_per_second_per_device / TERA:.4g} TFLOPS per device, {how}),"
+        f" in {run.folder.path}"
+    )
+
+
+def _progress(run: LongRun) -> str:
+    steps = run.folder.read_metrics()
+    return f"; {_step_line(steps[-1])}" if steps else ""
+
+
+def _step_line(metrics: StepMetrics) -> str:
+    from cli.progress import duration
+
+    held_out = "" if metrics.held_out_loss is None else f", held out {metrics.held_out_loss:.4f}"
+    left = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)
+    return (
+        f"step {metrics.step} of {metrics.num_steps}, loss {metrics.loss:.4f}{held_out},"
+        f" {metrics.tokens_per_second:,.0f} tokens/s, {left} left"
+    )
+
+
+class _Lines:
+    """A line now and then, and for every held-out loss and the last step."""
+
+    def __init__(self) -> None:
+        self._said = 0.0
+
+    def __call__(self, metrics: StepMetrics) -> None:
+        due = time.monotonic() - self._said >= LINE_SECONDS
+        if due or metrics.held_out_loss is not None or metrics.step == metrics.num_steps:
+            console.print(_step_line(metrics))
+            self._said = time.monotonic()
+
+
+def on_this_machine(run: LongRun) -> None:
+    from launcher.long_run_slurm import starting
+
+    measurement = run.folder.read_measurement()
+    if measurement is None or measurement.performance is None:
+        with starting(run.folder) as job:
+            if job is not None:
+                problem = f"Job {job.job_id} ({job.state}) trains in {run.folder.path}"
+                raise UsageError(problem, f"Wait for it, or end it with `scancel {job.job_id}`.")
+            measurement = _trained_here(run)
+    _conclude(measurement)
+
+
+def _trained_here(run: LongRun) -> Measurement:
+    from launcher.capacity import this_machine, why_impossible
+    from train_core.job.stop import Stopped
+    from train_core.job.trial import run_trial_here
+
+    machine = this_machine()
+    if reason := why_impossible(run.trial, machine):
+        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
+    devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
+    try:
+        return run_trial_here(run.folder.path, devices, on_step=_Lines())
+    except Stopped as stopped:
+        console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
+        raise
+
+
+def _conclude(measurement: Measurement) -> None:
+    performance = measurement.performance
+    if performance is None:
+        console.print(f"{measurement.outcome}: {measurement.cause}", markup=False)
+        raise typer.Exit(FAILED_EXIT_CODE)
+    console.print(
+        f"COMPLETED: loss {performance.final_loss:.4f}, {performance.step_seconds:.3g} s per step,"
+        f" {performance.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+    )
+
+
+def _on_slurm(run: LongRun, place: Place) -> None:
+    from launcher.long_run_slurm import starting, submit_long_run
+    from launcher.state import reconcile
+
+    reconcile([run.folder])
+    measurement = run.folder.read_measurement()
+    if measurement is not None and measurement.performance is not None:
+        _conclude(measurement)
+        return
+    if measurement is not None:
+        console.print(f"Its last job ended: {measurement.outcome}: {measurement.cause}", markup=False)
+    with starting(run.folder) as job:
+        job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
+    if job is None:
+        console.print(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")
+        console.print(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
+        console.print(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")
+        return
+    console.print(f"Job {job.job_id} is {job.state}.")

@@ -1,0 +1,1 @@
+"""MLflow: what a run contains, the one writer, the store and its UI."""

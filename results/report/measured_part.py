@@ -1,0 +1,238 @@
+"""Part 1 of a report: what was measured here."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from results.report.table import Cell, ReportTable, number, text
+from results.report.verdict import verdict
+from results.scaling import Scaling, scalings
+from results.trial_result import TrialResult, ranked
+from results.units import TERA, count, gib, percent, seconds, significant, tflops
+from sweeps.trial import SweepRecord
+from train_core.measurement import Outcome, Performance
+
+Item = TypeVar("Item")
+NOISY_PEAK_RATIO = 1.15
+PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
+RANKED_COLUMNS: tuple[str, ...] = (
+    "#",
+    "layout",
+    "devices",
+    "step s",
+    "spread %",
+    "tokens/s",
+    "model TFLOPS",
+    "hardware TFLOPS",
+)
+RANKED_COLUMNS += ("MFU %", "peak GiB", "final loss")
+SCALING_COLUMNS = ("layout", "kind", "devices", "efficiency %", "speed-up", "what is held constant")
+NEVER_RAN = (Outcome.INFEASIBLE, Outcome.PENDING)
+UNFINISHED_COLUMNS = ("layout", "outcome", "cause", "logs")
+
+
+@dataclass(frozen=True)
+class MeasuredPart:
+    """What the first part says.
+
+    Attributes:
+        facts: name and text of where and how it was measured.
+        verdict: the answer in one or two sentences, or what to do to get one.
+        incomparable: why some measured trials have no scaling efficiency.
+        unfinished: trials without a measurement, with their cause; None when there is none.
+    """
+
+    subject: str
+    facts: tuple[tuple[str, str], ...]
+    verdict: str
+    table: ReportTable | None
+    scaling: ReportTable | None
+    incomparable: tuple[str, ...]
+    unfinished: ReportTable | None
+    notes: tuple[str, ...]
+
+
+def measured_part(record: SweepRecord, results: Sequence[TrialResult]) -> MeasuredPart:
+    """Everything that the trials of this sweep measured, and how the others ended."""
+    best_first = ranked(list(results))
+    relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
+    return MeasuredPart(
+        subject=_subject(record),
+        facts=_facts(record, results),
+        verdict=verdict(record, results, best_first),
+        table=_ranked_table(best_first),
+        scaling=_scaling_table(best_first, relations),
+        incomparable=_incomparable(best_first, relations),
+        unfinished=_unfinished_table(record, results),
+        notes=_notes(record, results),
+    )
+
+
+def _subject(record: SweepRecord) -> str:
+    model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), "a model")
+    if record.mode == "cluster":
+        return f"the full-size model {model}"
+    full = next((trial.experiment.model.name for trial in record.plan if trial.experiment), "the full-size model")
+    return f"the proxy {model}, a small stand-in for {full}"
+
+
+def _facts(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[tuple[str, str], ...]:
+    """One line each; values that differ between trials are all named."""
+    environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
+    performances = [result.performance for result in results if result.performance]
+    days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
+    facts = [
+        ("subject", _subject(record)),
+        ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
+        ("backend", _distinct(environments, lambda e: e.backend)),
+        ("software", _distinct(environments, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
+        ("git", _distinct((e for e in environments if e.git_sha != "unknown"), lambda e: e.git_sha) or record.git_sha),
+        ("measured on", f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)),
+        ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
+        ("FLOPs formula", _distinct(performances, lambda p: p.flops_formula)),
+        ("peak", _peak(performances)),
+    ]
+    return tuple((name, value) for name, value in facts if value)
+
+
+def _peak(performances: Sequence[Performance]) -> str:
+    """A range where every trial measured its own."""
+    if not performances:
+        return ""
+    peaks = [performance.peak_flops_per_second for performance in performances]
+    low, high = (significant(peak / TERA, 4) for peak in (min(peaks), max(peaks)))
+    shown = low if low == high else f"{low} to {high}"
+    sources = _distinct(performances, lambda p: PEAK_SOURCES.get(p.peak_source, p.peak_source))
+    return f"{shown} TFLOPS per device ({sources})"
+
+
+def _noise_note(performances: Sequence[Performance]) -> list[str]:
+    """A peak is the same matrix product every time: where it varies, something else was using the machine."""
+    peaks = [p.peak_flops_per_second for p in performances if p.peak_source in PEAK_SOURCES]
+    if not peaks or max(peaks) <= NOISY_PEAK_RATIO * min(peaks):
+        return []
+    return [
+        f"The peak measured in each run varied by a factor of {significant(max(peaks) / min(peaks), 2)}: other work"
+        " shared this machine, and differences between layouts that are smaller than that mean little."
+    ]
+
+
+def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
+    return "; ".join(dict.fromkeys(shown(item) for item in items))
+
+
+def _day(time_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
+
+
+def _ranked_table(best_first: Sequence[TrialResult]) -> ReportTable | None:
+    if not best_first:
+        return None
+    rows = [_ranked_row(position, result) for position, result in enumerate(best_first, start=1)]
+    return ReportTable(RANKED_COLUMNS, tuple(rows), frozenset(RANKED_COLUMNS) - {"layout"}, frozenset({0}))
+
+
+def _ranked_row(position: int, result: TrialResult) -> tuple[Cell, ...]:
+    performance = result.performance
+    assert performance is not None
+    spread = (performance.step_seconds_max - performance.step_seconds_min) / performance.step_seconds
+    memory = max(performance.peak_memory_bytes, default=None)
+    return (
+        number(str(position), position),
+        text(named(result)),
+        number(str(performance.num_devices), performance.num_devices),
+        number(seconds(performance.step_seconds), performance.step_seconds),
+        number(percent(spread), spread),
+        number(count(performance.tokens_per_second), performance.tokens_per_second),
+        _rate_cell(performance.model_flops_per_second_per_device),
+        _rate_cell(performance.hardware_flops_per_second_per_device),
+        number(percent(performance.model_flops_utilization), performance.model_flops_utilization),
+        number(gib(memory), memory),
+        number(significant(performance.final_loss, 4), performance.final_loss),
+    )
+
+
+def _rate_cell(rate: float) -> Cell:
+    return number(tflops(rate), rate)
+
+
+def named(result: TrialResult) -> str:
+    return result.label + (" (baseline)" if result.trial.is_baseline else "")
+
+
+def _scaling_table(best_first: Sequence[TrialResult], relations: dict[str, Scaling]) -> ReportTable | None:
+    """Those that can be compared with the baseline; None when only the baseline itself can."""
+    rows = []
+    for result in best_first:
+        relation, performance = relations[result.trial.trial_id], result.performance
+        if relation.kind in (None, "baseline") or performance is None:
+            continue
+        rows.append(
+            (
+                text(result.label),
+                text(relation.kind),
+                number(str(performance.num_devices), performance.num_devices),
+                number(percent(relation.efficiency), relation.efficiency),
+                number(significant(relation.speed_up), relation.speed_up),
+                text(relation.note),
+            )
+        )
+    rows.sort(key=lambda row: (row[1].text == "layout", row[1].text, row[2].sort or 0.0))
+    numeric = frozenset({"devices", "efficiency %", "speed-up"})
+    return ReportTable(SCALING_COLUMNS, tuple(rows), numeric) if rows else None
+
+
+def _incomparable(best_first: Sequence[TrialResult], relations: dict[str, Scaling]) -> tuple[str, ...]:
+    """One line for each reason, with how many measured trials it concerns."""
+    reasons = Counter(relations[result.trial.trial_id].note for result in best_first if _no_kind(result, relations))
+    return tuple(
+        f"{number_of} measured trial{'s' if number_of > 1 else ''}: {reason}"
+        for reason, number_of in reasons.most_common()
+    )
+
+
+def _no_kind(result: TrialResult, relations: dict[str, Scaling]) -> bool:
+    return relations[result.trial.trial_id].kind is None
+
+
+def _unfinished_table(record: SweepRecord, results: Sequence[TrialResult]) -> ReportTable | None:
+    """Trials without a measurement. Full-size points that cannot run belong to the prediction."""
+    left = [result for result in results if result.outcome is not None and not result.performance]
+    shown = [result for result in left if record.mode == "proxy" or result.outcome is not Outcome.INFEASIBLE]
+    if not shown:
+        return None
+    rows = [
+        (
+            text(named(result)),
+            text(result.outcome.value.replace("_", " ") if result.outcome else ""),
+            text(_cause(result)),
+            text("" if result.outcome in NEVER_RAN else f"trials/{result.trial.trial_id}/logs"),
+        )
+        for result in shown
+    ]
+    return ReportTable(UNFINISHED_COLUMNS, tuple(rows), frozenset())
+
+
+def _cause(result: TrialResult) -> str:
+    if result.cause or not result.steps:
+        return result.cause
+    last = result.steps[-1]
+    return f"step {last.step} of {last.num_steps} done" if result.outcome is Outcome.RUNNING else ""
+
+
+def _notes(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[str, ...]:
+    notes = _noise_note([result.performance for result in results if result.performance])
+    if left_out := sum(result.outcome is None for result in results):
+        notes.append(
+            f"Points that fit but were left out, beyond sweep.max_trials = {record.spec.max_trials}: {left_out}."
+        )
+    infeasible = sum(result.outcome is Outcome.INFEASIBLE for result in results)
+    if infeasible and record.mode == "cluster":
+        notes.append(f"Points that cannot run, and so were not submitted: {infeasible}. Part 2 says what they lack.")
+    for result in results:
+        notes += [f"A corrupt measurement of {result.label} was set aside: {path.name}." for path in result.quarantined]
+    return tuple(notes)

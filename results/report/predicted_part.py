@@ -1,0 +1,187 @@
+"""Part 2 of a report: what the cost model predicts for the full-size points. Nothing in it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from results.report.table import Cell, ReportTable, number, text
+from results.terminal import by_prediction, plan_label
+from results.trial_result import TrialResult
+from results.units import ABSENT, TERA, count, error_percent, gib, percent, seconds, significant, tflops
+from sweeps.trial import SweepRecord, Trial
+from train_core.costs import Estimate
+
+FITTING_COLUMNS: tuple[str, ...] = (
+    "#",
+    "layout",
+    "devices",
+    "step s",
+    "tokens/s",
+    "model TFLOPS",
+    "hardware TFLOPS",
+    "MFU %",
+)
+FITTING_COLUMNS += ("worst stage", "GiB")
+LACKING_COLUMNS = ("layout", "worst stage", "needs GiB", "has GiB", "short GiB")
+IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
+BESIDE_COLUMNS: tuple[str, ...] = ("layout", "step s predicted", "step s measured", "error %", "model TFLOPS predicted")
+BESIDE_COLUMNS += ("model TFLOPS measured", "GiB predicted", "GiB measured", "GiB error %")
+
+
+@dataclass(frozen=True)
+class PredictedPart:
+    """What the second part says.
+
+    Attributes:
+        subject: the model and the cluster; empty when no point can exist.
+        beside: predicted and measured side by side; None when the full-size points were not measured.
+    """
+
+    subject: str
+    verdict: str
+    fitting: ReportTable | None
+    lacking: ReportTable | None
+    impossible: ReportTable | None
+    beside: ReportTable | None
+
+
+def predicted_part(record: SweepRecord, results: Sequence[TrialResult]) -> PredictedPart:
+    """The plan of this sweep, ranked; beside it what was measured where the trials are the plan."""
+    plan = by_prediction(record.plan)
+    fitting = [trial for trial in plan if trial.infeasible_reason is None]
+    lacking = [trial for trial in plan if trial.estimate and trial.infeasible_reason is not None]
+    return PredictedPart(
+        subject=_subject(record.plan),
+        verdict=_verdict(plan, fitting),
+        fitting=_fitting_table(fitting),
+        lacking=_lacking_table(lacking),
+        impossible=_impossible_table([trial for trial in plan if trial.estimate is None]),
+        beside=_beside_table(results) if record.mode == "cluster" else None,
+    )
+
+
+def _subject(plan: Sequence[Trial]) -> str:
+    experiment = next((trial.experiment for trial in plan if trial.experiment), None)
+    if experiment is None:
+        return ""
+    cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
+    efficiency = cluster.efficiency
+    return (
+        f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"
+        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Large matrix products are taken to"
+        f" reach {percent(efficiency.matmul)} % of the peak. Constants of the prediction: {efficiency.source}."
+    )
+
+
+def _verdict(plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
+    if not plan:
+        return "This sweep has no full-size points."
+    if not fitting or fitting[0].estimate is None:
+        return "No full-size point fits. The tables below say what each one lacks."
+    best = fitting[0].estimate
+    return (
+        f"{len(fitting)} of {len(plan)} points fit. Predicted fastest per device: {plan_label(fitting[0])} with"
+        f" {tflops(best.model_flops_per_second_per_device)} model TFLOPS per device and a step every"
+        f" {seconds(best.step_seconds)} s."
+    )
+
+
+def _name(trial: Trial) -> str:
+    return plan_label(trial) + (" (baseline)" if trial.is_baseline else "")
+
+
+def _fitting_table(fitting: Sequence[Trial]) -> ReportTable | None:
+    rows = [_fitting_row(position, trial) for position, trial in enumerate(fitting, start=1)]
+    numeric = frozenset(FITTING_COLUMNS) - {"layout"}
+    return ReportTable(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0})) if rows else None
+
+
+def _fitting_row(position: int, trial: Trial) -> tuple[Cell, ...]:
+    estimate, experiment = _estimate(trial), trial.experiment
+    assert experiment is not None
+    return (
+        number(str(position), position),
+        text(_name(trial)),
+        number(str(experiment.parallel.world_size), experiment.parallel.world_size),
+        number(seconds(estimate.step_seconds), estimate.step_seconds),
+        number(count(estimate.tokens_per_second), estimate.tokens_per_second),
+        _rate_cell(estimate.model_flops_per_second_per_device),
+        _rate_cell(estimate.hardware_flops_per_second_per_device),
+        number(percent(estimate.model_flops_utilization), estimate.model_flops_utilization),
+        number(str(estimate.worst_stage), estimate.worst_stage),
+        number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
+    )
+
+
+def _lacking_table(lacking: Sequence[Trial]) -> ReportTable | None:
+    rows = [
+        (
+            text(_name(trial)),
+            number(str(estimate.worst_stage), estimate.worst_stage),
+            number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
+            number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
+            number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
+        )
+        for trial in lacking
+        for estimate in [_estimate(trial)]
+    ]
+    return ReportTable(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"}) if rows else None
+
+
+def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:
+    rows = [(text(_name(trial)), text(trial.infeasible_reason or "")) for trial in impossible]
+    return ReportTable(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
+
+
+def _beside_table(results: Sequence[TrialResult]) -> ReportTable | None:
+    """Trials that have both numbers; errors in percent of the measurement."""
+    rows = [row for result in results if (row := _beside_row(result))]
+    return ReportTable(BESIDE_COLUMNS, tuple(rows), frozenset(BESIDE_COLUMNS) - {"layout"}) if rows else None
+
+
+def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
+    predicted, measured = result.trial.estimate, result.performance
+    if predicted is None or measured is None:
+        return None
+    memory, expected = max(measured.peak_memory_bytes, default=None), memory_as_measured(result.trial)
+    own_device = has_device_per_rank(result)
+    return (
+        text(_name(result.trial)),
+        number(seconds(predicted.step_seconds), predicted.step_seconds) if own_device else number(ABSENT, None),
+        number(seconds(measured.step_seconds), measured.step_seconds),
+        _error_cell(predicted.step_seconds, measured.step_seconds) if own_device else number(ABSENT, None),
+        _rate_cell(predicted.model_flops_per_second_per_device) if own_device else number(ABSENT, None),
+        _rate_cell(measured.model_flops_per_second_per_device),
+        number(gib(expected), expected),
+        number(gib(memory), memory),
+        _error_cell(expected, memory),
+    )
+
+
+def memory_as_measured(trial: Trial) -> int:
+    """What is predicted of that which is measured: of a GPU its tensors alone, of a CPU's process all."""
+    predicted, experiment = _estimate(trial), trial.experiment
+    on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
+    return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
+
+
+def has_device_per_rank(result: TrialResult) -> bool:
+    """The cost model gives every rank a device; ranks that shared one cannot be held against it."""
+    experiment, performance = result.trial.experiment, result.performance
+    return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
+
+
+def _error_cell(predicted: float, measured: float | None) -> Cell:
+    if not measured:
+        return number(ABSENT, None)
+    return number(error_percent(predicted, measured), predicted / measured - 1)
+
+
+def _rate_cell(rate: float) -> Cell:
+    return number(tflops(rate), rate)
+
+
+def _estimate(trial: Trial) -> Estimate:
+    assert trial.estimate is not None
+    return trial.estimate

@@ -1,0 +1,60 @@
+"""Where the step of measured trials goes, beside where the cost model says that it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from results.report.measured_part import named
+from results.report.predicted_part import has_device_per_rank
+from results.report.table import Cell, ReportTable, number, text
+from results.trial_result import TrialResult, ranked
+from results.units import seconds
+from train_core.costs import StepTime
+from train_core.measurement import Breakdown, StepTerms
+
+TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", "optimizer s")
+COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
+
+
+def step_terms_table(results: Sequence[TrialResult]) -> ReportTable | None:
+    """Two rows for every trial with a breakdown, fastest trial first; None when no trial has one.
+
+    Ranks that shared a device have no predicted row: the cost model gives each a device of its own.
+    """
+    rows = tuple(row for result in ranked(list(results)) for row in _rows(result))
+    return ReportTable(COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"})) if rows else None
+
+
+def predicted_terms(time: StepTime) -> tuple[float, ...]:
+    """Seconds in the order of `StepTerms`, whose docstring says which predicted terms each measured one holds."""
+    return (
+        time.compute_seconds,
+        time.tensor_seconds,
+        time.pipeline_seconds + time.bubble_seconds,
+        time.data_seconds,
+        time.jitter_seconds,
+        time.optimizer_seconds,
+    )
+
+
+def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:
+    return tuple(getattr(terms, name) for name in StepTerms.model_fields)
+
+
+def _rows(result: TrialResult) -> Iterator[tuple[Cell, ...]]:
+    breakdown = result.performance.breakdown if result.performance else None
+    if breakdown is None:
+        return
+    if result.trial.estimate is not None and has_device_per_rank(result):
+        yield _row(result, "predicted", "the slowest stage", predicted_terms(result.trial.estimate.step_terms))
+    yield _row(result, "measured", _slowest(breakdown), measured_terms(breakdown.slowest))
+
+
+def _slowest(breakdown: Breakdown) -> str:
+    return f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
+
+
+def _row(result: TrialResult, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
+    """A term that is not known is part of another, so the sum lacks nothing."""
+    numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
+    return text(named(result)), text(kind), text(whose), *numbers

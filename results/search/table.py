@@ -1,0 +1,81 @@
+"""What a search found, as a table for a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from conf.settings import Settings
+from results.search.rows import Row, search_row
+from results.units import count, gib, percent, seconds, significant, tflops
+from sweeps.planner import Candidate, Training
+from sweeps.planner.objectives import dollars_per_second
+
+
+def search_table(
+    best: Sequence[Candidate],
+    settings: Settings,
+    training: Training,
+    title: str,
+    *,
+    several_places: bool,
+) -> Table:
+    """The best plans, best first. TFLOPS are model FLOPs per device.
+
+    Args:
+        title: what they are.
+        several_places: clusters or numbers of devices to choose among were offered.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.title = f"Predicted, not measured: {title}"
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("layout", overflow="fold")
+    columns = _columns(best, training, several_places)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for position, candidate in enumerate(best, start=1):
+        cells = _cells(candidate, training)
+        table.add_row(str(position), layout(candidate, settings), *(cells[name] for name in columns))
+    return table
+
+
+def layout(candidate: Candidate, settings: Settings) -> str:
+    """The layout in short, as other tables and trial folders name it, without the batch, which all plans share."""
+    parts = settings.model_copy(update={"cluster": candidate.space.setting.cluster})
+    label = candidate.strategy.experiment(parts).label
+    return label.replace(f"-gb{candidate.strategy.global_batch_size}", "")
+
+
+def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
+    """Devices only where there was a choice, money only where it is known; of the whole training where its length is
+    known, else of a token.
+    """
+    money = all(dollars_per_second(one.space) is not None for one in best)
+    names = ["devices"] if several_places else []
+    names += ["step s", "TFLOPS", "MFU %", "GiB"]
+    if training.num_steps:
+        return names + ["hours"] + (["$"] if money else [])
+    return names + (["$/Mtoken"] if money else []) + ["J/token"]
+
+
+def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
+    space, row = candidate.space, search_row(candidate, training)
+    return {
+        "devices": f"{space.world_size:,} {space.setting.cluster.name}",
+        "step s": seconds(candidate.step_seconds),
+        "TFLOPS": tflops(candidate.model_flops_per_second_per_device),
+        "MFU %": percent(candidate.model_flops_utilization),
+        "GiB": gib(candidate.peak_memory_bytes),
+        "$/Mtoken": significant(_number(row, "predicted_dollars_per_million_tokens")),
+        "J/token": significant(_number(row, "predicted_joules_per_token")),
+        "hours": significant(_number(row, "predicted_hours")),
+        "$": count(_number(row, "predicted_dollars")),
+    }
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = row[name]
+    assert value is None or isinstance(value, float)
+    return value

@@ -1,0 +1,142 @@
+"""Rates become values of a cluster file, and the file says where each comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrate.calibration import draft_of_rates
+from calibrate.cluster_change import Change
+from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
+from conf.errors import ConfigError, UsageError
+from conf.load import load_cluster
+
+CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
+GPU = {"product": 100e12, "attention": 60e12, "memory": 1.2e12, "kernel_seconds": 4e-6, "bandwidth": 9e9}
+
+
+def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy, rates_of):
+    local = load_cluster("local")
+    draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).write(conf_copy)
+    new = load_cluster("local", conf_copy)
+    assert new.device.peak_flops_per_second == {"fp32": 8e10, "bf16": 8e10}
+    assert new.device.memory_bandwidth_bytes_per_second == 9e9
+    assert (new.efficiency.matmul, new.efficiency.attention, new.efficiency.memory) == (0.5, 0.125, 1.0)
+    assert new.efficiency.kernel_seconds == 7e-6
+    assert new.links[0].bandwidth_bytes_per_second == pytest.approx(2e9, rel=0.01)
+    assert new.links[0].latency_seconds == pytest.approx(3e-5, rel=0.01)
+    assert new.efficiency.source == (
+        "matmul, attention, memory, kernel_seconds, link: measured by trisweep calibrate, 2027-01-15 08:00 UTC;"
+        " before: assumptions"
+    )
+    assert new.cores_per_node == 4
+    measured = {"cores_per_node", "device", "efficiency", "links"}
+    assert new.model_dump(exclude=measured) == local.model_dump(exclude=measured)
+    assert new.device.peak_source == "measured"  # utilization is still stated against a peak of the same run
+    assert new.efficiency.jitter == local.efficiency.jitter
+
+
+def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy, rates_of):
+    frontier = load_cluster("frontier")
+    draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU), conf_copy).write(conf_copy)
+    new = load_cluster("frontier", conf_copy)
+    assert (new.device, new.cores_per_node) == (frontier.device, frontier.cores_per_node)
+    assert new.efficiency.matmul == pytest.approx(100 / 191.5, rel=0.01)
+    assert new.efficiency.attention == pytest.approx(60 / 191.5, rel=0.01)
+    assert new.efficiency.memory == pytest.approx(1.2 / 1.6, rel=0.01)
+    assert new.efficiency.link == 1.0
+    assert [link.bandwidth_bytes_per_second for link in new.links] == pytest.approx([9e9] * 3, rel=0.01)
+
+
+def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(conf_copy, rates_of):
+    frontier = load_cluster("frontier")
+    new = draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 8, **GPU), conf_copy)
+    assert "link slingshot: left as it was, because no two of the 8 ranks on 1 host meet only through it" in new.notes
+    new.write(conf_copy)
+    composed = load_cluster("frontier", conf_copy)
+    before, after = frontier.links[-1], composed.links[-1]
+    effective = before.bandwidth_bytes_per_second * frontier.efficiency.link
+    assert after.bandwidth_bytes_per_second * composed.efficiency.link == pytest.approx(effective, rel=1e-3)
+    assert after.latency_seconds == before.latency_seconds
+
+
+def test_every_measured_value_says_what_when_and_within_which_range(conf_copy, rates_of):
+    local = load_cluster("local")
+    text = draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).text
+    assert text.splitlines()[0] == (
+        "# Calibrated 2027-01-15 08:00 UTC: node1 (a device, 2 ranks, 4 cores a host), torch 2.9.9, Python 3.12.1,"
+        " gloo; medians of 5 samples"
+    )
+    assert (
+        """\
+  # matmul was 0.6
+  # matmul measured: median of 8 products in fp32 over the peak, 0.49 to 1.03, 2027-01-15 08:00 UTC
+  matmul: 0.5
+"""
+        in text
+    )
+    stamps = [line for line in text.splitlines() if "2027-01-15 08:00 UTC" in line]
+    assert len(stamps) == 1 + 11 + 2  # the top, eleven values, two sources
+    old = [line for line in cluster_path("local").read_text().splitlines() if line.startswith("#")]
+    assert all(line in text for line in old)
+
+
+def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy, rates_of):
+    local = load_cluster("local")
+    rates = rates_of(local, "cpu", 2, **CPU)
+    first = draft_of_rates(local, "local", rates, conf_copy)
+    first.write(conf_copy)
+    later = rates_of(local, "cpu", 2, **{**CPU, "kernel_seconds": 8e-6}).model_copy(update={"finished": 1.9e9})
+    second = draft_of_rates(load_cluster("local", conf_copy), "local", later, conf_copy)
+    second.write(conf_copy)
+    assert len(second.text.splitlines()) == len(first.text.splitlines())
+    assert load_cluster("local", conf_copy).efficiency.kernel_seconds == 8e-6
+
+
+def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(conf_copy):
+    text = cluster_path("local").read_text()
+    monday = rewritten(text, [Change(("efficiency", "matmul"), 0.6, 0.5, "measured: x")], "2027-01-04 08:00 UTC", "a")
+    friday = rewritten(monday, [Change(("efficiency", "link"), 1.0, 0.5, "measured: x")], "2027-01-08 08:00 UTC", "b")
+    assert friday.splitlines()[:2] == ["# Calibrated 2027-01-08 08:00 UTC: b", "# Calibrated 2027-01-04 08:00 UTC: a"]
+    again = rewritten(friday, [Change(("efficiency", "matmul"), 0.6, 0.4, "measured: x")], "2027-01-11 08:00 UTC", "c")
+    assert again.splitlines()[:2] == ["# Calibrated 2027-01-11 08:00 UTC: c", "# Calibrated 2027-01-08 08:00 UTC: b"]
+
+
+def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy, rates_of):
+    selene = load_cluster("selene")
+    path = draft_of_rates(selene, "mine", rates_of(selene, "gpu", 16, **GPU), conf_copy).write(conf_copy)
+    assert path == conf_copy / "cluster" / "mine.yaml"
+    mine = load_cluster("mine", conf_copy)
+    assert (mine.name, mine.gpu_names) == ("mine", ())  # a table's GPU name goes on to mean selene
+    assert cluster_path("selene", conf_copy).read_text() == cluster_path("selene").read_text()
+
+
+def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy, rates_of):
+    path = cluster_path("local", conf_copy)
+    before = path.read_text().replace("  - /device@device: cpu\n  - _self_\n", "  - _self_\n  - /device@device: cpu\n")
+    path.write_text(before)
+    local = load_cluster("local", conf_copy)
+    with pytest.raises(ConfigError, match=r"cluster\.device\.peak_flops_per_second\.bf16 = .*_self_"):
+        draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).write(conf_copy)
+    assert path.read_text() == before
+
+
+def test_a_file_that_would_not_compose_is_not_replaced(conf_copy):
+    local = load_cluster("local")
+    before = cluster_path("local", conf_copy).read_text()
+    change = Change(("efficiency", "matmul"), 0.6, 1.5, "measured: wrongly")
+    text = rewritten(before, [change], "now", "here")
+    with pytest.raises(ConfigError, match=r"cluster\.efficiency\.matmul = 1\.5"):
+        replace_cluster_file(local, "local", text, [change], conf_copy)
+    assert cluster_path("local", conf_copy).read_text() == before
+    assert [path for path in (conf_copy / "cluster").iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_result_that_would_destroy_another_file_or_could_not_be_written_is_refused_beforehand(conf_copy):
+    require_writable("local", "local", conf_copy)
+    require_writable("local", "mine", conf_copy)
+    with pytest.raises(UsageError, match=r"frontier\.yaml exists already"):
+        require_writable("local", "frontier", conf_copy)
+    with pytest.raises(UsageError, match=r"/proc/cluster cannot be written \(No such file or directory\)"):
+        require_writable("local", "local", Path("/proc"))  # where not even root may write

@@ -1,0 +1,201 @@
+"""`trisweep calibrate` as typed, on a copy of the code whose configuration may be written to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conf.load import load_cluster
+from launcher.snapshot import snapshot_code
+from sweeps.plan import plan_sweep
+from sweeps.trial import SweepFolder
+from train_core.measurement import Environment, Measurement, Outcome, Performance
+
+PROGRAM = "from cli.main import main; main()"
+EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    return snapshot_code(tmp_path_factory.mktemp("code"))
+
+
+@pytest.fixture
+def local_file(code):
+    """The file of cluster `local`, put back afterwards."""
+    path = code / "conf" / "cluster" / "local.yaml"
+    before = path.read_text()
+    yield path
+    path.write_text(before)
+
+
+def start(code, cwd, *arguments):
+    """In a process group of its own, as a terminal starts it."""
+    environment = {**os.environ, **EVEN_ON_A_GPU_MACHINE, "PYTHONPATH": str(code), "COLUMNS": "160"}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", PROGRAM, "calibrate", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(code, cwd, *arguments):
+    process = start(code, cwd, *arguments)
+    said, complained = process.communicate(timeout=60)
+    return process.returncode, " ".join(said.split()), " ".join(complained.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "No cluster was named"),
+        (("cluster=nowhere",), "cluster = 'nowhere': is not an option of this group"),
+        (("cluster=local", "--output", "../there"), "--output = '../there': is not a name"),
+        (("cluster=local", "--output", "selene"), "selene.yaml exists already"),
+        (("cluster=frontier", "--here"), "The devices of frontier are GPUs (MI250X GCD), and this machine shows none"),
+        (("cluster=local", "--here", "--nodes", "2"), "this is one machine"),
+        (("--from-results", "smoke"), "No sweep smoke has been started"),
+        (("--from-results", "smoke", "cluster=selene"), "No sweep smoke with trials on cluster selene"),
+        (("--from-results", "nothing"), "sweep = 'nothing': is not an option of this group"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(code, tmp_path, arguments, words):
+    status, _, complained = run(code, tmp_path, *arguments)
+    assert status == 2
+    assert words in complained
+    assert "Traceback" not in complained
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(code, tmp_path, local_file):
+    before = local_file.read_text()
+    status, said, _ = run(code, tmp_path, "cluster=local", "--here", "--dry-run", "cluster.devices_per_node=2")
+    assert status == 0
+    assert "for conf/cluster/local.yaml" in said
+    assert "8 matrix products and 3 attentions in each of bf16, fp32" in said
+    assert "Nothing was run or written." in said
+    assert list(tmp_path.iterdir()) == []
+    assert local_file.read_text() == before
+
+
+def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(code, tmp_path):
+    status, said, complained = run(code, tmp_path, "cluster=frontier", "--dry-run")
+    assert status == 0, complained
+    assert "2 x 8 tasks on gpus would measure, for conf/cluster/frontier.yaml" in said
+    assert "link card: groups of 2 link node: groups of 2, 4 link slingshot: groups of 2" in said
+    assert "#SBATCH --nodes=2" in said
+    assert "#SBATCH --ntasks-per-node=8" in said
+    assert "--gpu-bind=closest" in said  # conf/slurm/frontier.yaml, by its name
+    status, said, _ = run(code, tmp_path, "cluster=frontier", "--dry-run", "--nodes", "1")
+    assert "slingshot" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code, tmp_path, local_file):
+    before = local_file.read_text()
+    process = start(code, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
+    progress = tmp_path / "runs" / "calibrate-local" / "trials" / "rates" / "progress"
+    deadline = time.monotonic() + 60
+    while not progress.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    said, complained = process.communicate(timeout=30)
+    assert process.returncode == 130, complained
+    assert "Interrupted. What was running has been ended, and local.yaml is as it was." in " ".join(said.split())
+    assert "Traceback" not in complained
+    assert local_file.read_text() == before
+    assert [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in (one.info["cmdline"] or [])] == []
+
+
+def finish(folder, trial, step_seconds):
+    """As if the trial had been run, every rank on a core of its own."""
+    shared = {name: getattr(trial.estimate, name, 0.5) for name in Performance.model_fields}
+    own = {"step_seconds": step_seconds, "step_seconds_min": step_seconds, "step_seconds_max": step_seconds}
+    own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
+    none = {"breakdown": None, "stragglers": ()}
+    performance = Performance(
+        **{**shared, **own, "peak_memory_bytes": (1,), "losses": (1.0,), "final_loss": 1.0, **none}
+    )
+    environment = Environment(
+        hostname="made-up-host",
+        device="x86_64",
+        backend="gloo",
+        torch_version="2.9.9",
+        python_version="3.12.1",
+        git_sha="0123abc",
+        num_cores=8,
+    )
+    folder.trial(trial.trial_id).write_measurement(
+        Measurement(
+            fingerprint=trial.experiment.fingerprint,
+            outcome=Outcome.COMPLETED,
+            cause="",
+            failing_rank=None,
+            traceback=None,
+            performance=performance,
+            environment=environment,
+            started=1.0,
+            ended=2.0,
+        )
+    )
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """The smoke sweep, whose trials took three times what was predicted."""
+    record = plan_sweep(["sweep=smoke", "cluster=local"], proxy=False, git_sha="")
+    folder = SweepFolder(tmp_path / "runs" / "smoke-local")
+    folder.write_record(record)
+    for trial in record.trials:
+        if trial.estimate:
+            finish(folder, trial, 3 * trial.estimate.step_seconds)
+    return tmp_path
+
+
+def test_finished_trials_refine_the_file_with_the_errors_before_and_after(code, finished, local_file):
+    before = load_cluster("local", code / "conf")
+    status, said, complained = run(code, finished, "--from-results", "smoke")
+    assert status == 0, complained
+    assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
+    assert "Each trial predicted by a fit without it:" in said
+    after = load_cluster("local", code / "conf")
+    assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
+    assert after.efficiency.jitter == before.efficiency.jitter
+    assert "jitter: left as it was, hardly any effect on these trials (0.0 % a step)." in said
+    assert after.links == before.links
+    assert after.device == before.device
+    text = local_file.read_text()
+    assert "fitted to 5 trials of sweep smoke" in text.splitlines()[0]
+    assert "measured on made-up-host with torch 2.9.9" in text.splitlines()[0]
+    assert "# kernel_seconds fitted: 5 trials of sweep smoke, mean error 66.7 % ->" in text
+    assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
+
+
+def test_a_dry_run_of_the_refinement_writes_nothing(code, finished, local_file):
+    before = local_file.read_text()
+    status, said, _ = run(code, finished, "--from-results", "smoke", "cluster=local", "--dry-run")
+    assert status == 0
+    assert "Nothing was written." in said
+    assert local_file.read_text() == before
+
+
+def test_too_few_trials_leave_the_file_alone(code, finished, local_file):
+    before = local_file.read_text()
+    for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[2:]:
+        measurement.unlink()
+    status, _, complained = run(code, finished, "--from-results", "smoke")
+    assert status == 2
+    assert "2 trials have a step time to fit to, and at least 3 are needed" in complained
+    assert local_file.read_text() == before

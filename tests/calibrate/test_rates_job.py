@@ -1,0 +1,86 @@
+"""Real ranks measure on this machine, at tiny sizes, and end badly."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+
+from calibrate.calibration import draft_of_rates
+from calibrate.rates_job import measure_here, rates_folder
+from conf.errors import UsageError
+from conf.load import load_cluster
+
+
+def silent(line):
+    return None
+
+
+def children():
+    return [child for child in psutil.Process().children() if "train_core.rates.device" in child.cmdline()]
+
+
+def test_two_ranks_measure_everything_and_their_rates_compose(folder, tiny_rates_plan, conf_copy):
+    told = []
+    rates = measure_here(rates_folder(folder), tiny_rates_plan(2), told.append)
+    assert {(one.dtype, one.is_large) for one in rates.products} == {("fp32", True), ("fp32", False)}
+    assert len(rates.attentions) == 1
+    assert {(one.link, one.pattern, one.num_ranks, one.num_bytes) for one in rates.link_times} == {
+        ("loopback", pattern, 2, num_bytes)
+        for pattern in ("all_reduce", "all_gather", "reduce_scatter", "transfer")
+        for num_bytes in (64, 4096)
+    }
+    assert all(one.seconds.lowest <= one.seconds.median <= one.seconds.highest for one in rates.link_times)
+    assert rates.environment.backend == "gloo"
+    assert any("of 5: " in line for line in told)
+    local = load_cluster("local")
+    draft_of_rates(local, "local", rates, conf_copy).write(conf_copy)
+    # a tiny product is no peak, so efficiencies may come out at 1
+    assert load_cluster("local", conf_copy).device.peak_flops_per_second["fp32"] != 0.18e12
+
+
+def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_it(folder, tiny_rates_plan, conf_copy):
+    rates = measure_here(rates_folder(folder), tiny_rates_plan(1), silent)
+    assert rates.link_times == ()
+    local = load_cluster("local")
+    new = draft_of_rates(local, "local", rates, conf_copy)
+    assert any("link loopback: left as it was" in note for note in new.notes)
+    new.write(conf_copy)
+    assert load_cluster("local", conf_copy).links == local.links
+    greedy = tiny_rates_plan(1).model_copy(update={"memory_bytes": 2**60})
+    with pytest.raises(UsageError, match="The measurement failed"):
+        measure_here(rates_folder(folder), greedy, silent)
+    assert not rates_folder(folder).rates.exists()
+
+
+def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(folder, tiny_rates_plan):
+    greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
+    with pytest.raises(UsageError, match=r"rank [01]: .*memory.*See .*rank-[01]\.log\. No cluster file was changed"):
+        measure_here(rates_folder(folder), greedy, silent)
+    assert children() == []
+    assert not rates_folder(folder).rates.exists()
+
+
+def test_a_rank_that_is_killed_ends_the_measurement(folder, tiny_rates_plan):
+    endless = tiny_rates_plan(2).model_copy(update={"sample_seconds": 60.0, "memory_bytes": 2**24})
+
+    def kill(line):
+        if line:
+            children()[1].kill()
+
+    with pytest.raises(UsageError, match=r"rank 1 was killed by SIGKILL"):
+        measure_here(rates_folder(folder), endless, kill)
+    assert children() == []
+
+
+def test_an_interrupt_ends_the_ranks(folder, tiny_rates_plan):
+    endless = tiny_rates_plan(2).model_copy(update={"sample_seconds": 60.0, "memory_bytes": 2**24})
+
+    def interrupt(line):
+        if line:
+            os.kill(os.getpid(), 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_here(rates_folder(folder), endless, interrupt)
+    assert children() == []

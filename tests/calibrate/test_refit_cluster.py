@@ -1,0 +1,158 @@
+"""Refitting the cost model's constants to trials that the cost model itself made up with other constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from calibrate.refit_cluster import CONSTANTS, FinishedTrial, Refit, predicted_seconds, refit_cluster
+from calibrate.robust_fit import Constant, choose, refit
+from conf.errors import UsageError
+from conf.experiment import Experiment
+from conf.load import compose_tree, settings_of, with_values
+from conf.schema import ClusterSpec
+
+SMALL = {"model.hidden_size": 512, "model.ffn_hidden_size": 2048}
+LONG = {"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 16384}
+BASE = (
+    *("model=gpt-175b-proxy", "cluster=selene", "batch=proxy", "precision=bf16"),
+    *("cluster.num_nodes=8", "model.hidden_size=8192", "model.ffn_hidden_size=32768", "model.seq_length=1024"),
+)
+POINTS: tuple[dict[str, int | str | bool], ...] = (
+    {},
+    {"batch.micro_batch_size": 4},
+    {"parallel.world_size": 8, "parallel.tensor_parallel_size": 8},
+    {"parallel.world_size": 8},
+    {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 4},
+    {**LONG},
+    {**LONG, "parallel.recompute": "full"},
+    {**SMALL},
+    {**SMALL, "batch.micro_batch_size": 8},
+)
+TRUTH = {"matmul": 0.45, "attention": 0.3, "memory": 0.6, "link": 0.5, "kernel_seconds": 9e-6, "jitter": 0.0025}
+
+
+@pytest.fixture(scope="module")
+def experiments() -> list[Experiment]:
+    tree = compose_tree(BASE)
+    return [settings_of(with_values(tree, point)).experiment() for point in POINTS]
+
+
+@pytest.fixture(scope="module")
+def cluster(experiments: list[Experiment]) -> ClusterSpec:
+    return experiments[0].cluster
+
+
+@pytest.fixture(scope="module")
+def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Callable[..., list[FinishedTrial]]:
+    """`measured(noise)`: trials that took what the model says with the constants of TRUTH, times one plus the noise."""
+
+    def build(noise: Sequence[float] = ()) -> list[FinishedTrial]:
+        trials = [FinishedTrial(one.label, one, 1.0, None, True) for one in experiments]
+        seconds = predicted_seconds(cluster, trials, TRUTH) * (1 + np.resize(noise or [0.0], len(trials)))
+        return [
+            FinishedTrial(one.label, one, float(taken), None, True)
+            for one, taken in zip(experiments, seconds, strict=True)
+        ]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def found(cluster: ClusterSpec, measured: Callable[..., list[FinishedTrial]]) -> Refit:
+    return refit_cluster(cluster, measured())
+
+
+def test_the_constants_that_made_the_times_are_found_again(found):
+    assert set(found.fitted) == {"matmul", "attention", "memory", "link", "kernel_seconds"}
+    assert found.after == pytest.approx(TRUTH, rel=0.1)
+    assert found.error_before > 0.3
+    assert found.error_after < 0.01
+
+
+def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(cluster, measured):
+    noisy = refit_cluster(cluster, measured([0.04, -0.03, 0.02, -0.04, 0.03]))
+    assert noisy.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
+    assert noisy.error_after < 0.04
+    assert noisy.error_left_out is not None
+    assert noisy.error_after < noisy.error_left_out < noisy.error_before
+
+
+def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster, measured):
+    trials = measured()
+    trials[1] = FinishedTrial(trials[1].label, trials[1].experiment, 10 * trials[1].step_seconds, None, True)
+    found = refit_cluster(cluster, trials)
+    assert found.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
+
+
+def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster, measured):
+    alone = [trial for trial in measured() if trial.experiment.parallel.world_size == 1]
+    found = refit_cluster(cluster, alone)
+    assert found.left_alone["link"] == "hardly any effect on these trials (0.0 % a step)"
+    assert found.left_alone["jitter"] == "hardly any effect on these trials (0.0 % a step)"
+    assert found.after["link"] == cluster.efficiency.link
+    assert "link" not in found.fitted
+    twins = [measured()[0]] * 4
+    assert (
+        "these trials cannot tell it from the constants that are fitted"
+        in refit_cluster(cluster, twins).left_alone.values()
+    )
+
+
+def test_fewer_constants_than_trials_are_fitted(cluster, measured):
+    found = refit_cluster(cluster, measured()[:3])
+    assert len(found.fitted) <= 2
+    assert found.error_left_out is None
+
+
+def test_too_few_trials_are_said_so(cluster, measured):
+    with pytest.raises(UsageError, match="2 trials have a step time to fit to, and at least 3 are needed"):
+        refit_cluster(cluster, measured()[:2])
+
+
+def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(cluster, measured, found):
+    trials = measured()
+    sharing = FinishedTrial("shared", trials[0].experiment, 99.0, None, counts=False)
+    both = refit_cluster(cluster, [*trials, sharing])
+    assert both.after == found.after
+    assert both.trials[-1].left_out is None
+    assert both.error_after == found.error_after
+    with pytest.raises(UsageError, match="1 more ran with ranks that shared devices"):
+        refit_cluster(cluster, [*trials[:2], sharing])
+
+
+def test_trials_priced_together_cost_what_each_costs_alone(cluster, measured):
+    trials = measured()
+    together = predicted_seconds(cluster, trials, TRUTH)
+    alone = [float(predicted_seconds(cluster, [trial], TRUTH)[0]) for trial in trials]
+    assert list(together) == pytest.approx(alone, rel=1e-12)
+
+
+def test_a_constant_stops_at_its_bound_and_the_others_make_up_for_it():
+    constants = (Constant("share", 0.01, 1.0), Constant("seconds", 1e-7, 1e-2))
+    work, kernels = np.array([1.0, 4.0, 9.0, 2.0]), np.array([30.0, 10.0, 20.0, 90.0])
+    taken = work / 1.5 + kernels * 4e-3
+
+    def ratios(values):
+        return np.log((work / values["share"] + kernels * values["seconds"]) / taken)
+
+    found = refit(ratios, constants, {"share": 0.5, "seconds": 1e-3})
+    assert found["share"] == 1.0
+    assert found["seconds"] < 4e-3
+
+
+def test_a_constant_that_moves_all_trials_as_another_does_is_not_chosen_twice():
+    constants = (Constant("one", 0.01, 10.0), Constant("two", 0.01, 10.0), Constant("three", 0.01, 10.0))
+
+    def ratios(values):
+        return np.array([values["one"] * values["two"], values["one"] * values["two"], values["three"]])
+
+    chosen = choose(ratios, constants, {"one": 1.0, "two": 1.0, "three": 1.0})
+    assert len(chosen.fitted) == 2
+    assert list(chosen.left_alone.values()) == ["these trials cannot tell it from the constants that are fitted"]
+
+
+def test_every_constant_of_the_cost_model_can_be_fitted(cluster):
+    assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {"source"}

@@ -1,0 +1,334 @@
+"""Importing into a real SQLite MLflow store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import UsageError
+from conf.schema import TrackingSpec
+from results.mlflow import sweep_import
+from results.mlflow.store import connect, database_path
+from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
+from sweeps.trial import SweepFolder, SweepRecord
+from tests.results.conftest import CREATED, SQLITE, WriteSweep, finish, performance, trial, write_steps
+from train_core.measurement import Outcome
+
+pytestmark = pytest.mark.filterwarnings(
+    # MLflow's own dependencies and models; none of them is ours to correct.
+    "ignore::DeprecationWarning",
+    "ignore::ResourceWarning",
+)
+
+TRIALS = (
+    trial("base", is_baseline=True),
+    trial("two", world_size=2, tensor_parallel_size=2),
+    trial("dead", world_size=2),
+    trial("waiting", world_size=2, pipeline_parallel_size=2),
+    trial("impossible", world_size=3, tensor_parallel_size=2),
+)
+HOW = {"base": performance(100.0), "dead": (Outcome.OUT_OF_MEMORY, "rank 1 ran out of memory")}
+
+
+class Store:
+    """A sweep and the store it is imported into."""
+
+    def __init__(self, folder: SweepFolder, record: SweepRecord, output_dir: Path) -> None:
+        self.folder, self.record, self.output_dir = folder, record, output_dir
+
+    def load(self) -> ImportSummary:
+        return import_sweep(self.folder, self.record, SQLITE, self.output_dir)
+
+    def client(self) -> Any:
+        return connect(SQLITE, self.output_dir)
+
+    def runs(self, experiment_id: str = "1") -> dict[str, Any]:
+        """Active runs by trial id; the parent is `sweep`."""
+        found = self.client().search_runs([experiment_id], max_results=1000)
+        return {run.data.tags.get("trial_id", "sweep"): run for run in found if "sweep" in run.data.tags}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything a second import must not change."""
+        client = self.client()
+        return {
+            name: (
+                run.info.run_id,
+                run.info.status,
+                run.info.start_time,
+                run.info.end_time,
+                dict(run.data.tags),
+                {key: len(client.get_metric_history(run.info.run_id, key)) for key in run.data.metrics},
+            )
+            for name, run in self.runs().items()
+        }
+
+
+@pytest.fixture
+def store(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> Store:
+    folder, record = write_sweep(TRIALS, HOW)
+    output_dir = tmp_path / "runs"
+    shutil.copy(empty_store, database_path(output_dir))  # creating the tables costs 2 s each time
+    return Store(folder, record, output_dir)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("empty")
+    connect(SQLITE, output_dir).search_experiments()
+    return database_path(output_dir)
+
+
+def test_one_parent_and_one_child_per_trial(store: Store) -> None:
+    summary = store.load()
+    runs = store.runs()
+    assert (summary.created, summary.updated, summary.unchanged) == (6, 0, 0)
+    assert set(runs) == {"sweep", *(member.trial_id for member in TRIALS)}
+    parents = {run.data.tags.get("mlflow.parentRunId") for name, run in runs.items() if name != "sweep"}
+    assert parents == {runs["sweep"].info.run_id} == {summary.run_id}
+
+
+def test_a_completed_trial_has_its_numbers_params_and_times(store: Store) -> None:
+    store.load()
+    base = store.runs()["base"]
+    assert base.data.metrics["step_seconds"] == pytest.approx(2.56)
+    assert base.data.metrics["predicted.step_seconds"] == pytest.approx(1.11)
+    assert base.data.metrics["peak_memory_bytes"] == 2**29
+    assert base.data.params["parallel.tensor_parallel_size"] == "1"
+    assert base.data.params["model.hidden_size"] == "64"
+    assert (base.data.tags["outcome"], base.data.tags["kind"]) == ("COMPLETED", "measured")
+    assert base.data.tags["flops_formula"] == "made-up-v0"
+    assert (base.info.start_time, base.info.end_time) == (CREATED * 1000, (CREATED + 60) * 1000)
+    history = store.client().get_metric_history(base.info.run_id, "steps/loss")
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
+    assert history[0].timestamp == (CREATED + 1) * 1000
+
+
+def test_a_long_training_is_a_run_of_its_own_and_grows(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, training = SweepFolder(tmp_path / "trainings"), trial("long")
+    files = folder.trial("long")
+    write_steps(folder, "long", range(1, 4))
+
+    def load() -> tuple[ImportSummary, Any]:
+        summary = import_training(files, training, store.record, "base", store.output_dir)
+        return summary, store.client().get_run(summary.run_id)
+
+    first, run = load()
+    assert (first.created, run.info.status, run.info.run_name) == (1, "RUNNING", "training long")
+    assert run.data.tags["from_trial"] == "base"
+    assert "mlflow.parentRunId" not in run.data.tags
+    write_steps(folder, "long", (4, 5))
+    logged, client_type = list[int](), type(store.client())
+    log_batch = client_type.log_batch
+
+    def counting(client: Any, run_id: str, metrics: Any = (), *others: Any) -> None:
+        logged.extend(metric.step for metric in metrics if metric.key == "steps/loss")
+        log_batch(client, run_id, metrics, *others)
+
+    monkeypatch.setattr(client_type, "log_batch", counting)
+    second, run = load()
+    assert logged == [4, 5], "twenty thousand steps are not sent again whenever somebody looks"
+    assert (second.updated, second.run_id) == (1, first.run_id)
+    history = store.client().get_metric_history(second.run_id, "steps/loss")
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5]
+    finish(folder, training, performance(100.0))
+    _third, run = load()
+    assert (run.info.status, run.data.metrics["step_seconds"]) == ("FINISHED", pytest.approx(2.56))
+    assert load()[0].unchanged == 1
+    assert store.load().created == 6, "the sweep's own runs are others"
+
+
+def test_outcomes_become_statuses_and_causes_become_tags(store: Store) -> None:
+    store.load()
+    runs = store.runs()
+    statuses = {name: run.info.status for name, run in runs.items()}
+    assert statuses == {
+        "sweep": "RUNNING",
+        "base": "FINISHED",
+        "two": "SCHEDULED",
+        "dead": "FAILED",
+        "waiting": "SCHEDULED",
+        "impossible": "KILLED",
+    }
+    assert runs["dead"].data.tags["cause"] == "rank 1 ran out of memory"
+    assert runs["impossible"].data.tags["outcome"] == "INFEASIBLE"
+    assert runs["two"].data.tags["kind"] == "not measured"
+
+
+def test_the_resolved_experiment_the_measurement_and_the_logs_are_artifacts(store: Store) -> None:
+    store.load()
+    client, base = store.client(), store.runs()["base"]
+    names = {item.path for item in client.list_artifacts(base.info.run_id)}
+    assert names == {"experiment.json", "measurement.json", "metrics.jsonl", "logs"}
+    assert base.info.artifact_uri.startswith((store.output_dir / "mlartifacts").as_uri())
+    local = client.download_artifacts(base.info.run_id, "experiment.json", str(store.output_dir))
+    assert json.loads(Path(local).read_text())["model"]["name"] == "made-up-proxy"
+
+
+def test_importing_twice_changes_nothing(store: Store) -> None:
+    store.load()
+    before = store.snapshot()
+    summary = store.load()
+    assert (summary.created, summary.updated, summary.unchanged) == (0, 0, 6)
+    assert store.snapshot() == before
+
+
+def test_a_moved_sweep_is_still_the_same_sweep(store: Store) -> None:
+    store.load()
+    moved = store.folder.path.rename(store.output_dir / "elsewhere")
+    store.folder = SweepFolder(moved)
+    assert store.load().unchanged == 6
+
+
+def test_a_trial_that_has_progressed_updates_its_run(store: Store) -> None:
+    store.load()
+    pending = store.runs()["two"].info.run_id
+    write_steps(store.folder, "two", [1, 2, 3])
+    assert store.load().updated == 2, "the trial, and the sweep that counts outcomes"
+    assert store.runs()["two"].info.status == "RUNNING"
+    write_steps(store.folder, "two", [4, 5, 6])
+    finish(store.folder, TRIALS[1], performance(150.0))
+    store.load()
+    done = store.runs()["two"]
+    assert (done.info.run_id, done.info.status) == (pending, "FINISHED")
+    assert done.data.tags["outcome"] == "COMPLETED"
+    history = store.client().get_metric_history(pending, "steps/loss")
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_trial_that_starts_over_gets_a_new_run_and_the_old_one_is_deleted(store: Store) -> None:
+    store.load()
+    first = store.runs()["base"].info.run_id
+    store.folder.trial("base").clear_results()
+    store.load()
+    second = store.runs()["base"]
+    assert (second.info.status, len(store.runs())) == ("SCHEDULED", 6)
+    assert second.info.run_id != first
+    assert store.client().get_run(first).info.lifecycle_stage == "deleted"
+
+
+def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sweep_import._log_artifacts
+
+    def interrupted(client: Any, run_id: str, of: Any, files: Any) -> None:
+        if of.trial_id == "dead":
+            raise KeyboardInterrupt
+        real(client, run_id, of, files)
+
+    monkeypatch.setattr(sweep_import, "_log_artifacts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.load()
+    monkeypatch.undo()
+    summary = store.load()
+    assert (summary.created, summary.updated, summary.unchanged) == (2, 1, 3)
+    assert store.runs()["dead"].info.status == "FAILED"
+    assert len(store.runs()) == 6
+
+
+def test_deleted_and_foreign_runs_do_not_confuse_it(store: Store) -> None:
+    store.load()
+    client = store.client()
+    client.create_run("1", run_name="somebody else's")
+    client.create_run("1", tags={"trial_id": "base", "trisweep.key": "base"}, run_name="a look-alike")
+    client.delete_run(store.runs()["dead"].info.run_id)
+    summary = store.load()
+    assert (summary.created, summary.updated, summary.unchanged) == (1, 0, 5)
+    assert store.runs()["dead"].info.lifecycle_stage == "active"
+
+
+def test_two_sweeps_of_one_name_do_not_share_runs(store: Store, write_sweep: WriteSweep) -> None:
+    store.load()
+    other, record = write_sweep(TRIALS, HOW, name="another")
+    assert import_sweep(other, record, SQLITE, store.output_dir).created == 6
+    assert store.load().unchanged == 6
+
+
+def test_a_deleted_experiment_is_named_with_its_remedy(store: Store) -> None:
+    store.load()
+    store.client().delete_experiment("1")
+    with pytest.raises(UsageError, match="mlflow experiments restore --experiment-id 1"):
+        store.load()
+
+
+def test_two_imports_at_once_take_turns(store: Store) -> None:
+    summaries: list[ImportSummary] = []
+    threads = [threading.Thread(target=lambda: summaries.append(store.load())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(summary.created for summary in summaries) == [0, 0, 6]
+
+
+def test_a_second_process_waits_for_the_lock_and_then_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from filelock import FileLock
+
+    monkeypatch.setattr(sweep_import, "LOCK_WAIT_SECONDS", 0.2)
+    with (
+        FileLock(store.output_dir / "mlflow.lock"),
+        pytest.raises(UsageError, match="Another import into MLflow holds"),
+    ):
+        store.load()
+
+
+def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> None:
+    trials = [trial(f"t{number}", number == 0, global_batch_size=8 * (number + 1)) for number in range(20)]
+    folder, record = write_sweep(trials)
+    for member in trials:
+        write_steps(folder, member.trial_id, range(1, 7))
+        finish(folder, member, performance(100.0))
+    shutil.copy(empty_store, database_path(tmp_path / "runs"))
+    start = time.monotonic()
+    import_sweep(folder, record, SQLITE, tmp_path / "runs")
+    assert time.monotonic() - start < 20, "on a busy machine; about 2 s alone"
+
+
+def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store) -> None:
+    database_path(store.output_dir).write_text("no database at all " * 100)
+    with pytest.raises(UsageError, match=r"not a database.*move a damaged store aside"):
+        store.load()
+    store.output_dir = store.output_dir / "fresh"
+    assert store.load().created == 6
+
+
+def test_an_artifact_folder_that_cannot_be_written_is_one_message(store: Store) -> None:
+    (store.output_dir / "mlartifacts").write_text("a file where a folder should be")
+    with pytest.raises(UsageError, match="MLflow refused the import"):
+        store.load()
+
+
+def test_an_unreachable_server_is_said_within_seconds(store: Store) -> None:
+    nowhere = TrackingSpec(kind="server", uri="http://127.0.0.1:9", experiment="made-up")
+    start = time.monotonic()
+    with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9'.*folders keep everything"):
+        import_sweep(store.folder, store.record, nowhere, store.output_dir)
+    assert time.monotonic() - start < 10
+
+
+def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None:
+    """In a process of its own: no output, telemetry off, and a fresh store."""
+    database_path(store.output_dir).unlink()
+    program = (
+        "import os, sys; from pathlib import Path\n"
+        "from results.mlflow.sweep_import import import_sweep; from sweeps.trial import SweepFolder\n"
+        f"folder = SweepFolder({str(store.folder.path)!r}); record = folder.read_record()\n"
+        f"import_sweep(folder, record, record.tracking, Path({str(store.output_dir)!r}))\n"
+        "from mlflow.telemetry.utils import is_telemetry_disabled\n"
+        "sys.exit(0 if is_telemetry_disabled() else 3)\n"
+    )
+    clean = {key: value for key, value in os.environ.items() if key not in ("CI", "PYTEST_CURRENT_TEST")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

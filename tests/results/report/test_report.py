@@ -1,0 +1,237 @@
+"""The three files of a report."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import re
+from pathlib import Path
+
+import pandas
+import pytest
+
+from conf.errors import ConfigError
+from results.report.report import ReportPaths, write_report
+from results.report.table import Cell, ReportTable
+from tests.results.conftest import FULL, WriteSweep, performance, trial
+from train_core.measurement import Outcome
+
+GOLDEN = Path(__file__).with_name("golden")
+PROXY_TRIALS = (
+    trial("base", is_baseline=True),
+    trial("two", world_size=2, tensor_parallel_size=2),
+    trial("weak", world_size=2, global_batch_size=16),
+    trial("full", world_size=2, recompute="full"),
+    trial("dead", world_size=2, tensor_parallel_size=2, sequence_parallel=True),
+    trial("waiting", world_size=2, pipeline_parallel_size=2),
+    trial("impossible", world_size=3, tensor_parallel_size=2),
+)
+HOW = {
+    "base": performance(100.0),
+    "two": performance(150.0, 2),
+    "weak": performance(190.0, 2),
+    "full": performance(120.0, 2),
+    "dead": (Outcome.FAILED, "rank 1: ValueError: <script>alert('boo')</script> | no"),
+}
+PLAN = (
+    trial("plan-recipe", True, model=FULL, world_size=64, tensor_parallel_size=4, pipeline_parallel_size=16),
+    trial("plan-fast", model=FULL, world_size=64, tensor_parallel_size=2, pipeline_parallel_size=16),
+    trial("plan-lacks", model=FULL, world_size=64, micro_batch_size=4, global_batch_size=256),
+    trial("plan-impossible", model=FULL, world_size=64, tensor_parallel_size=5),
+)
+PUBLISHED = ("frontier-175b", "frontier-175b-weak", "frontier-175b-recipe")
+
+
+@pytest.fixture
+def proxy_report(write_sweep: WriteSweep) -> ReportPaths:
+    return write_report(*write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED))
+
+
+@pytest.fixture
+def cluster_report(write_sweep: WriteSweep) -> ReportPaths:
+    """Full-size trials, the first of them measured twice as slow as predicted."""
+    slow = performance(
+        1.0, 64, step_seconds=3.12, step_seconds_min=3.0, step_seconds_max=3.2, peak_memory_bytes=(2**29,)
+    )
+    return write_report(*write_sweep(PLAN, {"plan-recipe": slow}, plan=PLAN, mode="cluster"))
+
+
+def test_the_markdown_of_a_proxy_sweep_is_the_golden_file(proxy_report: ReportPaths, tmp_path: Path) -> None:
+    """Accept a change that is meant by copying the new file over the golden one."""
+    assert proxy_report.markdown.read_text() == (GOLDEN / "report.md").read_text(), f"see {proxy_report.markdown}"
+
+
+def test_the_three_parts_stand_in_order_and_only_the_first_is_called_measured(proxy_report: ReportPaths) -> None:
+    text = proxy_report.markdown.read_text()
+    heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert heads == ["1. Measured here", "2. Predicted for the cluster, not measured", "3. Published by others"]
+    predicted = text[text.index("## 2.") : text.index("## 3.")]
+    assert "made-up-175b" in predicted
+    assert "made-up-proxy" not in predicted
+
+
+def test_a_proxy_is_told_apart_from_the_full_size_wherever_one_might_compare(proxy_report: ReportPaths) -> None:
+    assert "neither with part 2 nor with part 3" in proxy_report.markdown.read_text()
+
+
+def test_full_size_trials_stand_beside_their_prediction_with_the_error(cluster_report: ReportPaths) -> None:
+    """Predicted 1.56 s, measured 3.12 s: half, or -50 %."""
+    text = cluster_report.markdown.read_text()
+    beside = text[text.index("### Predicted beside measured") :]
+    row = next(line for line in beside.splitlines() if "(baseline)" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:4] == ["1.56", "3.12", "-50.0"]
+    assert "proxy" not in text
+
+
+def test_ranks_that_shared_devices_are_not_held_against_a_prediction_that_gives_each_its_own(
+    write_sweep: WriteSweep,
+) -> None:
+    """64 ranks on 2 devices: the measured time stays, the predicted one and the error do not."""
+    paths = write_report(*write_sweep(PLAN, {"plan-recipe": performance(1.0, 2)}, plan=PLAN, mode="cluster"))
+    text = paths.markdown.read_text()
+    row = next(line for line in text[text.index("### Predicted beside") :].splitlines() if "(baseline)" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][1:5] == ["-", "256", "-", "-"]
+    assert 'id="plot-beside"' not in page_without_plotly(paths)
+
+
+def test_every_number_of_devices_has_a_fastest_layout(proxy_report: ReportPaths) -> None:
+    text = proxy_report.markdown.read_text()
+    assert "on 1, tp1-pp1-dp1-mb1-gb8 (100 tokens/s); on 2, tp1-pp1-dp2-mb1-gb16 (190 tokens/s)" in text
+
+
+@pytest.mark.parametrize(("second_peak", "is_noisy"), [(1.1e12, False), (1.5e12, True)])
+def test_a_measured_peak_that_varies_is_a_warning_about_the_machine(
+    write_sweep: WriteSweep, second_peak: float, is_noisy: bool
+) -> None:
+    how = {
+        "base": performance(100.0, peak_source="measured"),
+        "two": performance(150.0, 2, peak_source="measured", peak_flops_per_second=second_peak),
+    }
+    text = write_report(*write_sweep(PROXY_TRIALS, how)).markdown.read_text()
+    assert ("varied by a factor of 1.5: other work shared this machine" in text) == is_noisy
+
+
+def test_the_shortfall_is_stated_in_gib(proxy_report: ReportPaths) -> None:
+    """192 GiB needed of 64: 128 short."""
+    row = next(line for line in proxy_report.markdown.read_text().splitlines() if "mb4-gb256" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][1:] == ["0", "192.0", "64.0", "128.0"]
+
+
+def test_unconfirmed_figures_say_so_in_both_forms(proxy_report: ReportPaths) -> None:
+    assert " unconfirmed " in proxy_report.markdown.read_text()
+    assert ">unconfirmed</td>" in page_without_plotly(proxy_report)
+
+
+def test_what_a_trial_left_cannot_inject_anything_into_the_page(proxy_report: ReportPaths) -> None:
+    page = page_without_plotly(proxy_report)
+    assert "<script>alert" not in page
+    assert html.escape("<script>alert('boo')</script>", quote=True).replace("&#x27;", "&#39;") in page
+    markdown = proxy_report.markdown.read_text()
+    assert "<script" not in markdown
+    assert r"\| no" in markdown
+
+
+def test_the_page_refers_to_nothing_outside_itself(proxy_report: ReportPaths) -> None:
+    page = page_without_plotly(proxy_report)
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)""", page)
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_the_csv_keeps_the_parts_in_columns_of_their_own(proxy_report: ReportPaths) -> None:
+    with proxy_report.csv.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["part"] for row in rows] == ["trial"] * 7 + ["plan"] * 4 + ["published"] * 3
+    for row in rows:
+        filled = {name.split("_")[0] for name, value in row.items() if value}
+        if row["part"] == "published":
+            assert filled == {"part", "published"}
+        if row["part"] == "plan":
+            assert "measured" not in filled
+            assert "published" not in filled
+
+
+def test_the_same_folder_gives_the_same_report(write_sweep: WriteSweep) -> None:
+    folder, record = write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)
+    first = [path.read_bytes() for path in files_of(write_report(folder, record))]
+    assert [path.read_bytes() for path in files_of(write_report(folder, record))] == first
+
+
+def test_before_anything_is_measured_it_says_what_to_do(write_sweep: WriteSweep) -> None:
+    paths = write_report(*write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], plan=PLAN))
+    text = paths.markdown.read_text()
+    assert "Nothing has been measured yet" in text
+    assert "trisweep status made-up" in text
+    assert "Ranked by" not in text
+    page = page_without_plotly(paths)
+    assert "Nothing has been measured yet" in page
+    assert "<code>trisweep status made-up</code>" in page
+
+
+def test_a_sweep_that_is_still_running_says_so_beside_its_best(proxy_report: ReportPaths) -> None:
+    assert "The sweep is not finished: 1 of its trials are pending or running." in proxy_report.markdown.read_text()
+
+
+def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSweep) -> None:
+    paths = write_report(*write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=()))
+    text = paths.markdown.read_text()
+    assert "Nothing was measured: every trial failed" in text
+    assert "no space left" in text
+    assert "trials/base/logs" in text
+
+
+def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: WriteSweep) -> None:
+    """The made-up spread is 5 % either way: 97 may reach 100, 80 may not."""
+    trials = [PROXY_TRIALS[0], trial("near", micro_batch_size=2, tensor_parallel_size=2, world_size=2), PROXY_TRIALS[1]]
+    how = {"base": performance(100.0), "near": performance(97.0), "two": performance(80.0)}
+    verdict = write_report(*write_sweep(trials, how)).markdown.read_text().split("## 1.")[1].split("- subject")[0]
+    assert "not clearly slower: tp2-pp1-dp1-mb2-gb8." in " ".join(verdict.split())
+
+
+def test_an_unknown_published_figure_is_refused_before_anything_is_written(write_sweep: WriteSweep) -> None:
+    folder, record = write_sweep(PROXY_TRIALS, HOW, published=["frontier-9z"])
+    with pytest.raises(ConfigError, match=r"sweep\.published"):
+        write_report(folder, record)
+    assert not any(folder.report(suffix).exists() for suffix in ("md", "csv", "html"))
+
+
+def test_a_diverged_trial_does_not_break_the_plots(write_sweep: WriteSweep) -> None:
+    losses = (5.0, float("nan"), float("inf"))
+    how = {"base": performance(100.0, losses=losses, final_loss=float("nan"))}
+    page = page_without_plotly(write_report(*write_sweep([PROXY_TRIALS[0]], how)))
+    figure = re.search(r'id="figure-loss">(.*?)</script>', page, re.DOTALL)
+    assert figure
+    assert json.loads(figure.group(1))["data"][0]["y"] == [5.0, None, None]
+
+
+def test_markdown_tables_line_up_as_plain_text() -> None:
+    table = ReportTable(
+        ("name", "value"), ((Cell("a|b"), Cell("1")), (Cell("long name"), Cell("1,000"))), frozenset({"value"})
+    )
+    assert table.markdown().splitlines() == [
+        "| name      | value |",
+        "|-----------|------:|",
+        "| a\\|b      |     1 |",
+        "| long name | 1,000 |",
+    ]
+
+
+def files_of(paths: ReportPaths) -> list[Path]:
+    return [paths.markdown, paths.csv, paths.html]
+
+
+def page_without_plotly(paths: ReportPaths) -> str:
+    """The page without the 5 MB of library in its head."""
+    page = paths.html.read_text()
+    start = page.index("<script>") + len("<script>")
+    return page[:start] + page[page.index("</script>\n</head>") :]
+
+
+def test_counts_in_the_csv_are_whole_numbers_although_some_rows_have_none(proxy_report: ReportPaths) -> None:
+    frame = pandas.read_csv(proxy_report.csv, dtype=str)
+    for column in ("world_size", "measured_num_devices", "num_cores"):
+        assert frame[column].notna().any()
+        assert frame[column].isna().any()
+        assert frame[column].dropna().str.fullmatch(r"\d+").all()
