@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
-from launcher.submission import read_submission
+from sweeps.submission import read_submission
 from train_core.job.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
