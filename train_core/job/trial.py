@@ -110,7 +110,7 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
 
 def _forget(trial: TrialFolder, rank: int) -> None:
     """Only what this rank itself writes, because other ranks of this attempt may already have failed."""
-    (trial.failures / f"rank-{rank:05d}.json").unlink(missing_ok=True)
+    trial.failure_of(rank).unlink(missing_ok=True)
     if rank == 0:
         trial.forget_progress()
         trial.alarm.unlink(missing_ok=True)
