@@ -1,3 +1,4 @@
-"""The one unit that messages for people share; values in the configuration are plain bytes."""
+"""The units of messages for people; values in the configuration are plain bytes, FLOP/s and seconds."""
 
 GIBIBYTE = 2**30
+TERA = 1e12

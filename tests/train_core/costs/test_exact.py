@@ -185,6 +185,7 @@ def deferred_bytes(experiment: Experiment) -> int:
         return num_bytes_of([tensor for product in products for tensor in (product.grad_out, product.x)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True), (8, True)])
 @pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 1), ("gpt-175b", 2), ("llama-3.1-8b", 2)])

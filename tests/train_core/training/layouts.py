@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
+from tests.covering import covering
 
 GLOBAL_BATCH_SIZE = 16
 NUM_STEPS = 5
@@ -128,6 +129,14 @@ def matrix(experiment_of: Callable[..., Experiment]) -> list[Layout]:
     chosen = few + list(dealt_out(many, list(product(RECOMPUTATIONS, FAMILIES))))
     every = (one._replace(recompute=recompute, family=family) for one, (recompute, family) in chosen)
     return [one for one in every if exists(one, experiment_of)]
+
+
+def covering_layouts(layouts: list[Layout]) -> list[Layout]:
+    """Few of them, in which every pair of options meets that meets in any; every split is there at least once."""
+    kept = covering(layouts, lambda layout: layout._asdict() | {"num_micro_batches": 0})
+    splits_of_kept = {layout[:3] for layout in kept}
+    first_of_split = {layout[:3]: layout for layout in reversed(layouts)}
+    return kept + [layout for split, layout in first_of_split.items() if split not in splits_of_kept]
 
 
 def dealt_out(layouts: list[Layout], choices: list[Choice]) -> Iterator[tuple[Layout, Choice]]:

@@ -3,7 +3,7 @@
 Layout, schedule and ZeRO stage meet in all combinations that the trainer runs. On 1 and 2 ranks each also meets every
 recomputation and model family; on 4 and 8 those are dealt out so that each meets every value of every other option, and
 on 8 so is sequence parallelism. GPTs tie their embeddings, Llamas do not; stages are uneven wherever chunks need not be
-equal.
+equal. `make test-all` runs them all; `make test` as many as it takes for every pair of options to meet in one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
-from tests.train_core.training.layouts import NUM_STEPS, Layout, matrix
+from tests.train_core.training.layouts import NUM_STEPS, Layout, covering_layouts, matrix
 from train_core.training.trainer import Trainer
 
 RUN_TOGETHER = 6
@@ -166,10 +166,18 @@ SPLITS = [split for split in product((1, 2, 4, 8), repeat=3) if np.prod(split) <
 
 
 @pytest.fixture(scope="module")
-def layouts_of(experiment_of: Any) -> Callable[[tuple[int, int, int]], list[Layout]]:
-    """Of one split over (tensor, pipeline, data)."""
-    layouts = matrix(experiment_of)
-    return lambda split: [one for one in layouts if one[:3] == split]
+def all_layouts(experiment_of: Any) -> list[Layout]:
+    return matrix(experiment_of)
+
+
+@pytest.fixture(scope="module")
+def layouts_of(
+    all_layouts: list[Layout], pytestconfig: pytest.Config
+) -> Callable[[tuple[int, int, int]], list[Layout]]:
+    """The layouts of one split over (tensor, pipeline, data)."""
+    every = bool(pytestconfig.getoption("all_cases"))
+    chosen = all_layouts if every else covering_layouts(all_layouts)
+    return lambda split: [layout for layout in chosen if layout[:3] == split]
 
 
 @pytest.mark.parametrize("split", SPLITS, ids="tp{0[0]}-pp{0[1]}-dp{0[2]}".format)
@@ -177,9 +185,9 @@ def test_a_layout_trains_like_one_rank(split: tuple[int, int, int], layouts_of: 
     assert_like_one_rank(layouts_of(split), "fp32", **FP32)
 
 
-def test_every_recomputation_and_family_meets_every_other_option(layouts_of: Any) -> None:
+def test_every_recomputation_and_family_meets_every_other_option(all_layouts: list[Layout]) -> None:
     """On 4 and 8 ranks, where they are dealt out."""
-    dealt = [layout for split in SPLITS if np.prod(split) > 2 for layout in layouts_of(split)]
+    dealt = [layout for layout in all_layouts if layout.num_ranks > 2]
     options = ("schedule", "sequence_parallel", "zero_stage", "recompute", "family")
     values = {name: {getattr(layout, name) for layout in dealt} for name in options}
     for one, other in [*product(options[3:], options[:3]), ("recompute", "family")]:
