@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.submission import read_submission
-from train_core.job.stop import Stopped
+from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
 SUBMISSION_WAIT_SECONDS = 600.0

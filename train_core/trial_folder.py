@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from conf.experiment import Experiment
-from train_core.measurement import Measurement, RankFailure, StepMetrics
-from train_core.watch.hang import Standing
+from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -21,8 +21,8 @@ from launcher.sbatch import require_time_to_save
 from launcher.slurm import write_down
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
-from train_core.job.stop import Stopped
 from train_core.measurement import Measurement, Outcome, Performance
+from train_core.process.stop import Stopped
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
 STEPS = "training.num_steps=50"

@@ -11,9 +11,9 @@ from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
-from train_core.job.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.process.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.trial_folder import TrialFolder
 
 
@@ -92,7 +92,7 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
     experiment = trial.read_experiment()
     stop_asked = noted_signals() if saves_when_stopped(experiment) else never
     from train_core.job.rank import run_rank
-    from train_core.job.world import seat_from_launcher
+    from train_core.process.world import seat_from_launcher
 
     seat = seat_from_launcher(os.environ)
     if seat is None:

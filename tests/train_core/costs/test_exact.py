@@ -26,8 +26,8 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.memory import group_memory
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
-from train_core.dropout import AttentionWithDropout
-from train_core.model import CausalAttention, Transformer
+from train_core.model.dropout import AttentionWithDropout
+from train_core.model.transformer import CausalAttention, Transformer
 from train_core.parallel.main_gradient import deferred_products
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
