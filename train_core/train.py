@@ -129,7 +129,8 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
         return nullcontext()
     from train_core.checkpoints.checkpoint import Checkpoints
 
-    return Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder)
+    may_write = trial.require_current if trial is not None else lambda: None
+    return Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder, may_write)
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
