@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
-from launcher.submission import Submission, read_submission
+from sweeps.submission import Submission, read_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.job.stop import Stopped
 from train_core.trial_folder import TrialFolder

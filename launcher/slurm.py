@@ -13,11 +13,12 @@ from typing import Any
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.job import run_in_slurm
-from launcher.resources import JobShape, by_shape, device_hours, split
+from launcher.resources import by_shape, device_hours, split
 from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster
 from launcher.snapshot import snapshot_code
-from launcher.submission import Submission, next_attempt, write_submission, write_trial
+from launcher.submission import next_attempt, write_trial
+from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from launcher.resources import shape_of
 from launcher.silent_jobs import is_settled, verdict
 from launcher.slurm_query import JobState, _parsed
-from launcher.submission import Submission, write_trial
+from launcher.submission import write_trial
+from sweeps.submission import Submission, shape_of
 from train_core.measurement import Outcome, RankFailure
 
 
