@@ -14,7 +14,7 @@ from cli.arguments import complete_sweep
 from cli.console import FAILED_EXIT_CODE
 from conf.errors import ConfigError, UsageError
 from conf.load import load
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from train_core.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
-TERA = 1e12
 
 console = Console(highlight=False, soft_wrap=True)
 

@@ -12,7 +12,8 @@ from rich import box
 from rich.table import Table
 
 from conf.experiment import Experiment
-from results.units import ABSENT, TERA, count, error_percent, gib, significant
+from conf.units import GIGA, TERA
+from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate
 from train_core.costs.traffic import GroupTraffic, Kind, stage_traffic
 from train_core.rehearsal.record import Rehearsal, StageBytes, StageStep
@@ -26,7 +27,6 @@ HEADINGS = {
     "logits_bytes": "logits",
     "communication_bytes": "comm",
 }
-GIGA = 1e9
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the boxes that were written.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -115,12 +115,22 @@ class Checkpoints:
     """
 
     def __init__(
-        self, optimizer: Optimizer, replicas: Replicas, experiment: Experiment, world: Axis, folder: Path | None
+        self,
+        optimizer: Optimizer,
+        replicas: Replicas,
+        experiment: Experiment,
+        world: Axis,
+        folder: Path | None,
+        require_current: Callable[[], None] = lambda: None,
     ) -> None:
-        """`folder` gets the checkpoints; None saves none."""
+        """`folder` gets the checkpoints; None saves none.
+
+        Args:
+            require_current: raises where this process may write nothing more; see `TrialFolder.require_current`.
+        """
         self.optimizer, self.replicas = optimizer, replicas
         self.experiment, self.world, self.folder = experiment, world, folder
-        self.plan = experiment.checkpoint
+        self.plan, self.require_current = experiment.checkpoint, require_current
         # Of its own, because the writer's collectives run beside those of the training.
         shares = folder is not None and world.size > 1
         self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
@@ -220,9 +230,11 @@ class Checkpoints:
 
     def _write(self, pieces: dict[str, Any], facts: Facts) -> None:
         assert self.folder is not None
+        self.require_current()
         with _quiet():
             save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
         if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
+            self.require_current()  # a later attempt may have begun meanwhile
             publish(self.folder, facts)
             delete_others(self.folder, facts.step, self.plan.keep_last)
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.setting import FLOAT32_BYTES, Booleans, Integers, Plans, Setting
+from conf.units import FLOAT32_BYTES
+from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.work import Work, of_layers
 
 

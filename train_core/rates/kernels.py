@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from conf.schema import Dtype
-from train_core.costs.setting import FLOAT32_BYTES
+from conf.units import FLOAT32_BYTES
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import Layer
 from train_core.rates.record import SMALL_LAYER, AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread

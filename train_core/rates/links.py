@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from train_core.costs.setting import FLOAT32_BYTES
+from conf.units import FLOAT32_BYTES
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, reduce_scatter
 from train_core.rates.plan import groups_of
 from train_core.rates.record import PATTERNS, LinkPlan, LinkTime, Pattern, RatesPlan

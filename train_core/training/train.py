@@ -84,7 +84,7 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
     folder = trial.checkpoints if trial is not None and experiment.checkpoint.every_steps is not None else None
     if folder is None and experiment.checkpoint.load is None:
         return nullcontext()
-    return trainer.checkpoints(folder)
+    return trainer.checkpoints(folder, trial.require_current if trial is not None else lambda: None)
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:

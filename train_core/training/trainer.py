@@ -90,15 +90,16 @@ class Trainer:
         scale = self.optimizer.loss_scale.scale / self.num_summands
         return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), scale)
 
-    def checkpoints(self, folder: Path | None) -> Checkpoints:
+    def checkpoints(self, folder: Path | None, require_current: Callable[[], None] = lambda: None) -> Checkpoints:
         """What saves and restores this trainer; the import takes each rank a second.
 
         Args:
             folder: gets the checkpoints; None saves none.
+            require_current: raises where this process may write nothing more.
         """
         from train_core.checkpoints.checkpoint import Checkpoints
 
-        return Checkpoints(self.optimizer, self.replicas, self.experiment, self.mesh.world, folder)
+        return Checkpoints(self.optimizer, self.replicas, self.experiment, self.mesh.world, folder, require_current)
 
     @property
     def num_summands(self) -> int:
