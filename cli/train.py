@@ -163,8 +163,8 @@ def on_this_machine(run: LongRun) -> None:
 
 def _trained_here(run: LongRun) -> Measurement:
     from launcher.capacity import this_machine, why_impossible
-    from train_core.job.stop import Stopped
     from train_core.job.trial import run_trial_here
+    from train_core.process.stop import Stopped
 
     machine = this_machine()
     if reason := why_impossible(run.trial, machine):

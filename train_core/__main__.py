@@ -21,9 +21,9 @@ from conf.settings import Settings
 from conf.units import GIBIBYTE
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from train_core.job.stop import Stopped
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
+from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import ranks_text
 
@@ -56,7 +56,7 @@ def _run(config: DictConfig) -> Measurement | None:
     settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
-    from train_core.job.world import seat_from_launcher  # late, because it imports torch
+    from train_core.process.world import seat_from_launcher  # late, because it imports torch
 
     seat = seat_from_launcher(os.environ)
     if seat is None or seat.size == 1:  # several ranks have their first prepare them, once they have met

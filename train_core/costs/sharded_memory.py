@@ -1,6 +1,6 @@
 """What a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
 
-Held against dry runs. Of weights there are fp32 shards alone, which are gathered in the width of activations:
+Held against rehearsals. Of weights there are fp32 shards alone, which are gathered in the width of activations:
 embedding, last norm and head for the whole pass, a layer for its own passes, and the next one's beside it.
 """
 

@@ -1,6 +1,6 @@
 """Numbers and bytes of the collectives in which one rank takes part during a step of this trainer.
 
-The dry run counts the same from the trainer itself, and tests hold the two equal. Bytes are those of the whole tensor
+The rehearsal counts the same from the trainer itself, and tests hold the two equal. Bytes are those of the whole tensor
 that is summed, gathered, scattered or sent; what of them passes a link is in `collectives`.
 """
 
@@ -126,14 +126,14 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
     scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # data_parallel.Replicas
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
     shards = d if parallel.zero_stage >= 1 else 1
-    for bucket in buckets_of(experiment, stage):
-        gradients = bucket.length * DTYPE_BYTES[precision.gradient_dtype]
+    for treatment, length in buckets_of(experiment, stage):
+        gradients = length * DTYPE_BYTES[precision.gradient_dtype]
         if d > 1:
             tally.add("data", "reduce_scatter" if scatters else "all_reduce", times, gradients)
-            weights = bucket.length * DTYPE_BYTES[precision.dtype]
+            weights = length * DTYPE_BYTES[precision.dtype]
             tally.add("data", "all_gather", int(parallel.zero_stage >= 1), weights)
-        tally.add("tensor", "all_reduce", int(bucket.partial), gradients // shards)
-        tally.add("embedding", "all_reduce", int(bucket.tied), gradients // shards)
+        tally.add("tensor", "all_reduce", int(treatment.partial), gradients // shards)
+        tally.add("embedding", "all_reduce", int(treatment.tied), gradients // shards)
 
 
 def _add_shards(tally: Tally, experiment: Experiment) -> None:
