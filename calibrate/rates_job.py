@@ -23,9 +23,9 @@ from launcher.snapshot import snapshot_code
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.trial import SweepFolder
 from train_core.job.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
-from train_core.job.git_sha import ROOT
 from train_core.job.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
 from train_core.measurement import RankFailure
+from train_core.process.git_sha import ROOT
 from train_core.rates.folder import RatesFolder
 from train_core.rates.record import DeviceRates, RatesPlan
 

@@ -37,7 +37,7 @@ def sweep(
     from launcher.where import choose_place, prepare_tokens, sweep_overrides
     from sweeps.plan import plan_sweep
     from sweeps.sweep import Sweep
-    from train_core.job.git_sha import git_sha
+    from train_core.process.git_sha import git_sha
 
     if cfg:
         print_config(sweep_overrides(name, overrides or []))

@@ -14,7 +14,7 @@ from cli.arguments import complete_sweep
 from cli.console import FAILED_EXIT_CODE
 from conf.errors import ConfigError, UsageError
 from conf.load import load
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from train_core.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
-TERA = 1e12
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -164,8 +163,8 @@ def on_this_machine(run: LongRun) -> None:
 
 def _trained_here(run: LongRun) -> Measurement:
     from launcher.capacity import this_machine, why_impossible
-    from train_core.job.stop import Stopped
     from train_core.job.trial import run_trial_here
+    from train_core.process.stop import Stopped
 
     machine = this_machine()
     if reason := why_impossible(run.experiment, estimate(run.experiment), machine):

@@ -13,10 +13,9 @@ from calibrate.calibration import Calibration, choose_calibration, draft_of_rate
 from calibrate.cluster_file import cluster_path
 from cli.calibrate.output import plain_table, print_changes, shown, write_file
 from cli.console import INTERRUPTED_EXIT_CODE, console
+from conf.units import GIGA, TERA
 from train_core.rates.link_fit import fit_patterns
 from train_core.rates.record import DeviceRates
-
-TERA, GIGA = 1e12, 1e9
 
 
 def measure_and_write(

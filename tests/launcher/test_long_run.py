@@ -22,8 +22,8 @@ from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
-from train_core.job.stop import Stopped
 from train_core.measurement import Measurement, Outcome, Performance
+from train_core.process.stop import Stopped
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
 STEPS = "training.num_steps=50"

@@ -13,6 +13,7 @@ from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
 from conf.schema import (
     BatchPlan,
+    CheckpointPlan,
     ClusterSpec,
     DataSpec,
     DeviceSpec,
@@ -21,14 +22,15 @@ from conf.schema import (
     ModelSpec,
     ParallelPlan,
     PrecisionPlan,
+    ProfilePlan,
     SweepSpec,
     TrackingSpec,
     TrainingPlan,
+    WatchPlan,
 )
 from results.report.report import ReportPaths, write_report
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
-from sweeps.table.configuration import CHECKPOINT, PROFILE, WATCH
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics
@@ -122,9 +124,9 @@ def experiment(**point: Any) -> Experiment:
             source="text", path=None, tokenizer="bytes", max_bytes=1000, cache_dir=None, held_out_fraction=0.0
         ),
         training=TrainingPlan(**training),
-        checkpoint=CHECKPOINT,
-        watch=WATCH,
-        profile=PROFILE,
+        checkpoint=CheckpointPlan(every_steps=None, keep_last=1, asynchronous=False, load=None),
+        watch=WatchPlan(hang_seconds=600.0, compare_replicas_every=None, straggler_ratio=2.0, max_overflows=1),
+        profile=ProfilePlan(breakdown=False, trace_steps=(), trace_ranks=()),
     )
 
 
