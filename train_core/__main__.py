@@ -11,16 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-import hydra
-from omegaconf import DictConfig, OmegaConf
-
-from conf.errors import TrisweepError, UsageError
+from conf.application import run_with_hydra
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
 from conf.experiment import Experiment
-from conf.load import CONF_DIR, settings_of
+from conf.load import Tree, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from train_core.job.stop import Stopped
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
@@ -30,11 +27,14 @@ from train_core.watch.hang import ranks_text
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 
 
-@hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")
-def main(config: DictConfig) -> None:
-    """Train the configured experiment once."""
+def main() -> None:
+    """Train the experiment that the command line configures."""
+    run_with_hydra(_train)
+
+
+def _train(tree: Tree) -> None:
     try:
-        measurement = _run(config)
+        measurement = _run(tree)
     except TrisweepError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
@@ -51,9 +51,9 @@ def main(config: DictConfig) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _run(config: DictConfig) -> Measurement | None:
+def _run(tree: Tree) -> Measurement | None:
     """None on the ranks that do not report."""
-    settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
     from train_core.job.world import seat_from_launcher  # late, because it imports torch

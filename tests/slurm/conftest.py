@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
 from conf.schema import SlurmSpec
 from launcher.state import TrialState, reconcile, trial_states
 from launcher.sweep import submit
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280

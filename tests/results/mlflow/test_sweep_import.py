@@ -120,7 +120,7 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(
     write_steps(folder, "long", range(1, 4))
 
     def load() -> tuple[ImportSummary, Any]:
-        summary = import_training(files, training, store.record, "base", store.output_dir)
+        summary = import_training(files, training, store.record, "base", store.record.tracking, store.output_dir)
         return summary, store.client().get_run(summary.run_id)
 
     first, run = load()
