@@ -20,8 +20,8 @@ from conf.schema import ClusterSpec
 from conf.settings import Settings
 from launcher.capacity import this_machine
 from launcher.folder_lock import locked
-from launcher.resources import JobShape
 from launcher.where import compose_for_slurm, slurm_answers
+from sweeps.submission import JobShape
 from sweeps.trial import SweepFolder
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import DeviceRates, RatesPlan

@@ -15,18 +15,17 @@ from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.job import measure_rates_in_slurm
-from launcher.resources import JobShape
 from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.silent_jobs import is_settled, why_ended
 from launcher.slurm import SlurmJob, logs_folder, require_sbatch
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.snapshot import snapshot_code
-from launcher.submission import Submission, write_submission
+from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.trial import SweepFolder
 from train_core.job.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
-from train_core.job.git_sha import ROOT
 from train_core.job.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
 from train_core.measurement import RankFailure
+from train_core.process.git_sha import ROOT
 from train_core.rates.folder import RatesFolder
 from train_core.rates.record import DeviceRates, RatesPlan
 

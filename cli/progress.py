@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from conf.units import TERA
 from launcher.progress import Progress
 from launcher.state import TrialState
 from train_core.measurement import Outcome
 
-TERA = 1e12
 WIDE_COLUMNS = 110
 LOG_COLUMNS = 40
 COLOURS = {

@@ -1,4 +1,4 @@
-"""`trisweep dry-run`: one step of the real trainer at full size, without devices, beside the cost model's numbers."""
+"""`trisweep rehearse`: one step of the real trainer at full size, without devices, beside the cost model's numbers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 from cli.arguments import OverrideTexts, ShowConfig, composed, print_config
 from cli.console import console
 from cli.plan import Name, sweep_and_overrides
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 
 FORMATS = ("table", "json")
 
 
-def dry_run(
+def rehearse(
     name: Name = None,
     overrides: OverrideTexts = None,
     cfg: ShowConfig = False,
@@ -32,7 +32,7 @@ def dry_run(
     if output_format not in FORMATS:
         raise ConfigError("--format", output_format, "is not known", f"Use one of {', '.join(FORMATS)}.")
     from results.rehearsal_table import comparison, memory_table, predict, work_table
-    from train_core.dry_run.dry_run import dry_run as rehearse_all
+    from train_core.rehearsal.rehearse import rehearse as rehearse_all
 
     experiment = asked.settings.experiment()
     predicted = predict(experiment)
@@ -49,3 +49,8 @@ def dry_run(
         f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). {found.num_rehearsed} of {len(found.stages)}"
         f" stages rehearsed{rest}. Nothing was run on devices."
     )
+
+
+def dry_run(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """The name that `rehearse` once had."""
+    raise UsageError("there is no command `dry-run`", "Use `trisweep rehearse`; `trisweep sweep --dry-run` shows jobs.")

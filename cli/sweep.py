@@ -35,7 +35,7 @@ def sweep(
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
     from sweeps.plan import plan_sweep
-    from train_core.job.git_sha import git_sha
+    from train_core.process.git_sha import git_sha
 
     if cfg:
         print_config(composed(name, overrides))

@@ -13,7 +13,7 @@ from cli.console import print_unwrapped
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.load import is_name
 from conf.overrides import Overrides
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from train_core.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
-TERA = 1e12
 
 FromBest = Annotated[
     str | None,
@@ -164,8 +163,8 @@ def on_this_machine(run: LongRun) -> None:
 
 def _trained_here(run: LongRun) -> Measurement:
     from launcher.capacity import this_machine, why_impossible
-    from train_core.job.stop import Stopped
     from train_core.job.trial import run_trial_here
+    from train_core.process.stop import Stopped
 
     machine = this_machine()
     if reason := why_impossible(run.trial, machine):

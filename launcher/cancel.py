@@ -15,8 +15,8 @@ from launcher.folder_lock import holder
 from launcher.local_jobs import controller_of, is_running_here
 from launcher.processes import end_trees
 from launcher.slurm_query import SlurmSilent, query_jobs
-from launcher.submission import Submission, read_submission
 from launcher.trainings import LongRun
+from sweeps.submission import Submission, read_submission
 from sweeps.trial import SweepFolder, SweepRecord
 
 ANSWER_SECONDS = 60

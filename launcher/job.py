@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
-from launcher.submission import read_submission
-from train_core.job.stop import Stopped
+from sweeps.submission import Submission, read_submission
+from train_core.attempt import Attempt, AttemptOver
+from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
 SUBMISSION_WAIT_SECONDS = 600.0
@@ -20,13 +21,17 @@ LEAST_STEPS = 2
 
 def run_in_slurm(folder: str) -> None:
     """One rank of a trial, started by srun. Runs on every task of the job."""
-    if not _is_current(TrialFolder(folder)):
+    submission = _own_submission(TrialFolder(folder))
+    if submission is None:
         return
     _leave_signals_to_slurm()
     from train_core.job.trial import run_trial_as_rank
 
+    attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     try:
-        run_trial_as_rank(Path(folder))
+        run_trial_as_rank(Path(folder), attempt=attempt)
+    except AttemptOver as over:
+        print(over)
     except Stopped as stopped:
         if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
             _requeue()
@@ -34,7 +39,7 @@ def run_in_slurm(folder: str) -> None:
 
 def measure_rates_in_slurm(folder: str) -> None:
     """One rank of a calibration, started by srun. Runs on every task of the job."""
-    if not _is_current(TrialFolder(folder)):
+    if _own_submission(TrialFolder(folder)) is None:
         return
     _leave_signals_to_slurm()
     from train_core.rates.device import run_from_launcher
@@ -77,15 +82,15 @@ def _requeue() -> None:
         print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
 
 
-def _is_current(folder: TrialFolder) -> bool:
-    """False in a job that `submission.json` does not name: its submitter died before it could write it down."""
+def _own_submission(folder: TrialFolder) -> Submission | None:
+    """None in a job that `submission.json` does not name: its submitter died before it could write it down."""
     deadline = time.monotonic() + SUBMISSION_WAIT_SECONDS
     while time.monotonic() < deadline:
         submission = read_submission(folder)
         if submission is not None and submission.job_id == _own_job_id():
-            return True
+            return submission
         time.sleep(POLL_SECONDS)
-    return False
+    return None
 
 
 def _own_job_id() -> str:

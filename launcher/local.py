@@ -25,7 +25,7 @@ from launcher.processes import end_trees
 from launcher.progress import Progress
 from launcher.silent_jobs import TRACEBACK_LINES, tail
 from launcher.state import TrialState, trial_state
-from launcher.submission import Submission, read_submission
+from sweeps.submission import Submission, read_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from launcher.resources import shape_of
-from launcher.submission import Submission, next_attempt, write_submission, write_trial
+from launcher.submission import next_attempt, write_trial
+from sweeps.submission import Submission, shape_of, write_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.job import run_in_slurm
-from launcher.resources import shape_of
 from launcher.sbatch import python_command, require_time_to_save, sbatch_parameters
 from launcher.slurm import require_sbatch, write_down
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.snapshot import snapshot_code
-from launcher.submission import next_attempt, read_submission
+from launcher.submission import next_attempt
 from launcher.trainings import LongRun
+from sweeps.submission import read_submission, shape_of
 from train_core.job.supervisor import held
 from train_core.trial_folder import TrialFolder
 

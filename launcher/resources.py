@@ -6,33 +6,11 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from conf.experiment import Experiment
-from conf.schema import Count, Frozen, SlurmSpec
+from conf.schema import SlurmSpec
+from sweeps.submission import JobShape, shape_of
 from sweeps.trial import Trial
 
 MINUTES_PER_HOUR = 60
-
-
-class JobShape(Frozen):
-    """One task per device, on equal nodes. All elements of a job array have the same shape.
-
-    Attributes:
-        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
-    """
-
-    num_nodes: Count
-    tasks_per_node: Count
-    uses_gpus: bool
-
-    def __str__(self) -> str:
-        return f"{self.num_nodes} x {self.tasks_per_node}"
-
-
-def shape_of(experiment: Experiment) -> JobShape:
-    return JobShape(
-        num_nodes=experiment.num_nodes,
-        tasks_per_node=experiment.tasks_per_node,
-        uses_gpus=experiment.cluster.device.kind == "gpu",
-    )
 
 
 def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from launcher.slurm_query import JobState, age
-from launcher.submission import Submission
+from sweeps.submission import Submission
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.trial_folder import TrialFolder

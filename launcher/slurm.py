@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,17 +13,18 @@ from typing import Any
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.job import run_in_slurm
-from launcher.resources import JobShape, by_shape, device_hours, split
+from launcher.resources import by_shape, device_hours, split
 from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.slurm_cluster import this_cluster
 from launcher.snapshot import snapshot_code
-from launcher.submission import Submission, next_attempt, write_submission, write_trial
+from launcher.submission import next_attempt, write_trial
+from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
 
-SLURM_ANSWER_SECONDS = 10
 SlurmJob = Callable[[str], object]
 
 
@@ -106,19 +105,7 @@ def logs_folder(folder: SweepFolder) -> Path:
 
 def max_array_size(slurm: SlurmSpec) -> int:
     """Elements that one array may have: as configured, else as Slurm says, else Slurm's default."""
-    if slurm.max_array_size is not None:
-        return slurm.max_array_size
-    if not shutil.which("scontrol"):
-        return DEFAULT_MAX_ARRAY_SIZE
-    command = ["scontrol", "show", "config"]
-    try:
-        shown = subprocess.run(
-            command, capture_output=True, text=True, timeout=SLURM_ANSWER_SECONDS, check=False
-        ).stdout
-    except subprocess.TimeoutExpired:
-        return DEFAULT_MAX_ARRAY_SIZE
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-    return max(1, int(found.group(1))) if found else DEFAULT_MAX_ARRAY_SIZE
+    return slurm.max_array_size or this_cluster().max_array_size or DEFAULT_MAX_ARRAY_SIZE
 
 
 def _arrays(slurm: SlurmSpec, trials: Sequence[Trial]) -> list[tuple[JobShape, list[Trial]]]:

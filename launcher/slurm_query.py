@@ -1,4 +1,8 @@
-"""Asking Slurm how jobs stand. Never hangs; a job that Slurm has forgotten is simply absent from the answer."""
+"""Asking Slurm how jobs stand. Never hangs; a job that Slurm has forgotten is simply absent from the answer.
+
+Slurm gives a number out again once it has lost the job that had it, so a number alone does not say whose job it is:
+every state comes with the job's name, which ends with a token that no other job has.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from launcher.slurm_cluster import this_cluster
 
 ANSWER_SECONDS = 15
 ENDED_STATES = (
@@ -16,6 +22,11 @@ ENDED_STATES = (
     *("NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "REVOKED"),
 )
 """Every other state (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
+
+LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
+"""The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
+
+BROKEN_LINE = re.compile(r"\d+(_|\||$)")
 
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
@@ -25,10 +36,14 @@ class JobState(NamedTuple):
 
     Attributes:
         ended: seconds since the epoch; None while it lives, or where Slurm does not say.
+        asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
+        job_name: empty where Slurm was not asked for it.
     """
 
     name: str
     ended: float | None = None
+    asked: float | None = None
+    job_name: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -44,7 +59,7 @@ class SlurmSilent(Exception):
 
 
 def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
-    """States by job id (`12`, or `12_3` for an array element), in at most two calls for all of them.
+    """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
     controller has forgotten; where there is no accounting, those are absent.
@@ -55,10 +70,28 @@ def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
     wanted = set(job_ids)
     if not wanted:
         return {}
-    states = _told_of(wanted, _squeue(wanted))
+    states = _told_of(wanted, _squeue("--jobs", _masters(wanted)))
     if forgotten := wanted - states.keys():
         states |= _told_of(forgotten, _sacct(forgotten))
-    return states
+    return _dated(states)
+
+
+def query_named(job_names: Iterable[str]) -> dict[str, JobState]:
+    """States by job id of the jobs of these names that the controller knows.
+
+    Raises:
+        SlurmSilent: the controller does not answer.
+    """
+    wanted = sorted(set(job_names))
+    return _dated(_squeue("--name", wanted)) if wanted else {}
+
+
+def _dated(states: dict[str, JobState]) -> dict[str, JobState]:
+    """With the controller's time, which is asked for only where an end is to be compared with it."""
+    if not any(state.ended for state in states.values()):
+        return states
+    now = this_cluster().now
+    return {job_id: state._replace(asked=now) for job_id, state in states.items()}
 
 
 def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
@@ -67,8 +100,9 @@ def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState
     return {job_id: state for job_id, state in found.items() if state is not None}
 
 
-def _squeue(job_ids: set[str]) -> dict[str, JobState]:
-    answer = _ask(["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T|%e", *_of(job_ids)])
+def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str, JobState]:
+    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%j|"]
+    answer = _ask(["squeue", *columns, f"{by}={','.join(wanted)}"])
     if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
         raise SlurmSilent
     return _parsed(answer.stdout)
@@ -76,8 +110,9 @@ def _squeue(job_ids: set[str]) -> dict[str, JobState]:
 
 def _sacct(job_ids: set[str]) -> dict[str, JobState]:
     """Nothing where the site keeps no accounting."""
-    columns = ["--noheader", "--parsable2", "--allocations", "--format=JobID,State,End"]
-    answer = _ask(["sacct", *columns, *_of(job_ids)]) if shutil.which("sacct") else None
+    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,JobName"]
+    jobs = ",".join(_masters(job_ids))
+    answer = _ask(["sacct", *columns, f"--jobs={jobs}"]) if shutil.which("sacct") else None
     if answer is not None and answer.returncode == 0:
         return _parsed(answer.stdout)
     if not shutil.which("sacct") or (answer is not None and "accounting storage is disabled" in answer.stderr):
@@ -85,8 +120,8 @@ def _sacct(job_ids: set[str]) -> dict[str, JobState]:
     raise SlurmSilent
 
 
-def _of(job_ids: set[str]) -> list[str]:
-    return ["--jobs=" + ",".join(sorted({job_id.split("_")[0] for job_id in job_ids}))]
+def _masters(job_ids: set[str]) -> list[str]:
+    return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
@@ -99,13 +134,22 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def _parsed(lines: str) -> dict[str, JobState]:
-    """Lines `12_[0-2,5%1]|PENDING|end`; an unexpanded range stands for all its elements."""
+    """Lines `12_[0-2,5%1]|PENDING|end|name|`; an unexpanded range stands for all its elements.
+
+    A site may wrap the tool and print a banner, which is passed over. A line that breaks off means that more lacks.
+
+    Raises:
+        SlurmSilent: the answer was cut off.
+    """
     states: dict[str, JobState] = {}
-    for line in lines.splitlines():
-        job_id, state, end = (part.strip() for part in line.split("|"))
-        name = state.split()[0] if state else "UNKNOWN"  # "CANCELLED by 1000"
-        for single in _expanded(job_id):
-            states[single] = JobState(name, _seconds(end) if name in ENDED_STATES else None)
+    for line in lines.splitlines(keepends=True):
+        found = LINE.fullmatch(line)
+        if found is None and BROKEN_LINE.match(line):
+            raise SlurmSilent
+        if found is not None:
+            job_id, name, end, job_name = found.groups()
+            state = JobState(name, _seconds(end) if name in ENDED_STATES else None, job_name=job_name)
+            states.update(dict.fromkeys(_expanded(job_id), state))
     return states
 
 
@@ -129,5 +173,7 @@ def _seconds(text: str) -> float | None:
 
 
 def age(state: JobState) -> float:
-    """Seconds since the job ended; infinite where Slurm does not say."""
-    return float("inf") if state.ended is None else time.time() - state.ended
+    """Seconds between the job's end and Slurm's answer; infinite where Slurm does not say when it ended."""
+    if state.ended is None:
+        return float("inf")
+    return (time.time() if state.asked is None else state.asked) - state.ended

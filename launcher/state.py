@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.local_jobs import is_running_here
 from launcher.silent_jobs import is_settled, tail, verdict
 from launcher.slurm_query import JobState, SlurmSilent, query_jobs
-from launcher.submission import Submission, read_submission
+from sweeps.submission import Submission, read_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.trial_folder import TrialFolder

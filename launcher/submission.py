@@ -1,59 +1,13 @@
-"""`submission.json`: which job runs a trial, and where that job writes its output."""
+"""Which trials of a sweep are to run, and the folder of each made ready."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
-
-from conf.schema import Count, Frozen
-from launcher.resources import JobShape
+from sweeps.submission import read_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.measurement import Outcome
-from train_core.trial_folder import TrialFolder, write_atomically
-
-
-class Submission(Frozen):
-    """One attempt at a trial.
-
-    Attributes:
-        executor: `slurm`, or `local` for a process of `hostname`.
-        job_id: Slurm's, with the array element (`12_3`); of a local job the process id of its supervisor.
-        attempt: 1 for the first.
-        lost_nodes: earlier attempts that ended because a node failed.
-        submitted: seconds since the epoch.
-        output: the job's standard output and error; `%t` stands for the rank.
-    """
-
-    executor: Literal["slurm", "local"]
-    job_id: str
-    hostname: str
-    attempt: Count
-    lost_nodes: Annotated[int, Field(ge=0)]
-    submitted: float
-    shape: JobShape
-    output: str
-    error: str
-
-    def output_of(self, rank: int) -> Path:
-        return Path(self.output.replace("%t", str(rank)))
-
-    def error_of(self, rank: int) -> Path:
-        return Path(self.error.replace("%t", str(rank)))
-
-
-def read_submission(folder: TrialFolder) -> Submission | None:
-    """None when the trial was never submitted (or its file is not readable as a submission)."""
-    try:
-        return Submission.model_validate_json(folder.submission.read_text())
-    except (OSError, ValidationError):
-        return None
-
-
-def write_submission(folder: TrialFolder, submission: Submission) -> None:
-    write_atomically(folder.submission, submission.model_dump_json(indent=1))
+from train_core.trial_folder import TrialFolder
 
 
 def write_trial(folder: SweepFolder, record: SweepRecord, trial: Trial) -> TrialFolder:

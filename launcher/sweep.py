@@ -15,7 +15,8 @@ from launcher.resources import device_hours
 from launcher.slurm import Request, SlurmJob, SubmittedArray, requests, require_sbatch, submit_trials
 from launcher.snapshot import snapshot_code
 from launcher.state import TrialState, reconcile, trial_states
-from launcher.submission import read_submission, runnable, to_run
+from launcher.submission import runnable, to_run
+from sweeps.submission import read_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 
 UNLIMITED = 1_000_000

@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from sweeps.table.cells import Row, number_of, text_of
 from sweeps.table.prices import Prediction, PricedRow
 
-TERA = 1e12
 FEWEST_FOR_RANKS = 3
 
 

@@ -18,9 +18,9 @@ from conf.load import Tree, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.stop import Stopped
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
+from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import ranks_text
 
@@ -56,7 +56,7 @@ def _run(tree: Tree) -> Measurement | None:
     settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
-    from train_core.job.world import seat_from_launcher  # late, because it imports torch
+    from train_core.process.world import seat_from_launcher  # late, because it imports torch
 
     seat = seat_from_launcher(os.environ)
     if seat is None or seat.size == 1:  # several ranks have their first prepare them, once they have met

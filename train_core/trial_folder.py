@@ -15,20 +15,22 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from conf.experiment import Experiment
-from train_core.measurement import Measurement, RankFailure, StepMetrics
-from train_core.watch.hang import Standing
+from train_core.attempt import Attempt, AttemptOver, last_attempt
+from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, keep_existing: bool = False, durable: bool = True) -> Iterator[BinaryIO]:
     """A file to write that takes `path`'s place when the block ends well: a reader never sees a part of it.
 
-    A symbolic link stays, and the file behind it is replaced; a file that is there keeps who may read and write it.
+    A symbolic link stays, and the file behind it is replaced. A new file is private to the user; one that is there
+    keeps who may read and write it.
 
     Args:
         keep_existing: a file that is there by then stays. The file system decides, whatever this machine has cached.
+        durable: wait until the disk has it, because nothing else could tell it again after a power failure.
     """
     path = Path(os.path.realpath(path))  # unlike Path.resolve, takes a link to itself for a file to replace
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +40,10 @@ def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        draft.chmod(_mode_of(path))
+            if durable:
+                os.fsync(file.fileno())
+        if path.exists():
+            draft.chmod(S_IMODE(path.stat().st_mode))
         if keep_existing:
             with contextlib.suppress(FileExistsError):
                 path.hardlink_to(draft)
@@ -51,22 +55,20 @@ def replacing(path: Path, *, keep_existing: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
-def _mode_of(path: Path) -> int:
-    """Who may do what with the file; all may read a new one."""
-    return S_IMODE(path.stat().st_mode) if path.exists() else 0o644
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, never a part."""
-    with replacing(path) as file:
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the new one, never a part. See `replacing`."""
+    with replacing(path, durable=durable) as file:
         file.write(text.encode())
 
 
 class TrialFolder:
     """One trial on disk.
 
+    Given an attempt, every method that writes first looks whether a later one works here, and raises AttemptOver.
+
     trial.json          the experiment and where the trial belongs; written by the launcher before it submits
     submission.json     Slurm's or the local executor's job ids; written by the launcher
+    attempt             the `Attempt` that Slurm started last; written by its rank 0
     heartbeat           touched by rank 0 at every step
     metrics.jsonl       one `StepMetrics` a line, appended by rank 0
     checkpoints/        step-000100/ and so on; see `checkpoint_folder`
@@ -80,8 +82,10 @@ class TrialFolder:
     logs/               standard output and error of the job and of every rank
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
         self.path = Path(path)
+        self.attempt = attempt
+        self.claim = self.path / "attempt"
         self.trial = self.path / "trial.json"
         self.submission = self.path / "submission.json"
         self.heartbeat = self.path / "heartbeat"
@@ -99,7 +103,18 @@ class TrialFolder:
 
     def write_trial(self, trial: dict[str, Any]) -> None:
         """`trial` holds at least `experiment`, the experiment as plain values."""
-        write_atomically(self.trial, json.dumps(trial, indent=1))
+        write_atomically(self.trial, json.dumps(trial, indent=1), durable=False)
+
+    def claim_for_attempt(self) -> None:
+        """Rank 0 takes the folder; from now on earlier attempts can write nothing here."""
+        if self.attempt is not None:
+            self.require_current()
+            write_atomically(self.claim, f"{self.attempt}\n", durable=False)
+
+    def require_current(self) -> None:
+        """Raises AttemptOver where a later attempt than this process belongs to has begun."""
+        if self.attempt is not None and (last := last_attempt(self.claim)) is not None and last > self.attempt:
+            raise AttemptOver(f"attempt {self.attempt} is over: attempt {last} works in {self.path}")
 
     def holds_trial(self, trial: dict[str, Any]) -> bool:
         """`trial.json` has exactly this content."""
@@ -119,18 +134,21 @@ class TrialFolder:
 
     def forget_progress(self) -> None:
         """What ranks wrote. Metrics and traces stay where checkpoints may go on from them."""
+        self.require_current()
         anew = () if self.checkpoints.exists() else (self.metrics, *self.traces.glob("*.gz"))
         for path in (self.heartbeat, self.measurement, *anew):
             path.unlink(missing_ok=True)
 
     def rewind_metrics(self, step: int, *, rewrite: bool) -> list[StepMetrics]:
         """The metrics up to a step; with `rewrite` the file keeps no others, because they will be measured again."""
+        self.require_current()
         kept = [metrics for metrics in self.read_metrics() if metrics.step <= step]
         if rewrite and self.metrics.exists():
             write_atomically(self.metrics, "".join(metrics.model_dump_json() + "\n" for metrics in kept))
         return kept
 
     def append_metrics(self, metrics: StepMetrics) -> None:
+        self.require_current()
         with self.metrics.open("a") as file:
             file.write(metrics.model_dump_json() + "\n")
         self.heartbeat.touch()
@@ -143,6 +161,7 @@ class TrialFolder:
         return [metrics for metrics in parsed if metrics]
 
     def write_failure(self, failure: RankFailure) -> None:
+        self.require_current()
         write_atomically(self.failures / f"rank-{failure.rank:05d}.json", failure.model_dump_json(indent=1))
 
     def read_failures(self) -> list[RankFailure]:
@@ -152,6 +171,7 @@ class TrialFolder:
 
     def raise_alarm(self) -> bool:
         """Ask every rank where it stands; True for the first that asks."""
+        self.require_current()
         self.waits.mkdir(parents=True, exist_ok=True)
         try:
             self.alarm.touch(exist_ok=False)
@@ -160,6 +180,7 @@ class TrialFolder:
         return True
 
     def write_standing(self, standing: Standing) -> None:
+        self.require_current()
         write_atomically(self._standing_of(standing.rank), standing.model_dump_json(indent=1))
 
     def _standing_of(self, rank: int) -> Path:
@@ -180,6 +201,7 @@ class TrialFolder:
     @contextlib.contextmanager
     def writing_trace(self, step: int, rank: int) -> Iterator[Path]:
         """A draft to write, which becomes a trace when the block ends well."""
+        self.require_current()
         self.traces.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:06d}-rank-{rank:05d}.json.gz"
         draft = self.traces / f".{name}"  # keeps the end of the name, by which the profiler compresses
@@ -187,6 +209,7 @@ class TrialFolder:
         draft.replace(self.traces / name)
 
     def write_measurement(self, measurement: Measurement) -> None:
+        self.require_current()
         write_atomically(self.measurement, measurement.model_dump_json(indent=1))
 
     def write_verdict(self, measurement: Measurement) -> None:

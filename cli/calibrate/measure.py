@@ -14,10 +14,9 @@ from cli.calibrate.output import plain_table, print_changes, shown, write_file
 from cli.console import console
 from conf.errors import EXIT_INTERRUPTED
 from conf.overrides import Overrides
+from conf.units import GIGA, TERA
 from train_core.rates.link_fit import fit_patterns
 from train_core.rates.record import DeviceRates
-
-TERA, GIGA = 1e12, 1e9
 
 
 def measure_and_write(

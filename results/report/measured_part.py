@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
 from results.report.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.trial_result import TrialResult, ranked
-from results.units import TERA, count, gib, percent, seconds, significant, tflops
+from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
 

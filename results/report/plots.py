@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from results.report.predicted_part import has_device_per_rank
 from results.report.verdict import rate_spread
 from results.terminal import by_prediction, plan_label
 from results.trial_result import TrialResult, ranked
-from results.units import TERA
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, StepTime
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
 from results.terminal import by_prediction, plan_label
 from results.trial_result import TrialResult
-from results.units import ABSENT, TERA, count, error_percent, gib, percent, seconds, significant, tflops
+from results.units import ABSENT, count, error_percent, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from conf.errors import ConfigError
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from sweeps.table.configuration import Configuration, configuration_of
 from sweeps.table.file import PREDICTED_COLUMNS, Record
 from train_core.costs import Estimate, StageMemory, estimate
-
-TERA = 1e12
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from conf.overrides import Overrides
 from launcher.job import goes_on
 from launcher.long_run import best_of, long_run, write_long_run
 from launcher.long_run_slurm import LiveJob, starting
-from launcher.resources import JobShape
 from launcher.sbatch import require_time_to_save
 from launcher.slurm import write_down
+from sweeps.submission import JobShape
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
-from train_core.job.stop import Stopped
 from train_core.measurement import Measurement, Outcome, Performance
+from train_core.process.stop import Stopped
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
 STEPS = "training.num_steps=50"

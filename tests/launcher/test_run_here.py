@@ -21,8 +21,9 @@ from launcher.capacity import Machine
 from launcher.folder_lock import locked
 from launcher.local_jobs import is_running_here
 from launcher.state import trial_states
-from launcher.submission import read_submission, write_trial
+from launcher.submission import write_trial
 from launcher.sweep import run_here
+from sweeps.submission import read_submission
 from train_core.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,9 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from launcher import slurm as slurm_module
-from launcher.resources import by_shape, device_hours, shape_of, split
+from launcher.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit
+from sweeps.submission import shape_of
 from sweeps.trial import SweepFolder
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from launcher.resources import shape_of
 from launcher.silent_jobs import is_settled, verdict
 from launcher.slurm_query import JobState, _parsed
-from launcher.submission import Submission, write_trial
+from launcher.submission import write_trial
+from sweeps.submission import Submission, shape_of
 from train_core.measurement import Outcome, RankFailure
 
 
@@ -105,8 +105,10 @@ def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago():
 
 
 def test_queue_listings_are_read_with_ranges_and_reasons():
-    states = _parsed("12_[0-1,4%2]|PENDING|N/A\n12_3|CANCELLED by 1000|2026-01-01T00:00:00\n13|RUNNING|Unknown\n")
+    states = _parsed(
+        "12_[0-1,4%2]|PENDING|N/A|a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|a|\n13|RUNNING|Unknown|b|\n"
+    )
     assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
     assert states["12_3"].name == "CANCELLED"
     assert states["12_3"].ended is not None
-    assert states["13"] == JobState("RUNNING", None)
+    assert states["13"] == JobState("RUNNING", None, job_name="b")

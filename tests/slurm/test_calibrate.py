@@ -8,9 +8,8 @@ from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import measure_in_slurm, rates_folder
 from conf.errors import UsageError
 from conf.load import load, load_cluster
-from launcher.resources import JobShape
 from launcher.slurm_query import query_jobs
-from launcher.submission import read_submission
+from sweeps.submission import JobShape, read_submission
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 TWO_NODES = JobShape(num_nodes=2, tasks_per_node=1, uses_gpus=False)

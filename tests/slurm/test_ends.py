@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from launcher.submission import read_submission
+from sweeps.submission import read_submission
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]

@@ -11,8 +11,8 @@ from conf.errors import UsageError
 from launcher import silent_jobs
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import SlurmSilent, query_jobs
-from launcher.submission import read_submission
 from launcher.sweep import submit
+from sweeps.submission import read_submission
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]

@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from launcher.resources import shape_of
-from launcher.submission import read_submission
 from launcher.sweep import submit
+from sweeps.submission import read_submission, shape_of
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]

@@ -1,4 +1,4 @@
-"""Files that are replaced whole."""
+"""Files that are replaced whole, and folders in which only the last attempt writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from train_core.trial_folder import replacing, write_atomically
+from train_core.attempt import Attempt, AttemptOver
+from train_core.measurement import Outcome, RankFailure, StepMetrics
+from train_core.trial_folder import TrialFolder, replacing, write_atomically
 
 
 def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
@@ -44,9 +46,9 @@ def test_a_file_keeps_who_may_read_and_write_it(tmp_path: Path, mode: int) -> No
     assert path.read_text() == "new"
 
 
-def test_a_new_file_can_be_read_by_all(tmp_path: Path) -> None:
+def test_a_new_file_is_private_to_the_user(tmp_path: Path) -> None:
     write_atomically(tmp_path / "new.csv", "new")
-    assert (tmp_path / "new.csv").stat().st_mode & 0o7777 == 0o644
+    assert (tmp_path / "new.csv").stat().st_mode & 0o7777 == 0o600
 
 
 def test_a_file_that_came_first_stays_where_that_was_asked_for(tmp_path: Path) -> None:
@@ -56,3 +58,31 @@ def test_a_file_that_came_first_stays_where_that_was_asked_for(tmp_path: Path) -
         file.write(b"second")
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+FAILURE = RankFailure(rank=1, outcome=Outcome.FAILED, cause="its peer is gone", traceback="", time=1.0)
+STEP = StepMetrics.model_construct(step=1)
+
+
+@pytest.mark.parametrize("later", [Attempt(1, 1), Attempt(2, 0)])
+def test_who_outlived_an_attempt_can_write_nothing_once_the_next_has_begun(tmp_path: Path, later: Attempt) -> None:
+    outlived, begun = TrialFolder(tmp_path, Attempt(1, 0)), TrialFolder(tmp_path, later)
+    outlived.claim_for_attempt()
+    outlived.require_current()
+    begun.claim_for_attempt()
+    for write in (
+        lambda: outlived.append_metrics(STEP),
+        lambda: outlived.write_failure(FAILURE),
+        outlived.forget_progress,
+        outlived.raise_alarm,
+        outlived.claim_for_attempt,
+    ):
+        with pytest.raises(AttemptOver, match=rf"attempt 1\.0 is over: attempt {later} works in"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt"]
+    begun.write_failure(FAILURE)
+
+
+def test_a_damaged_claim_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "attempt").write_bytes(b"\xff2.x")
+    TrialFolder(tmp_path, Attempt(1, 0)).claim_for_attempt()

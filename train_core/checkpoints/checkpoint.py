@@ -8,7 +8,7 @@ the boxes that were written.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -46,11 +46,13 @@ from train_core.checkpoints.checkpoint_folder import (
     read_facts,
 )
 from train_core.checkpoints.huggingface import is_weights
-from train_core.job.world import use_device
-from train_core.model import Transformer
-from train_core.optimizer import AdamState, Optimizer
+from train_core.model.transformer import Transformer
+from train_core.optimizer.adam import AdamState
+from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.boxes import Box
 from train_core.parallel.collectives import Axis, found_by_first
+from train_core.parallel.replicas import Replicas
+from train_core.process.world import use_device
 
 WRITING = timedelta(days=1)  # for which a rank waits for others that write their share; a lost rank ends the job anyway
 
@@ -112,10 +114,23 @@ class Checkpoints:
     Used as a context: at its end the last checkpoint is on disk.
     """
 
-    def __init__(self, optimizer: Optimizer, experiment: Experiment, world: Axis, folder: Path | None) -> None:
-        """`folder` gets the checkpoints; None saves none."""
-        self.optimizer, self.experiment, self.world, self.folder = optimizer, experiment, world, folder
-        self.plan = experiment.checkpoint
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        replicas: Replicas,
+        experiment: Experiment,
+        world: Axis,
+        folder: Path | None,
+        require_current: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`folder` gets the checkpoints; None saves none.
+
+        Args:
+            require_current: raises where this process may write nothing more; see `TrialFolder.require_current`.
+        """
+        self.optimizer, self.replicas = optimizer, replicas
+        self.experiment, self.world, self.folder = experiment, world, folder
+        self.plan, self.require_current = experiment.checkpoint, require_current
         # Of its own, because the writer's collectives run beside those of the training.
         shares = folder is not None and world.size > 1
         self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
@@ -158,7 +173,7 @@ class Checkpoints:
 
     def _read(self, checkpoint: Path) -> Facts:
         _require_same_model(checkpoint, self.experiment.model)
-        states, replicas = self.optimizer.states, self.optimizer.replicas
+        states, replicas = self.optimizer.states, self.replicas
         with _quiet():
             load(_pieces(states, replicas.boxes()), storage_reader=FileSystemReader(checkpoint))
         for state, weights in zip(states, replicas.own_weights(), strict=True):
@@ -184,7 +199,7 @@ class Checkpoints:
         assert self.folder is not None
         self.wait()
         # Here, because on the writer's thread the model's next pass would run beside it.
-        boxes = self.optimizer.replicas.boxes_to_write()
+        boxes = self.replicas.boxes_to_write()
         pieces = _pieces(self.optimizer.states, boxes, copied=self.plan.asynchronous)
         self.writing = self.writer.submit(self._write, pieces, self._facts(step))
         if not self.plan.asynchronous:
@@ -215,9 +230,11 @@ class Checkpoints:
 
     def _write(self, pieces: dict[str, Any], facts: Facts) -> None:
         assert self.folder is not None
+        self.require_current()
         with _quiet():
             save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
         if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
+            self.require_current()  # a later attempt may have begun meanwhile
             publish(self.folder, facts)
             delete_others(self.folder, facts.step, self.plan.keep_last)
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
-from train_core.job.stop import Stopped
 from train_core.measurement import Measurement, Outcome, RankFailure
+from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
 OUT_OF_MEMORY = re.compile(

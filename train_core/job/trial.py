@@ -9,11 +9,12 @@ from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
+from train_core.attempt import Attempt
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
-from train_core.job.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.process.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.trial_folder import TrialFolder
 
 
@@ -76,23 +77,28 @@ def _gpus(experiment: Experiment, devices: tuple[int, ...]) -> tuple[int, ...] |
     return devices
 
 
-def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | None = None) -> Measurement | None:
+def run_trial_as_rank(
+    folder: Path, on_step: Callable[[StepMetrics], None] | None = None, attempt: Attempt | None = None
+) -> Measurement | None:
     """Be the rank that torchrun's or srun's environment says; rank 0 writes `measurement.json` and returns it.
 
-    A rank that fails leaves `failures/rank-N.json` and ends the process, whose exit code tells the launcher.
+    A rank that fails leaves `failures/rank-N.json` and ends the process, whose exit code tells the launcher. A trial
+    that has completed already, as in a job that Slurm was asked to start once more, keeps its measurement.
 
     Args:
         on_step: called on rank 0 for each step.
+        attempt: of the job that this process belongs to; once a later one has begun, this one writes nothing more.
 
     Raises:
         UsageError: no launcher gave a seat, or it started another number of ranks than the plan has.
         Stopped: a signal came, and the training was saved.
+        AttemptOver: a later attempt has begun.
     """
-    trial = TrialFolder(folder)
+    trial = TrialFolder(folder, attempt)
     experiment = trial.read_experiment()
     stop_asked = noted_signals() if saves_when_stopped(experiment) else never
     from train_core.job.rank import run_rank
-    from train_core.job.world import seat_from_launcher
+    from train_core.process.world import seat_from_launcher
 
     seat = seat_from_launcher(os.environ)
     if seat is None:
@@ -100,7 +106,9 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
     if seat.size != experiment.parallel.world_size:  # before anything of an earlier attempt is forgotten
         problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
-    _forget(trial, seat.rank)
+    if completed := _completed(trial, experiment):
+        return completed if seat.rank == 0 else None
+    _begin(trial, seat.rank)
     with ended_by_failure(trial, seat.rank):
         measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
         if seat.rank == 0:
@@ -108,8 +116,14 @@ def run_trial_as_rank(folder: Path, on_step: Callable[[StepMetrics], None] | Non
     return measurement if seat.rank == 0 else None
 
 
-def _forget(trial: TrialFolder, rank: int) -> None:
-    """Only what this rank itself writes, because other ranks of this attempt may already have failed."""
+def _begin(trial: TrialFolder, rank: int) -> None:
+    """Take the folder, and forget what an earlier attempt left there.
+
+    Only what this rank itself writes is forgotten, because other ranks of this attempt may already have failed.
+    """
+    trial.require_current()
+    if rank == 0:
+        trial.claim_for_attempt()
     (trial.failures / f"rank-{rank:05d}.json").unlink(missing_ok=True)
     if rank == 0:
         trial.forget_progress()

@@ -16,8 +16,7 @@ from conf.schema import Value
 from train_core.checkpoints import huggingface
 from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.huggingface import Weights, from_rows, is_weights, source_of, to_rows
-from train_core.model import Transformer
-from train_core.parallel.collectives import Axis
+from train_core.model.transformer import Transformer
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import parallelize
 
@@ -95,14 +94,11 @@ def test_imported_weights_give_the_logits_of_transformers(
 
 
 def train_and_save(world: Any, experiment: Any, folder: Path) -> Tensor | None:
-    from train_core.checkpoints.checkpoint import Checkpoints
-    from train_core.train import Trainer
+    from train_core.training.trainer import Trainer
 
     trainer = Trainer(experiment, world, folder)
     trainer.step(1)
-    with Checkpoints(
-        trainer.optimizer, experiment, Axis(world.size, world.rank), folder / "checkpoints"
-    ) as checkpoints:
+    with trainer.checkpoints(folder / "checkpoints") as checkpoints:
         checkpoints.save(1)
     return logits_of(trainer.stage.chunks[0])
 

@@ -25,7 +25,7 @@ from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, held
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure
-from train_core.train import train
+from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
 TENSOR_2 = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.num_steps": 3}
@@ -39,7 +39,7 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
 
     def arrange(rank: int, act: Callable[[], None]) -> None:
         def disturbed(experiment: Experiment, world: Any, cache_dir: Path, *rest: Any) -> Any:
-            from train_core.train import Trainer
+            from train_core.training.trainer import Trainer
 
             trainer = Trainer(experiment, world, cache_dir)
             trainer.step(1)
@@ -246,7 +246,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import train_core.job.rank, train_core.rates.device
 from conf.errors import UsageError
-from train_core.job.stop import Stopped
+from train_core.process.stop import Stopped
 from train_core.job.trial import run_trial_as_rank
 
 begun = threading.Event()
@@ -380,3 +380,40 @@ def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(trial_of: Any, m
         run_trial_as_rank(trial.path)
     assert trial.measurement.read_text() == "earlier"
     assert not trial.failures.exists()
+
+
+def test_a_job_that_is_started_once_more_keeps_the_measurement_it_left(
+    trial_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = trial_of({})
+    silent = RankFailure(rank=0, outcome=Outcome.COMPLETED, cause="", traceback="", time=1.0)
+    completed = failed_measurement(trial.read_experiment().fingerprint, silent, 0.0)
+    trial.write_measurement(completed)
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    assert run_trial_as_rank(trial.path) == completed
+    assert [path.name for path in trial.path.iterdir()] == ["trial.json", "measurement.json"]
+
+
+OUTLIVED = """
+import sys
+from pathlib import Path
+from train_core.attempt import Attempt
+from train_core.job.trial import run_trial_as_rank
+
+folder = Path(sys.argv[1])
+begin = lambda metrics: (folder / "attempt").write_text("1.1") if metrics.step == 2 else None
+run_trial_as_rank(folder, begin, Attempt(1, 0))
+"""
+
+
+def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_of: Any) -> None:
+    trial = trial_of(LONG)
+    command = [sys.executable, "-c", OUTLIVED, str(trial.path)]
+    environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "attempt 1.0 is over: attempt 1.1 works in" in ended.stderr
+    assert [metrics.step for metrics in trial.read_metrics()] == [1, 2]
+    assert trial.read_failures() == []
+    assert not trial.measurement.exists()

@@ -1,0 +1,54 @@
+"""The Slurm cluster that this machine talks to: its name, its clock, its limit for arrays."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+import subprocess
+import time
+from typing import NamedTuple
+
+ANSWER_SECONDS = 10
+
+
+class Cluster(NamedTuple):
+    """What the controller says of itself.
+
+    Attributes:
+        name: as in slurm.conf; None where nothing answers.
+        now: seconds since the epoch by the controller's clock, which is the one that job times are told in. The clock
+            of a login node may be an hour off.
+        max_array_size: elements that one array may have; None where nothing answers.
+    """
+
+    name: str | None
+    now: float
+    max_array_size: int | None
+
+
+def this_cluster() -> Cluster:
+    """Ask the controller; it is silent where there is no Slurm."""
+    shown = _shown()
+    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+    name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
+    return Cluster(name.group(1) if name else None, _clock(shown), max(1, int(size.group(1))) if size else None)
+
+
+def _shown() -> str:
+    if not shutil.which("scontrol"):
+        return ""
+    command = ["scontrol", "show", "config"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False).stdout
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+def _clock(shown: str) -> float:
+    """The first line says when it was written, in this machine's time zone; else this machine's own clock."""
+    written = re.search(r"^Configuration data as of (\S+)", shown, re.MULTILINE)
+    try:
+        return datetime.datetime.fromisoformat(written.group(1)).timestamp() if written else time.time()
+    except ValueError:
+        return time.time()

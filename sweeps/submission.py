@@ -1,0 +1,76 @@
+"""`submission.json`: which job works in a folder, and where that job writes its output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from conf.experiment import Experiment
+from conf.schema import Count, Frozen
+from train_core.trial_folder import TrialFolder, write_atomically
+
+
+class JobShape(Frozen):
+    """One task per device, on equal nodes. All elements of a job array have the same shape.
+
+    Attributes:
+        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
+    """
+
+    num_nodes: Count
+    tasks_per_node: Count
+    uses_gpus: bool
+
+    def __str__(self) -> str:
+        return f"{self.num_nodes} x {self.tasks_per_node}"
+
+
+def shape_of(experiment: Experiment) -> JobShape:
+    return JobShape(
+        num_nodes=experiment.num_nodes,
+        tasks_per_node=experiment.tasks_per_node,
+        uses_gpus=experiment.cluster.device.kind == "gpu",
+    )
+
+
+class Submission(Frozen):
+    """One attempt at the work of a folder.
+
+    Attributes:
+        executor: `slurm`, or `local` for a process of `hostname`.
+        job_id: Slurm's, with the array element (`12_3`); of a local job the process id of its supervisor.
+        attempt: 1 for the first.
+        lost_nodes: earlier attempts that ended because a node failed.
+        submitted: seconds since the epoch.
+        output: the job's standard output and error; `%t` stands for the rank.
+    """
+
+    executor: Literal["slurm", "local"]
+    job_id: str
+    hostname: str
+    attempt: Count
+    lost_nodes: Annotated[int, Field(ge=0)]
+    submitted: float
+    shape: JobShape
+    output: str
+    error: str
+
+    def output_of(self, rank: int) -> Path:
+        return Path(self.output.replace("%t", str(rank)))
+
+    def error_of(self, rank: int) -> Path:
+        return Path(self.error.replace("%t", str(rank)))
+
+
+def read_submission(folder: TrialFolder) -> Submission | None:
+    """None when nothing was ever submitted (or the file is not readable as a submission)."""
+    try:
+        return Submission.model_validate_json(folder.submission.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_submission(folder: TrialFolder, submission: Submission) -> None:
+    write_atomically(folder.submission, submission.model_dump_json(indent=1))
