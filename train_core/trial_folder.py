@@ -187,6 +187,7 @@ class TrialFolder(JobFolder):
     measurement.json    a `Measurement`, once the trial has ended
     tracking_id         names a long training in MLflow, wherever the folder is moved; written by the first import
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
+    ../../tokens/       tokens of all trainings beside each other, so that those over the same text share them
     """
 
     trial = Member("trial.json")
@@ -198,6 +199,11 @@ class TrialFolder(JobFolder):
     measurement = Member("measurement.json")
     tracking_id = Member("tracking_id")
     traces = Member("traces")
+
+    @property
+    def tokens(self) -> Path:
+        """Where tokens are kept unless the experiment names a folder: beside the folder of all trainings."""
+        return self.path.resolve().parents[1] / "tokens"
 
     def write_trial(self, trial: dict[str, Any]) -> None:
         """`trial` holds at least `experiment`, the experiment as plain values."""
