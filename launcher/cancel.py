@@ -7,14 +7,16 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 
 import psutil
 
 from conf.errors import UsageError
 from launcher.folder_lock import holder
 from launcher.local_jobs import controller_of, is_running_here
+from launcher.own_jobs import standings
 from launcher.processes import end_trees
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.slurm_query import SlurmSilent
 from launcher.trainings import LongRun
 from sweeps.submission import Submission, read_submission
 from sweeps.trial import SweepFolder, SweepRecord
@@ -42,7 +44,7 @@ def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
     }
     _end_sweep_process(folder)
     end_trees(controller for job in local.values() if (controller := controller_of(job)))
-    return len(local) + cancel_jobs([job.job_id for job in in_slurm])
+    return len(local) + len(cancel_jobs(in_slurm))
 
 
 def cancel_training(run: LongRun) -> str:
@@ -52,10 +54,11 @@ def cancel_training(run: LongRun) -> str:
         UsageError: it has none that is queued or running, or Slurm does not answer.
     """
     submission = read_submission(run.folder)
-    if submission is None or submission.executor != "slurm" or not cancel_jobs([submission.job_id]):
+    cancelled = cancel_jobs([submission]) if submission is not None and submission.executor == "slurm" else []
+    if not cancelled:
         problem = f"No job of {run.folder.path} is queued or running"
         raise UsageError(problem, "End one that trains on this machine with Ctrl-C where it was started; it saves.")
-    return submission.job_id
+    return cancelled[0]
 
 
 def _unfinished(folder: SweepFolder, record: SweepRecord) -> dict[str, Submission]:
@@ -81,19 +84,23 @@ def _end_sweep_process(folder: SweepFolder) -> None:
         process.wait(SWEEP_END_SECONDS)
 
 
-def cancel_jobs(job_ids: list[str]) -> int:
-    """Cancel those of the Slurm jobs that live, and return how many these were.
+def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
+    """Cancel those of the Slurm jobs that are ours and live, and return their ids.
 
     Raises:
-        UsageError: Slurm does not answer.
+        UsageError: Slurm does not answer, or cannot know some of the jobs; those that it knows have been cancelled.
     """
     try:
-        live = [job_id for job_id, state in query_jobs(job_ids).items() if state.is_live]
+        jobs = standings(submissions)
     except SlurmSilent:
         raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
+    live = [job.submission.job_id for job in jobs if job.is_live and job.submission.job_id]
     for first in range(0, len(live), IDS_PER_CALL):
         _scancel(live[first : first + IDS_PER_CALL])
-    return len(live)
+    if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
+        problem = f"{len(live)} jobs were cancelled, and {len(elsewhere)} were not: of the first, {elsewhere[0]}"
+        raise UsageError(problem, "Give the same command there.")
+    return live
 
 
 def _scancel(job_ids: list[str]) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.local_jobs import is_running_here
+from launcher.own_jobs import standings
 from launcher.silent_jobs import is_settled, tail, verdict
-from launcher.slurm_query import JobState, SlurmSilent, query_jobs
-from sweeps.submission import Submission, read_submission
+from launcher.slurm_query import JobState, SlurmSilent
+from sweeps.submission import Submission, read_submission, write_submission
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.trial_folder import TrialFolder
@@ -65,16 +66,18 @@ def reconcile(folders: Iterable[TrialFolder]) -> dict[Path, JobState]:
     Returns:
         Slurm's states of the jobs it was asked about, by the path of the folder.
     """
-    silent = [(folder, job) for folder in folders if (job := _silent_in_slurm(folder))]
+    silent = [(folder, submission) for folder in folders if (submission := _silent_in_slurm(folder))]
     try:
-        states = query_jobs(job.job_id for _, job in silent)
+        told = standings([submission for _, submission in silent])
     except SlurmSilent:
         return {}
-    for folder, job in silent:
-        state = states.get(job.job_id)
-        if is_settled(state) if state else time.time() - job.submitted > FORGOTTEN_SECONDS:
-            _conclude(folder, job, state)
-    return {folder.path: states[job.job_id] for folder, job in silent if job.job_id in states}
+    for (folder, before), job in zip(silent, told, strict=True):
+        if job.submission != before and read_submission(folder) == before:
+            write_submission(folder, job.submission)
+        is_forgotten = job.is_unknown and time.time() - before.submitted > FORGOTTEN_SECONDS
+        if is_settled(job.state) if job.state else is_forgotten:
+            _conclude(folder, job.submission, job.state)
+    return {folder.path: job.state for (folder, _), job in zip(silent, told, strict=True) if job.state}
 
 
 def _silent_in_slurm(folder: TrialFolder) -> Submission | None:

@@ -120,7 +120,7 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
 
 
 def _require_slurm() -> None:
-    from launcher.slurm import require_sbatch  # with submitit, which commands that only plan need not wait for
+    from launcher.slurm_executor import require_sbatch  # with submitit, which commands that only plan need not wait for
 
     require_sbatch()
     if not slurm_answers():
