@@ -13,13 +13,15 @@ BIN := .venv/bin
 TRISWEEP := $(BIN)/trisweep
 CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(OVERRIDES)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# More workers than cores: those of the Slurm cluster and of servers wait most of the time.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 
 # Where PYTHON is itself an environment, a new one does not see its packages.
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-gpu test check format ui slurm-up slurm-down clean
+.PHONY: help setup bench bench-gpu test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -72,8 +74,11 @@ bench: setup ## every promise in numbers: predictions against published rows, se
 bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without one it says so
 	@$(BIN)/python -m benchmarks gpu
 
-test: check ## check, then run every test, on a real Slurm too
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+test: check ## check, then run the tests, on a real Slurm too; of large grids the cases in which all pairs meet
+	$(PYTEST)
+
+test-all: check ## the same with every case of the grids
+	$(PYTEST) --all-cases
 
 check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff check .

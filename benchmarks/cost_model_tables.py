@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.target import Target
 from conf.load import load_cluster, options
 from conf.schema import ClusterSpec
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, GIGA
 from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
 from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.trial_folder import write_atomically
@@ -20,7 +20,7 @@ from train_core.trial_folder import write_atomically
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
 MARKED = re.compile(r"(<!-- (\w+): [^>]*-->)\n.*?(<!-- end -->)", re.DOTALL)
 MEASURED_BY_ITS_USERS = "local"
-MICRO, GIGA = 1e6, 1e-9
+MICRO = 1e6
 
 
 def main() -> list[Target]:
@@ -78,7 +78,7 @@ def _links() -> Iterator[str]:
     yield _line("---", "---")
     for cluster in _known_clusters():
         tiers = (
-            f"{link.name} {link.num_devices}: {GIGA * link.bandwidth_bytes_per_second:g} GB/s,"
+            f"{link.name} {link.num_devices}: {link.bandwidth_bytes_per_second / GIGA:g} GB/s,"
             f" {MICRO * link.latency_seconds:g} µs"
             for link in cluster.links
         )

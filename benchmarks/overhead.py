@@ -22,10 +22,11 @@ from typing import Any
 from benchmarks.target import Target, at_most
 from benchmarks.trainer import SHAPE, TENSOR, experiment_of
 from conf.experiment import Experiment
-from train_core.job.world import Seat, choose_device, file_rendezvous, join, leave
-from train_core.train import Trainer, train
+from train_core.parallel.clock import Clock, Line
+from train_core.process.world import Seat, choose_device, file_rendezvous, join, leave
+from train_core.training.train import train
+from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
-from train_core.watch.clock import Clock, Line
 from train_core.watch.watchdog import watched
 
 NUM_STEPS, NUM_NOTES, NUM_STARTS, ANSWER_SECONDS = 12, 10_000, 3, 600

@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.target import Target, at_least, at_most, figure
 from conf.load import load, load_cluster
 from conf.settings import Settings
+from conf.units import MEBIBYTE
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space, blocks
@@ -43,7 +44,6 @@ MIXED = {
     "two types, 1,024 devices": (("selene", 512), ("dgx-h100", 512)),
     "three types, 1,024 devices": (("selene", 512), ("dgx-h100", 256), ("dgx-h200", 256)),
 }
-MEBIBYTE = 2**20
 PEAK = (
     "import resource, sys; from cli.main import app\ntry: app()\nfinally: print(resource.getrusage("
     "resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"

@@ -26,9 +26,9 @@ from benchmarks.target import Target, at_least, at_most
 from conf.experiment import Experiment
 from conf.load import compose_tree, settings_of, with_values
 from conf.schema import Value
-from train_core.job.world import Seat, choose_device, file_rendezvous, join
-from train_core.parallel.parallelize import DTYPES
-from train_core.train import Trainer
+from train_core.model.dtypes import DTYPES
+from train_core.process.world import Seat, choose_device, file_rendezvous, join
+from train_core.training.trainer import Trainer
 
 NUM_ROUNDS = 7
 ANSWER_SECONDS = 600

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from benchmarks.published_rows import FRONTIER_SCALING, RowSet, row_sets
 from benchmarks.target import Target, at_least, at_most, figure, within
+from conf.units import TERA
 from results.score import Comparison, score
 from sweeps.table.prices import Prediction, PricedRow
 
-TERA = 1e12
 PERCENT = " %"
 SCALING_PERCENT = {"175B weak": 100.0, "1T weak": 100.0, "175B strong": 89.9, "1T strong": 87.1}
 FITTED_ON = {  # a cluster whose constants' source holds one of these words was fitted on rows of that set
@@ -189,7 +189,7 @@ def _rate(prediction: Prediction | None) -> float:
 
 def _standing(name: str, rows: RowSet) -> str:
     """Whether the constants of the clusters behind these rows were fitted on them, by the clusters' own word."""
-    clusters = [row.prediction.configuration.experiment.cluster for row in rows.priced if row.prediction]
+    clusters = [row.prediction.configuration.setup.cluster for row in rows.priced if row.prediction]
     said = {one.name: one.efficiency.source for one in clusters}
     return " ".join(
         f"{'Fitted on' if any(word in source for word in FITTED_ON[name]) else 'Not fitted on'}: the constants of"

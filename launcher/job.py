@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.slurm_query import SlurmSilent, query_jobs
 from sweeps.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
-from train_core.job.stop import Stopped
+from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
 PATIENCE_SECONDS = 60.0
@@ -98,10 +98,22 @@ def _is_own(submission: Submission) -> bool:
 
 def _adopted(folder: TrialFolder, submission: Submission) -> Submission:
     """Where the submitter died before it could write the job's number down, the job does it itself."""
-    if submission.job_id is None and os.environ["SLURM_PROCID"] == "0":
+    if os.environ["SLURM_PROCID"] != "0":
+        return submission
+    if submission.job_id is None:
         submission = submission.model_copy(update={"job_id": _own_job_id()})
         write_submission(folder, submission)
+    _show_output(folder.logs, submission)
     return submission
+
+
+def _show_output(logs: Path, submission: Submission) -> None:
+    """Let the folder show the job's own output, for people who look there."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for target in (submission.output_of(0), submission.error_of(0)):
+        link = logs / f"slurm{target.suffix}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
 
 
 def _own_job_id() -> str:

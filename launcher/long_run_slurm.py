@@ -14,7 +14,6 @@ from launcher.sbatch import require_time_to_save
 from launcher.slurm_executor import SlurmExecutor, Work, require_sbatch
 from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
-from launcher.submission import next_attempt
 from launcher.trainings import LongRun
 from sweeps.submission import read_submission, shape_of, write_submission
 from train_core.job.supervisor import held
@@ -73,9 +72,8 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     require_time_to_save(slurm)
     require_sbatch()
     folder = run.folder
-    attempt = next_attempt(folder)
+    attempt = run.read().next_attempt
     folder.measurement.unlink(missing_ok=True)
-    path = folder.path.absolute()
-    code = snapshot_code(path / "code")
-    executor = SlurmExecutor(slurm, f"trisweep-{path.name}", code, path / "submitit", requeues=True)
+    code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
+    executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
     return executor.submit(run_in_slurm, [Work(folder, *attempt)], shape_of(run.experiment))

@@ -14,9 +14,10 @@ from launcher.resources import by_shape, device_hours, split
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, Work, require_sbatch
 from launcher.snapshot import snapshot_code
-from launcher.submission import next_attempt, write_trial
+from sweeps.reading import TrialReading
 from sweeps.submission import JobShape
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, Trial
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
@@ -48,12 +49,12 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
+def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
     """What `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
     """
-    executor = _executor(folder, record, slurm, folder.code.absolute() / "SNAPSHOT")
+    executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
     return [
         Request(
             shape,
@@ -66,9 +67,9 @@ def requests(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials:
 
 
 def submit_trials(
-    folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials: Sequence[Trial], job: SlurmJob = run_in_slurm
+    sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading], job: SlurmJob = run_in_slurm
 ) -> list[SubmittedArray]:
-    """Submit `trials` and return at once; every trial folder then names its job.
+    """Submit the trials that were read and return at once; every trial folder then names its job.
 
     Args:
         job: what each task of a job calls with the trial folder.
@@ -77,13 +78,15 @@ def submit_trials(
         UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
     """
     require_sbatch()
-    waiting = deque(_arrays(slurm, trials))
-    executor = _executor(folder, record, slurm, snapshot_code(folder.code.absolute()))
+    waiting = deque(_arrays(slurm, [reading.trial for reading in readings]))
+    attempts = {reading.name: reading.next_attempt for reading in readings}
+    executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
     submitted: list[SubmittedArray] = []
     while waiting:
         shape, part = waiting.popleft()
         try:
-            job_id = executor.submit(job, _work(folder, record, part), shape)
+            work = [Work(sweep.prepare(trial), *attempts[trial.trial_id]) for trial in part]
+            job_id = executor.submit(job, work, shape)
         except TooManyJobs as refusal:
             if len(part) == 1:
                 raise _refused(refusal, submitted) from None
@@ -95,14 +98,8 @@ def submit_trials(
     return submitted
 
 
-def _executor(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
-    return SlurmExecutor(slurm, f"trisweep-{record.name}", code, logs_folder(folder))
-
-
-def _work(folder: SweepFolder, record: SweepRecord, trials: Sequence[Trial]) -> list[Work]:
-    attempts = [next_attempt(folder.trial(trial.trial_id)) for trial in trials]
-    folders = [write_trial(folder, record, trial) for trial in trials]
-    return [Work(path, *attempt) for path, attempt in zip(folders, attempts, strict=True)]
+def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
+    return SlurmExecutor(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
 
 
 def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
@@ -115,7 +112,7 @@ def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageE
 
 def logs_folder(folder: SweepFolder) -> Path:
     """Where submitit keeps what it hands to the jobs, and their output."""
-    return folder.path.absolute() / "submitit"
+    return folder.submitit.absolute()
 
 
 def max_array_size(slurm: SlurmSpec) -> int:

@@ -25,7 +25,7 @@ from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_query import SlurmSilent, query_named
 from sweeps.submission import JobShape, Submission, write_submission
-from train_core.trial_folder import TrialFolder, replacing, write_atomically
+from train_core.trial_folder import JobFolder, replacing, write_atomically
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4
@@ -46,7 +46,7 @@ class Unanswered(UsageError):
 class Work(NamedTuple):
     """A folder to work in, with the number of the coming attempt and how many before it lost a node."""
 
-    folder: TrialFolder
+    folder: JobFolder
     attempt: int
     lost_nodes: int
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
-from train_core.job.git_sha import RECORDED, ROOT, git_sha
+from train_core.process.git_sha import RECORDED, ROOT, git_sha
 
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")
 SUFFIXES = (".py", ".yaml", ".csv")

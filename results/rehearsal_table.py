@@ -1,4 +1,4 @@
-"""A dry run's numbers beside the cost model's, for a terminal and as JSON."""
+"""A rehearsal's numbers beside the cost model's, for a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rich import box
 from rich.table import Table
 
 from conf.experiment import Experiment
-from results.units import ABSENT, TERA, count, error_percent, gib, significant
+from conf.units import GIGA, TERA
+from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate
 from train_core.costs.traffic import GroupTraffic, Kind, stage_traffic
-from train_core.dry_run.record import DryRun, StageBytes, StageStep
+from train_core.rehearsal.record import Rehearsal, StageBytes, StageStep
 
 HEADINGS = {
     "weights_bytes": "weights",
@@ -26,7 +27,6 @@ HEADINGS = {
     "logits_bytes": "logits",
     "communication_bytes": "comm",
 }
-GIGA = 1e9
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class StagePrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model says of everything that a `DryRun` counts."""
+    """What the cost model says of everything that a `Rehearsal` counts."""
 
     flops: int
     stages: tuple[StagePrediction, ...]
@@ -60,7 +60,7 @@ def predict(experiment: Experiment) -> Prediction:
     return Prediction(predicted.hardware_flops, stages)
 
 
-def memory_table(found: DryRun, predicted: Prediction) -> Table:
+def memory_table(found: Rehearsal, predicted: Prediction) -> Table:
     """Every stage at its fullest moment, GiB by what is held."""
     table = Table(
         title="Memory of one rank of every stage at its fullest moment, GiB",
@@ -83,7 +83,7 @@ def _gibs(memory: StageBytes) -> list[str]:
     return [*(gib(getattr(memory, name)) for name in HEADINGS), gib(memory.total_bytes)]
 
 
-def work_table(found: DryRun, predicted: Prediction) -> Table:
+def work_table(found: Rehearsal, predicted: Prediction) -> Table:
     """Products and collectives of a step; stages that do the same share their rows."""
     table = Table(
         title="One rank's step",
@@ -102,7 +102,7 @@ def work_table(found: DryRun, predicted: Prediction) -> Table:
     return table
 
 
-def _alike(found: DryRun, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
+def _alike(found: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
     """Runs of stages that do the same, and of which the same is predicted."""
     pairs = zip(found.stages, predicted.stages, strict=True)
     for _, run in groupby(pairs, key=lambda pair: (pair[0].flops, pair[0].traffic, pair[1].traffic)):
@@ -126,7 +126,7 @@ def _amounts(*both: GroupTraffic | None) -> list[str]:
     return [*(count(one.number) if one else ABSENT for one in both), *sizes]
 
 
-def comparison(found: DryRun, predicted: Prediction) -> str:
+def comparison(found: Rehearsal, predicted: Prediction) -> str:
     """Both as JSON, under the same names."""
     stages: list[dict[str, Any]] = [
         {

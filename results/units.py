@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 
-TERA = 1e12
 ABSENT = "-"
 
 

@@ -3,37 +3,64 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
-from conf.load import compose_tree, load, load_cluster
 from conf.schema import PointSet, Value
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
+from tests.composed import compose_tree, load, load_cluster
+from tests.covering import covering
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 TESTS = Path(__file__).parent
-ONE_WORKER = {"slurm": TESTS / "slurm", "ranks": TESTS / "train_core"}
-"""Folders whose tests share a cluster or worlds of ranks. Of others the tests of a file share what it has set up."""
+SHARED = {"cluster": "slurm", "worlds": "worlds"}
+"""Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
+Any other file is a group of its own, so that what its fixtures set up is set up once."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-cases", action="store_true", help="run every case of the grids marked `covering`, not few")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before pytest-xdist reads the groups. Workers take these in order: the long ones first, to run side by side."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before pytest-xdist reads the groups. Workers take groups in this order: the long ones first, side by side."""
+    if not config.getoption("all_cases"):
+        _leave_out(config, items)
+    group_of = _groups(items)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
-    items.sort(key=lambda item: _group(item.path) not in ONE_WORKER)
+        item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
+    order = list(SHARED.values())
+    items.sort(key=lambda item: order.index(group) if (group := group_of[item.path]) in order else len(order))
 
 
-def _group(path: Path) -> str:
-    if TESTS / "train_core" / "costs" not in path.parents:
-        for group, folder in ONE_WORKER.items():
-            if folder in path.parents:
-                return group
-    return str(path.relative_to(TESTS))
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each grid that is marked `covering` the cases that bring no new pair of values."""
+    grids: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):
+            grids.setdefault(item.nodeid.split("[")[0], []).append(item)
+    kept = {id(item) for grid in grids.values() for item in covering(grid, lambda item: item.callspec.indices)}
+    left_out = [item for grid in grids.values() for item in grid if id(item) not in kept]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        unwanted = {id(item) for item in left_out}
+        items[:] = [item for item in items if id(item) not in unwanted]
+
+
+def _groups(items: Iterable[pytest.Item]) -> dict[Path, str]:
+    """The group of each file: that of the costliest fixture which any of its tests uses, or its own."""
+    groups: dict[Path, str] = {}
+    for item in items:
+        shared = (SHARED[name] for name in SHARED if name in getattr(item, "fixturenames", ()))
+        group = next(shared, str(item.path.relative_to(TESTS)))
+        if groups.get(item.path) not in SHARED.values():
+            groups[item.path] = group
+    return groups
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from results.search.rows import MILLION, Row
-from results.units import TERA, seconds, significant, tflops
+from results.units import seconds, significant, tflops
 from sweeps.planner import Training
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
 from sweeps.planner.objectives import SECONDS_PER_HOUR, dollars_per_second, tokens_per_step, total_hours, watts

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from conf.settings import Settings
-from conf.units import GIBIBYTE
-from results.units import TERA
+from conf.units import GIBIBYTE, TERA
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.objectives import (
     SECONDS_PER_HOUR,

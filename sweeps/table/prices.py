@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from conf.errors import ConfigError
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from sweeps.table.configuration import Configuration, configuration_of
 from sweeps.table.file import PREDICTED_COLUMNS, Record
 from train_core.costs import Estimate, StageMemory, estimate
-
-TERA = 1e12
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def _priced(record: Record, implementation: str | None) -> PricedRow:
     try:
         record.require_whole()
         configuration = configuration_of(record.row, implementation)
-        prediction = Prediction(configuration, estimate(configuration.experiment, configuration.implementation))
+        prediction = Prediction(configuration, estimate(configuration.setup, configuration.implementation))
     except ConfigError as error:
         return PricedRow(record, None, str(error))
     return PricedRow(record, prediction, "")

@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> Pat
         (["train", "modle=tiny"], r"modle = 'tiny': is not a key or group.*Did you mean model\?"),
         (["train", "parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
         (["train", "data=megatron", "data.path=/nowhere"], r"data\.path = '/nowhere': /nowhere\.idx: No such file"),
-        (["train", "--name", "x"], r"--name and --here are of a training from a sweep"),
+        (["train", "--name", "x"], r"--name and --here apply only to a training from a sweep"),
         (["train", "--from-best", "smoke", "--here"], r"No sweep smoke has been started in .*`trisweep sweep smoke`"),
         (["sweep", "smoke", "--there"], r"No such option"),
     ],
@@ -130,8 +130,14 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: C
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_former_name_of_rehearse_says_what_to_use(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("dry-run", "175b", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Use `trisweep rehearse`" in done.stderr
+
+
 @pytest.mark.parametrize(
-    "arguments", [["plan", "175b"], ["status", "smoke"], ["dry-run", "model=tiny", "--format=json"]]
+    "arguments", [["plan", "175b"], ["status", "smoke"], ["rehearse", "model=tiny", "--format=json"]]
 )
 def test_login_node_commands_import_neither_torch_nor_mlflow(
     arguments: list[str], finished: Path, no_slurm: dict[str, str]

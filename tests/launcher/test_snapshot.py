@@ -8,7 +8,7 @@ import sys
 
 from launcher import snapshot
 from launcher.snapshot import snapshot_code
-from train_core.job.git_sha import ROOT, git_sha
+from train_core.process.git_sha import ROOT, git_sha
 
 
 def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tmp_path):
@@ -27,7 +27,7 @@ def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tm
 
 def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path):
     code = snapshot_code(tmp_path / "code")
-    ask = "from train_core.job.git_sha import git_sha; print(git_sha())"
+    ask = "from train_core.process.git_sha import git_sha; print(git_sha())"
     environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, "-c", ask], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True

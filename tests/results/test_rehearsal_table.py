@@ -1,4 +1,4 @@
-"""A dry run beside the cost model. What is counted is MADE UP for the test: the prediction, with changes."""
+"""A rehearsal beside the cost model. What is counted is MADE UP for the test: the prediction, with changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from results.rehearsal_table import Prediction, comparison, memory_table, predic
 from tests.results.conftest import experiment
 from train_core.costs import estimate
 from train_core.costs.traffic import GroupTraffic, stage_traffic
-from train_core.dry_run.record import DryRun, StageBytes, StageStep
+from train_core.rehearsal.record import Rehearsal, StageBytes, StageStep
 
 FOUR_STAGES = experiment(world_size=8, pipeline_parallel_size=4, global_batch_size=16)
 NEVER_PREDICTED = GroupTraffic(group="tensor", kind="all_gather", number=7, num_bytes=21 * 10**9)
@@ -33,7 +33,7 @@ def predicted() -> Prediction:
     return predict(FOUR_STAGES)
 
 
-def counted(predicted: Prediction, *more_on_the_last: GroupTraffic) -> DryRun:
+def counted(predicted: Prediction, *more_on_the_last: GroupTraffic) -> Rehearsal:
     """As predicted, but for the memory, and what the last stage does besides."""
     last = predicted.stages[-1].stage
     stages = tuple(
@@ -46,7 +46,9 @@ def counted(predicted: Prediction, *more_on_the_last: GroupTraffic) -> DryRun:
         )
         for one in predicted.stages
     )
-    return DryRun(label="made-up", world_size=8, num_micro_batches=8, flops=8 * 10**12, stages=stages, num_rehearsed=4)
+    return Rehearsal(
+        label="made-up", world_size=8, num_micro_batches=8, flops=8 * 10**12, stages=stages, num_rehearsed=4
+    )
 
 
 def shown(table: Table) -> list[list[str]]:
@@ -94,7 +96,7 @@ def test_json_has_both_under_the_same_names(predicted: Prediction) -> None:
     found = counted(predicted, NEVER_PREDICTED)
     both = json.loads(comparison(found, predicted))
     assert set(both) == {"counted", "predicted"}
-    assert DryRun.model_validate(both["counted"]) == found
+    assert Rehearsal.model_validate(both["counted"]) == found
     assert both["predicted"]["flops"] == predicted.flops
     for one, counted_one in zip(both["predicted"]["stages"], both["counted"]["stages"], strict=True):
         assert one["memory"].keys() == counted_one["memory"].keys()

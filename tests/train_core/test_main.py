@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 import train_core.__main__
-from conf.load import compose_tree
+from tests.composed import compose_tree
+from tests.forked_command import run_forked
 
 SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]
 TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
@@ -65,7 +66,7 @@ def test_ranks_of_a_launcher_prepare_no_tokens_before_they_have_met(
     monkeypatch.setattr(train_core.__main__, "prepare", None)
     monkeypatch.setattr(train_core.__main__, "_write_trial", lambda *_, **__: None)
     monkeypatch.setattr(train_core.__main__, "run_trial_as_rank", lambda folder, on_step: ran.append(folder))
-    train_core.__main__._run(OmegaConf.create(compose_tree([*TENSOR_2, f"output_dir={tmp_path}"])))
+    train_core.__main__._run(compose_tree([*TENSOR_2, f"output_dir={tmp_path}"]))
     assert len(ran) == 1
 
 
@@ -81,8 +82,7 @@ def test_ranks_of_a_launcher_prepare_no_tokens_before_they_have_met(
     ],
 )
 def test_a_wrong_value_is_one_message_and_exit_code_2(tmp_path: Path, override: str, key: str) -> None:
-    command = [sys.executable, "-m", "train_core", f"output_dir={tmp_path}/runs", override]
-    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    completed = run_forked((f"output_dir={tmp_path}/runs", override), tmp_path, os.environ, "train_core.__main__")
     assert completed.returncode == 2
     assert completed.stderr.startswith(f"error: {key}"), completed.stderr
     assert len(completed.stderr.splitlines()) == 1

@@ -46,11 +46,13 @@ from train_core.checkpoints.checkpoint_folder import (
     read_facts,
 )
 from train_core.checkpoints.huggingface import is_weights
-from train_core.job.world import use_device
-from train_core.model import Transformer
-from train_core.optimizer import AdamState, Optimizer
+from train_core.model.transformer import Transformer
+from train_core.optimizer.adam import AdamState
+from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.boxes import Box
 from train_core.parallel.collectives import Axis, found_by_first
+from train_core.parallel.replicas import Replicas
+from train_core.process.world import use_device
 
 WRITING = timedelta(days=1)  # for which a rank waits for others that write their share; a lost rank ends the job anyway
 
@@ -115,6 +117,7 @@ class Checkpoints:
     def __init__(
         self,
         optimizer: Optimizer,
+        replicas: Replicas,
         experiment: Experiment,
         world: Axis,
         folder: Path | None,
@@ -125,7 +128,8 @@ class Checkpoints:
         Args:
             require_current: raises where this process may write nothing more; see `TrialFolder.require_current`.
         """
-        self.optimizer, self.experiment, self.world, self.folder = optimizer, experiment, world, folder
+        self.optimizer, self.replicas = optimizer, replicas
+        self.experiment, self.world, self.folder = experiment, world, folder
         self.plan, self.require_current = experiment.checkpoint, require_current
         # Of its own, because the writer's collectives run beside those of the training.
         shares = folder is not None and world.size > 1
@@ -169,7 +173,7 @@ class Checkpoints:
 
     def _read(self, checkpoint: Path) -> Facts:
         _require_same_model(checkpoint, self.experiment.model)
-        states, replicas = self.optimizer.states, self.optimizer.replicas
+        states, replicas = self.optimizer.states, self.replicas
         with _quiet():
             load(_pieces(states, replicas.boxes()), storage_reader=FileSystemReader(checkpoint))
         for state, weights in zip(states, replicas.own_weights(), strict=True):
@@ -195,7 +199,7 @@ class Checkpoints:
         assert self.folder is not None
         self.wait()
         # Here, because on the writer's thread the model's next pass would run beside it.
-        boxes = self.optimizer.replicas.boxes_to_write()
+        boxes = self.replicas.boxes_to_write()
         pieces = _pieces(self.optimizer.states, boxes, copied=self.plan.asynchronous)
         self.writing = self.writer.submit(self._write, pieces, self._facts(step))
         if not self.plan.asynchronous:

@@ -19,8 +19,8 @@ from conf.errors import UsageError
 from conf.schema import ROTARY_BASE, Dtype, ModelSpec
 from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
-from train_core.model import NORM_EPSILON, Transformer
-from train_core.parallel.parallelize import DTYPES
+from train_core.model.dtypes import DTYPES
+from train_core.model.transformer import NORM_EPSILON, Transformer
 
 FILE_BYTES = 4 * 2**30
 

@@ -17,7 +17,7 @@ from conf.errors import ConfigError
 from conf.schema import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import require_config
-from train_core.model import Transformer, gate_block_size
+from train_core.model.transformer import Transformer, gate_block_size
 
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
 

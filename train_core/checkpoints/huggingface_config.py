@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from conf.errors import ConfigError
 from conf.schema import ROTARY_BASE, ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
-from train_core.model import NORM_EPSILON
+from train_core.model.transformer import NORM_EPSILON
 
 LOGGER = logging.getLogger(__name__)
 

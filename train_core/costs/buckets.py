@@ -1,41 +1,16 @@
-"""The flat buckets in which this trainer keeps one rank's parameters, as far as collectives need them.
-
-The same rules as `train_core.parallel.flat_parameters`, which tests hold them against: parameters that are treated
-alike share buckets, a bucket ends before it grows too long, and its length is a multiple of what replicas share out.
-"""
+"""The flat buckets in which this trainer keeps one rank's parameters, as far as collectives need them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from typing import NamedTuple
 
 from conf.experiment import Experiment
-
-ALIGNMENT = 64  # elements of a shard; flat_parameters.ALIGNMENT
-MAX_BUCKET_ELEMENTS = 2**25  # flat_parameters.MAX_BUCKET_ELEMENTS
-
-
-class Bucket(NamedTuple):
-    """Some parameters of a stage's first tensor rank.
-
-    Attributes:
-        decays: matrices, which decay; else vectors.
-        counted: in the gradient's norm, in which a tied embedding's copy is not counted.
-        partial: tensor ranks add up their gradients.
-        tied: first and last stage add up theirs.
-        length: elements, padding included.
-    """
-
-    decays: bool
-    counted: bool
-    partial: bool
-    tied: bool
-    length: int
+from train_core.buckets import Treatment, bucketed, padded_length
 
 
 class Parameter(NamedTuple):
-    """One of a stage's first tensor rank; see `Bucket`. Of a vector there is one column."""
+    """One of a stage's first tensor rank; see `Treatment`. A vector has one column."""
 
     decays: bool
     counted: bool
@@ -48,38 +23,24 @@ class Parameter(NamedTuple):
     def length(self) -> int:
         return self.rows * self.columns
 
+    @property
+    def treatment(self) -> Treatment:
+        return Treatment(self.decays, self.counted, self.partial, self.tied)
 
-def buckets_of(experiment: Experiment, stage: int) -> list[Bucket]:
-    """In the trainer's order; `length` is that of the whole bucket."""
-    parameters = sorted(parameters_of(experiment, stage), key=_treatment)
-    multiple = ALIGNMENT * experiment.data_parallel_size
+
+def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]]:
+    """How each bucket of a stage's first tensor rank is treated and how long it is, in the trainer's order."""
+
+    def treatment(parameter: Parameter) -> Treatment:
+        return parameter.treatment
+
+    def length(parameter: Parameter) -> int:
+        return parameter.length
+
     return [
-        Bucket(*_treatment(first), -(-used // multiple) * multiple)
-        for first, lengths in _alike(parameters)
-        for used in _runs(lengths)
+        (treated, padded_length(sum(map(length, members)), experiment.data_parallel_size))
+        for treated, members in bucketed(parameters_of(experiment, stage), treatment, length)
     ]
-
-
-def _treatment(parameter: Parameter) -> tuple[bool, bool, bool, bool]:
-    return parameter.decays, parameter.counted, parameter.partial, parameter.tied
-
-
-def _alike(parameters: list[Parameter]) -> Iterator[tuple[Parameter, list[int]]]:
-    """Neighbours that are treated alike: the first of them, and how long each is."""
-    for _, members in groupby(parameters, key=_treatment):
-        alike = list(members)
-        yield alike[0], [one.length for one in alike]
-
-
-def _runs(lengths: list[int]) -> Iterator[int]:
-    """Sums of neighbours that stay below the limit; a length above it is alone."""
-    used = 0
-    for length in lengths:
-        if used and used + length > MAX_BUCKET_ELEMENTS:
-            yield used
-            used = 0
-        used += length
-    yield used
 
 
 def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:

@@ -16,7 +16,7 @@ class Implementation(Frozen):
             Of those that drop values only where a training asks for it, `dropping` says whether they do.
         gradient_bytes: of one accumulated gradient (4: fp32 main gradients).
         fp16_gradient_bytes: the same where weights are fp16, which some trainers accumulate as they are.
-        counted_moments: which moment of a step is the fullest is known, from dry runs of the trainer, which makes a
+        counted_moments: which moment of a step is the fullest is known, from rehearsals of the trainer, which makes a
             weight's gradient in the width of activations before adding it to what is accumulated. Else what is held at
             any moment of a layer's backward and of the loss is taken to be held at once.
         reduced_bytes: of one gradient element on the wire.

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from train_core.costs.buckets import MAX_BUCKET_ELEMENTS
+from conf.units import FLOAT32_BYTES
+from train_core.buckets import MAX_BUCKET_ELEMENTS
 from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
-from train_core.costs.setting import FLOAT32_BYTES, Booleans, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import Work, group_parameters, of_layers

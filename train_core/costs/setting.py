@@ -16,7 +16,6 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
-FLOAT32_BYTES = 4
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
 

@@ -1,6 +1,6 @@
 """What a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
 
-Held against dry runs. Of weights there are fp32 shards alone, which are gathered in the width of activations:
+Held against rehearsals. Of weights there are fp32 shards alone, which are gathered in the width of activations:
 embedding, last norm and head for the whole pass, a layer for its own passes, and the next one's beside it.
 """
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.setting import FLOAT32_BYTES, Booleans, Integers, Plans, Setting
+from conf.units import FLOAT32_BYTES
+from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.work import Work, of_layers
 
 

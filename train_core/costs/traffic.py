@@ -1,6 +1,6 @@
 """Numbers and bytes of the collectives in which one rank takes part during a step of this trainer.
 
-The dry run counts the same from the trainer itself, and tests hold the two equal. Bytes are those of the whole tensor
+The rehearsal counts the same from the trainer itself, and tests hold the two equal. Bytes are those of the whole tensor
 that is summed, gathered, scattered or sent; what of them passes a link is in `collectives`.
 """
 
@@ -13,8 +13,9 @@ from pydantic import Field
 
 from conf.experiment import Experiment
 from conf.schema import Frozen
+from conf.units import FLOAT32_BYTES
 from train_core.costs.buckets import Parameter, buckets_of, layer_parameters_of, parameters_of
-from train_core.costs.setting import DTYPE_BYTES, FLOAT32_BYTES
+from train_core.costs.setting import DTYPE_BYTES
 from train_core.costs.stages import recomputed_layers
 
 LOSS_PARTS = 3  # largest logit, sum of exponentials and target's logit of every token, in fp32
@@ -125,14 +126,14 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
     scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # data_parallel.Replicas
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
     shards = d if parallel.zero_stage >= 1 else 1
-    for bucket in buckets_of(experiment, stage):
-        gradients = bucket.length * DTYPE_BYTES[precision.gradient_dtype]
+    for treatment, length in buckets_of(experiment, stage):
+        gradients = length * DTYPE_BYTES[precision.gradient_dtype]
         if d > 1:
             tally.add("data", "reduce_scatter" if scatters else "all_reduce", times, gradients)
-            weights = bucket.length * DTYPE_BYTES[precision.dtype]
+            weights = length * DTYPE_BYTES[precision.dtype]
             tally.add("data", "all_gather", int(parallel.zero_stage >= 1), weights)
-        tally.add("tensor", "all_reduce", int(bucket.partial), gradients // shards)
-        tally.add("embedding", "all_reduce", int(bucket.tied), gradients // shards)
+        tally.add("tensor", "all_reduce", int(treatment.partial), gradients // shards)
+        tally.add("embedding", "all_reduce", int(treatment.tied), gradients // shards)
 
 
 def _add_shards(tally: Tally, experiment: Experiment) -> None:

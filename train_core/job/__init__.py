@@ -1,1 +1,7 @@
-"""Ranks as processes: joining, supervising, failing, stopping."""
+"""Running a trial folder: its ranks as processes, supervised on one machine or started by srun.
+
+trial        `run_trial_here` and `run_trial_as_rank`; no torch before a rank starts
+supervisor   starts the ranks of this machine, watches them, ends them
+rank         one rank, from its seat to its share of the measurement; imports torch
+failures     why a rank ended, and which of several is the culprit; no torch
+"""

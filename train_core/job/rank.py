@@ -12,11 +12,11 @@ import torch
 
 from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
-from train_core.job.git_sha import git_sha
-from train_core.job.stop import StopAsked, Stopped, never
-from train_core.job.world import Seat, World, choose_device, join, leave
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
-from train_core.train import train
+from train_core.process.git_sha import git_sha
+from train_core.process.stop import StopAsked, Stopped, never
+from train_core.process.world import Seat, World, choose_device, join, leave
+from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 from train_core.watch.watchdog import watched
 

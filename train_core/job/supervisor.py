@@ -30,8 +30,8 @@ from train_core.job.failures import (
     silent_failure,
     without_numbers,
 )
-from train_core.job.stop import STOP_SIGNALS, StopAsked, Stopped, StopSwitch, never
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
+from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, StopSwitch, never
 from train_core.trial_folder import TrialFolder
 
 Handler = Callable[[int, FrameType | None], object]
@@ -254,7 +254,7 @@ class RankStart:
 
 
 def rank_log(trial: TrialFolder, rank: int) -> Path:
-    return trial.logs / f"rank-{rank}.log"
+    return trial.rank_log(rank)
 
 
 def rank_process(start: RankStart, sender: Connection | None, stop_asked: StopAsked) -> None:
@@ -275,7 +275,7 @@ def _run(
     trial: TrialFolder, start: RankStart, sender: Connection | None, stop_asked: StopAsked
 ) -> Measurement | Stopped:
     from train_core.job.rank import run_rank
-    from train_core.job.world import Seat, file_rendezvous
+    from train_core.process.world import Seat, file_rendezvous
 
     seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
     kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)

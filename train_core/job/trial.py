@@ -12,9 +12,9 @@ from conf.experiment import Experiment
 from train_core.attempt import Attempt
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
-from train_core.job.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.process.stop import StopSwitch, never, noted_signals, saves_when_stopped
 from train_core.trial_folder import TrialFolder
 
 
@@ -98,7 +98,7 @@ def run_trial_as_rank(
     experiment = trial.read_experiment()
     stop_asked = noted_signals() if saves_when_stopped(experiment) else never
     from train_core.job.rank import run_rank
-    from train_core.job.world import seat_from_launcher
+    from train_core.process.world import seat_from_launcher
 
     seat = seat_from_launcher(os.environ)
     if seat is None:
@@ -124,7 +124,7 @@ def _begin(trial: TrialFolder, rank: int) -> None:
     trial.require_current()
     if rank == 0:
         trial.claim_for_attempt()
-    (trial.failures / f"rank-{rank:05d}.json").unlink(missing_ok=True)
+    trial.failure_of(rank).unlink(missing_ok=True)
     if rank == 0:
         trial.forget_progress()
         trial.alarm.unlink(missing_ok=True)

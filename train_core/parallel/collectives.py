@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from conf.errors import TrisweepError
+from train_core.parallel.clock import Line, Operation
 from train_core.parallel.shared_memory import Combine, SharedMemory, Shown
-from train_core.watch.clock import Line, Operation
 
 Found = TypeVar("Found")
 

@@ -3,71 +3,75 @@
 ZeRO-0 keeps everything on every replica. ZeRO-1 shards the optimizer state: each replica updates one shard of every
 bucket, and the updated weights are gathered. ZeRO-2 keeps no more of the gradients than that shard, so each backward
 pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sharded`.
+
+A bucket's way through a step, on each of two replicas:
+
+    backward        gradients  |▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒|   every parameter adds its own, and tells the bucket's `Reduction`
+    the last came   gradients  |  sum  |  sum   |   the sum over the replicas travels while backward goes on
+    update          weights    |▓▓▓▓▓▓▓|        |   replica 0 its shard, replica 1 the other (all of it under ZeRO-0)
+    share_weights   weights    |▓▓▓▓▓▓▓|▓▓▓▓▓▓▓▓|   gathered
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from conf.experiment import Experiment
+from train_core.buckets import Treatment
+from train_core.model.dtypes import DTYPES
 from train_core.parallel.boxes import Box, boxes_of
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
-from train_core.parallel.flat_parameters import Bucket, Treatment, flatten
+from train_core.parallel.flat_parameters import Bucket, flatten
 from train_core.parallel.main_gradient import attach
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import DTYPES, Stage
-
-if TYPE_CHECKING:
-    from train_core.parallel.fully_sharded import FullySharded
+from train_core.parallel.parallelize import Stage
+from train_core.parallel.replicas import Replicas
 
 
-def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas | FullySharded:
+def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
+    """The replicas of a stage whose parameters lie on the devices that train."""
     if experiment.is_fully_sharded:
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
 
         return FullySharded(stage, mesh, experiment)
-    gradient_dtype = DTYPES[experiment.precision.gradient_dtype]
-    return Replicas(stage, mesh, experiment.parallel.zero_stage, experiment.num_micro_batches, gradient_dtype)
+    on_gpu = stage.named_parameters()[0][1].is_cuda
+    return FlatReplicas(stage, mesh, experiment, scatters=on_gpu, gathers_late=on_gpu)
 
 
-class Replicas:
-    """The data axis as the optimizer sees it: which part of every bucket this rank updates, and how parts meet.
+class FlatReplicas:
+    """Replicas whose parts are shards of flat buckets, or whole buckets under ZeRO-0.
 
     Attributes:
-        is_sharded: each replica updates another part.
+        scatters: gradients are reduced to shards; else they are summed whole, which gloo does faster than a
+            reduce-scatter.
         gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that its clock
             sees what it costs. Not on a CPU, whose cores would carry them.
         in_flight: ZeRO-2's latest sum on its way; one at a time, so that few buckets have memory at once.
-        scatters: reduce gradients to shards; else sum them whole, which gloo does faster than a reduce-scatter.
     """
 
-    def __init__(
-        self, stage: Stage, mesh: Mesh, zero_stage: int, num_micro_batches: int, gradient_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment, *, scatters: bool, gathers_late: bool) -> None:
+        """`scatters` and `gathers_late` say how a device does it, where shards there are."""
+        zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
         self.stage, self.mesh, self.axis = stage, mesh, mesh.data
         self.is_sharded = zero_stage >= 1 and self.axis.size > 1
-        self.scatters = self.is_sharded and stage.named_parameters()[0][1].is_cuda
+        self.scatters, self.gathers_late = self.is_sharded and scatters, self.is_sharded and gathers_late
         self.in_flight: ShardReduction | None = None
-        self.gathers_late, self.are_apart, self.gathering = self.scatters, False, dict[int, Pending]()
-        self.buckets, self.reductions = list[Bucket](), list[Reduction]()
+        self.are_apart, self.gathering = False, dict[int, Pending]()
+        self.treatments, self.buckets, self.reductions = list[Treatment](), list[Bucket](), list[Reduction]()
         for bucket in flatten(stage, mesh, gradient_dtype):
+            self.treatments.append(bucket.treatment)
             self.buckets.append(bucket)
             self.reductions.append(
                 ShardReduction(bucket, self)  # lets the gradients' memory go before the next bucket takes any
                 if zero_stage == 2 and self.is_sharded
-                else Reduction(bucket, self, num_micro_batches)
+                else Reduction(bucket, self, experiment.num_micro_batches)
             )
         if self.is_sharded:
             self._wait_before_use()
-
-    @property
-    def treatments(self) -> list[Treatment]:
-        return [bucket.treatment for bucket in self.buckets]
 
     def own(self, flat: Tensor) -> Tensor:
         """The part of a bucket's tensor that this rank updates, as a view."""
@@ -77,11 +81,10 @@ class Replicas:
         return [self.own(bucket.weights) for bucket in self.buckets]
 
     def held_weights(self) -> list[Tensor]:
-        """Whatever weights this rank keeps between steps; likewise `held_gradients`."""
         return [bucket.weights for bucket in self.buckets]
 
     def held_gradients(self) -> list[Tensor]:
-        shards = [one.shard for one in self.reductions if isinstance(one, ShardReduction)]
+        shards = [reduction.shard for reduction in self.reductions if isinstance(reduction, ShardReduction)]
         return [*(bucket.gradients for bucket in self.buckets), *shards]
 
     def zero_gradients(self) -> None:
@@ -90,11 +93,9 @@ class Replicas:
             reduction.begin()
 
     def reduced_gradients(self) -> list[Tensor]:
-        """Of every bucket the part that this rank updates, summed over the replicas."""
         return [reduction.finish() for reduction in self.reductions]
 
     def share_weights(self) -> None:
-        """Have every replica's weights made whole again after each updated its own part."""
         self.are_apart = self.is_sharded
         if not self.gathers_late:
             self.wait_for_weights()
@@ -109,11 +110,10 @@ class Replicas:
                 self.gathering[index] = all_gather(own, self.axis, into=bucket.weights)
 
     def wait_for_weights(self) -> None:
-        """Until the weights may be read by others than the model's forward passes."""
         self._wait_for(range(len(self.buckets)))
 
     def after_evaluation(self) -> None:
-        """Nothing: every replica keeps whole weights."""
+        """There is nothing to do, because every replica keeps whole weights."""
 
     def _wait_for(self, buckets: Iterable[int], *_: object) -> None:
         self._gather()
@@ -130,11 +130,9 @@ class Replicas:
                 part.register_forward_pre_hook(partial(self._wait_for, buckets))
 
     def boxes(self) -> list[list[Box]]:
-        """Where in the model's parameters the elements of each bucket's own part lie."""
         return [self._boxes(bucket, self._own_range(bucket)) for bucket in self.buckets]
 
     def boxes_to_write(self) -> list[list[Box]]:
-        """The same of what this rank writes into a checkpoint, so that together all ranks write everything once."""
         return [
             self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.counted else []
             for bucket in self.buckets
@@ -160,7 +158,7 @@ class Replicas:
 class Reduction:
     """Sums one bucket's gradients over the replicas as soon as this rank has added all of a step's to it."""
 
-    def __init__(self, bucket: Bucket, replicas: Replicas, num_passes: int) -> None:
+    def __init__(self, bucket: Bucket, replicas: FlatReplicas, num_passes: int) -> None:
         """`num_passes` backward passes are added before the sum."""
         self.bucket, self.replicas = bucket, replicas
         self.num_gradients = num_passes * sum(member.num_uses for member in bucket.members)
@@ -193,7 +191,7 @@ class ShardReduction(Reduction):
     pass adds to it or its sum is on its way.
     """
 
-    def __init__(self, bucket: Bucket, replicas: Replicas) -> None:
+    def __init__(self, bucket: Bucket, replicas: FlatReplicas) -> None:
         super().__init__(bucket, replicas, num_passes=1)
         self.shard = torch.zeros_like(replicas.own(bucket.gradients))
         self.storage, self.num_bytes = bucket.gradients.untyped_storage(), bucket.gradients.nbytes

@@ -1,42 +1,25 @@
 """All parameters of a rank in a few flat buckets, each with a gradient of the same length.
 
-Parameters that are treated alike share buckets: weight decay or none, counted in the global norm or not, gradient
-complete or a summand. So every later pass over them is one operation or one collective on a bucket, never a loop over
-parameters. Buckets are bounded, so that one can be reduced while gradients of the next are still made.
+    weights    | qkv.weight | projection.weight | up.weight | ... | padding |     parameters are views of it
+    gradients  | qkv.weight | projection.weight | up.weight | ... | padding |     filled by the backward passes
+               |  shard of replica 0   |  shard of replica 1   |   ...      |
+
+So every later pass over parameters (the sum over replicas, the norm, the update) is one operation or one collective on
+a bucket, never a loop over parameters. Which parameters share a bucket is said in `train_core.buckets`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from train_core.buckets import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import TIED_EMBEDDING, Stage
-
-ALIGNMENT = 64  # elements; keeps every shard on a boundary that vector units and NCCL like
-MAX_BUCKET_ELEMENTS = 2**25
-"""Of a bucket with more than one parameter. Large enough for the full rate of a link, small enough for several."""
-
-
-class Treatment(NamedTuple):
-    """What the parameters of a bucket have in common.
-
-    Attributes:
-        decays: weight decay applies (matrices; not biases and norms).
-        counted: this rank counts them in the global norm; of several ranks that hold the same values one does.
-        partial: gradients are to be summed over the tensor axis.
-        tied: gradients are to be summed over the two stages that hold the token embedding.
-    """
-
-    decays: bool
-    counted: bool
-    partial: bool
-    tied: bool = False
 
 
 class Member(NamedTuple):
@@ -74,14 +57,15 @@ def flatten(
     stage: Stage, mesh: Mesh, gradient_dtype: torch.dtype = torch.float32, max_elements: int = MAX_BUCKET_ELEMENTS
 ) -> Iterator[Bucket]:
     """Move the parameters of `stage` into buckets, of which they become views, one bucket at a time."""
-    treated = [
-        (treatment_of(stage, name, parameter, mesh), name, parameter) for name, parameter in stage.named_parameters()
-    ]
-    treated.sort(key=lambda one: one[0])  # stable: model order inside a treatment
     uses = _num_uses(stage)
-    for treatment, members in groupby(treated, key=lambda one: one[0]):
-        for run in _runs(((name, parameter) for _, name, parameter in members), max_elements):
-            yield _bucket(treatment, run, uses, gradient_dtype, mesh.data.size)
+    buckets = bucketed(
+        stage.named_parameters(),
+        lambda named: treatment_of(stage, *named, mesh),
+        lambda named: named[1].numel(),
+        max_elements,
+    )
+    for treatment, members in buckets:
+        yield _bucket(treatment, members, uses, gradient_dtype, mesh.data.size)
 
 
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -> Treatment:
@@ -105,19 +89,6 @@ def _num_uses(stage: Stage) -> dict[int, int]:
     return uses
 
 
-def _runs(named: Iterable[tuple[str, nn.Parameter]], max_elements: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
-    """Neighbours that together stay below the limit; a parameter above it is alone."""
-    run: list[tuple[str, nn.Parameter]] = []
-    length = 0
-    for name, parameter in named:
-        if run and length + parameter.numel() > max_elements:
-            yield run
-            run, length = [], 0
-        run.append((name, parameter))
-        length += parameter.numel()
-    yield run
-
-
 def _bucket(
     treatment: Treatment,
     named: list[tuple[str, nn.Parameter]],
@@ -129,9 +100,7 @@ def _bucket(
     for name, parameter in named:
         members.append(Member(name, parameter, used, uses[id(parameter)]))
         used += parameter.numel()
-    multiple = ALIGNMENT * num_shards
-    length = -(-used // multiple) * multiple
-    first = named[0][1]
+    length, first = padded_length(used, num_shards), named[0][1]
     weights = torch.zeros(length, dtype=first.dtype, device=first.device)
     for member in members:
         member.of(weights).copy_(member.parameter.detach())

@@ -17,16 +17,22 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from conf.experiment import Experiment
+from train_core.model.dtypes import DTYPES
 from train_core.parallel.boxes import Box, placed
+from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
 from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import DTYPES, Stage, fill
-from train_core.watch.clock import Line
+from train_core.parallel.parallelize import Stage, fill
+
+
+def device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
+    """The replicas as FSDP2 wants them."""
+    return DeviceMesh.from_group(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
 
 class FullySharded:
-    """The data axis as the optimizer sees it, in one part for each parameter; see `data_parallel.Replicas`.
+    """Replicas whose parts are rows of parameters, one part for each; see `replicas.Replicas`.
 
     Attributes:
         parameters: the shards by name; the model holds gathered weights in their place while it uses them.
@@ -34,7 +40,13 @@ class FullySharded:
 
     is_sharded = True
 
-    def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        mesh: Mesh,
+        experiment: Experiment,
+        mesh_of: Callable[[dist.ProcessGroup], DeviceMesh] = device_mesh_of,
+    ) -> None:
         self.stage, self.mesh = stage, mesh
         named = stage.named_parameters()  # without memory
         self.treatments = [treatment_of(stage, name, parameter, mesh) for name, parameter in named]
@@ -43,7 +55,7 @@ class FullySharded:
         precision, group = experiment.precision, mesh.data.group
         assert group is not None
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
-        over = DeviceMesh.from_group(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
+        over = mesh_of(group)
         layers = {f"layers.{index}": layer for index, layer in model.layers.items()}
         for name, module in {**layers, "": model}.items():  # at no time is there more than one of them whole
             fill(module, lambda leaf: stage.first_value(leaf).float(), name)  # masters, rounded when they are gathered
@@ -68,7 +80,7 @@ class FullySharded:
             parameter.grad = None
 
     def reduced_gradients(self) -> list[Tensor]:
-        """Of every parameter this replica's rows, summed over the replicas; FSDP2 takes their mean."""
+        """FSDP2 takes the mean over the replicas, and here it is the sum that is asked for."""
         gradients = list[Tensor]()
         for name, parameter in self.parameters:
             gradient = parameter.grad
@@ -77,10 +89,10 @@ class FullySharded:
         return gradients
 
     def share_weights(self) -> None:
-        """Nothing: each pass gathers them."""
+        """There is nothing to do, because each pass gathers the weights."""
 
     def wait_for_weights(self) -> None:
-        """Nothing: no weights are on their way between steps."""
+        """There is nothing to wait for: no weights are on their way between steps."""
 
     def after_evaluation(self) -> None:
         """Let go what FSDP2 keeps for a backward pass: embedding, last norm and head."""

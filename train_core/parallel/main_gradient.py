@@ -95,7 +95,7 @@ def _move_into_buffer(parameter: Tensor) -> None:
         _added(parameter)
 
 
-class Product(NamedTuple):
+class DeferredProduct(NamedTuple):
     """A weight gradient that was put off; see `add_product`."""
 
     weight: Tensor
@@ -106,7 +106,7 @@ class Product(NamedTuple):
 
 
 @contextmanager
-def deferred_products() -> Iterator[list[Product]]:
+def deferred_products() -> Iterator[list[DeferredProduct]]:
     """Collects the products of backward passes inside the block instead of making them.
 
     They are collected in a global, because autograd runs the backward passes of a GPU on threads of its own.
@@ -119,7 +119,7 @@ def deferred_products() -> Iterator[list[Product]]:
         _deferred = None
 
 
-_deferred: list[Product] | None = None
+_deferred: list[DeferredProduct] | None = None
 
 
 def are_products_deferred() -> bool:
@@ -127,7 +127,7 @@ def are_products_deferred() -> bool:
 
 
 @torch.no_grad()
-def add_products(products: list[Product]) -> None:
+def add_products(products: list[DeferredProduct]) -> None:
     """Make products that were put off; what the next one has to gather travels meanwhile. Empties the list."""
     gathering = [(product.weight, _gathered(product)) for product in products[:1]]
     while products:
@@ -138,7 +138,7 @@ def add_products(products: list[Product]) -> None:
         assert without_buffer is None, "only a weight with a main gradient can wait for it"
 
 
-def _gathered(product: Product) -> tuple[Pending, Pending]:
+def _gathered(product: DeferredProduct) -> tuple[Pending, Pending]:
     return all_gather(product.grad_out, product.axis_of_grad_out), all_gather(product.x, product.axis_of_x)
 
 
@@ -153,7 +153,7 @@ def add_product(
     """
     if _deferred is not None:
         # Detached: their graph would keep the stage's input and its gradient as long.
-        _deferred.append(Product(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x))
+        _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     buffer = _opened(weight)

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from conf.experiment import Experiment
+from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.shared_memory import SharedMemory
-from train_core.watch.clock import Clock, Line
 
 
 @dataclass(frozen=True)

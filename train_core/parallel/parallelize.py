@@ -12,11 +12,18 @@ from torch.utils.checkpoint import checkpoint
 
 from conf.experiment import Experiment
 from conf.schema import ParallelPlan
-from train_core.compile import Compiler, compiler_of
-from train_core.dropout import AttentionWithDropout, Randomness, SeededDropout
-from train_core.initialize import initial_value
-from train_core.model import CausalAttention, Layer, Transformer, rotary_table_of
-from train_core.parallel.collectives import Axis, found_by_first, shard
+from train_core.model.dropout import (
+    SEEDED_ATTENTION,
+    AttentionWithDropout,
+    DroppingAttention,
+    Randomness,
+    SeededDropout,
+)
+from train_core.model.dtypes import DTYPES
+from train_core.model.initialize import initial_value
+from train_core.model.transformer import CausalAttention, Layer, Transformer, rotary_table_of
+from train_core.parallel.collectives import Axis, shard
+from train_core.parallel.compile import Compiler, compiler_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
@@ -26,10 +33,11 @@ from train_core.parallel.tensor_parallel import (
     VocabularyParallelEmbedding,
 )
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
 FirstValue = Callable[[str, torch.Size], Tensor]
+"""The whole parameter in fp32, on the rank's device, by its name in the whole model and its shape."""
+
 Style = Callable[..., nn.Module]
 STYLES: dict[str, Style] = {
     "embedding.tokens": VocabularyParallelEmbedding,
@@ -86,11 +94,21 @@ class Stage:
         return [named for chunk in self.chunks for named in chunk.named_parameters()]
 
 
-def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Stage:
+def parallelize(
+    experiment: Experiment,
+    mesh: Mesh,
+    device: torch.device,
+    first_value: FirstValue | None = None,
+    attention: DroppingAttention = SEEDED_ATTENTION,
+) -> Stage:
     """Build one rank's part of the model.
 
     On the meta device nothing is allocated; nor is it under ZeRO-3 on any other, for a rank may have no room for its
     whole part: `fill` gives a module its weights when they can be sharded.
+
+    Args:
+        first_value: the weights to start from; None draws them from the seed of the training.
+        attention: how scores are dropped where a training drops values.
     """
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
@@ -101,12 +119,12 @@ def parallelize(experiment: Experiment, mesh: Mesh, device: torch.device) -> Sta
         cut_chunk(model, layers)
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
         placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
-        apply_dropout(model, plan.dropout, randomness, mesh.tensor, experiment.parallel.sequence_parallel)
+        apply_dropout(model, experiment, randomness, mesh.tensor, attention)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         rotary = rotary_table_of(experiment.model, device)
         model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
-    part = partial(_first_part, first_values(experiment, mesh.world, device), mesh.tensor)
+    part = partial(_first_part, first_value or _from_seed(experiment, device), mesh.tensor)
     stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))
     for chunk in chunks:
         if device.type == "meta":
@@ -175,13 +193,17 @@ def _randomness(experiment: Experiment, mesh: Mesh) -> Randomness:
     return Randomness(experiment.training.seed, mesh.data.rank * experiment.num_micro_batches * size, size)
 
 
-def apply_dropout(model: Transformer, probability: float, randomness: Randomness, axis: Axis, sequence: bool) -> None:
+def apply_dropout(
+    model: Transformer, experiment: Experiment, randomness: Randomness, axis: Axis, attention: DroppingAttention
+) -> None:
     """Fill the places that the model leaves for dropout; the attention core drops scores itself."""
+    probability, sequence = experiment.training.dropout, experiment.parallel.sequence_parallel
     if probability == 0.0:
         return
     for name, module in list(model.named_modules()):
         if isinstance(module, CausalAttention):
-            model.set_submodule(name, AttentionWithDropout(name, probability, randomness, axis.rank))
+            dropping = AttentionWithDropout(name, probability, randomness, axis.rank, attention)
+            model.set_submodule(name, dropping)
         elif name.endswith("dropout"):
             part = axis.rank if sequence else 0
             model.set_submodule(name, SeededDropout(name, probability, randomness, part))
@@ -216,16 +238,9 @@ class RecomputedAttention(nn.Module):
         return out
 
 
-def first_values(experiment: Experiment, world: Axis, device: torch.device) -> FirstValue:
-    """Whole parameters in fp32 by name and shape: from Hugging Face weights where `checkpoint.load` names some."""
-    path, spec, seed = experiment.checkpoint.load, experiment.model, experiment.training.seed
-    if path is not None:
-        from train_core.checkpoints import huggingface  # which takes reading the files' format along
-
-        if found_by_first(partial(huggingface.is_weights, path), world):
-            weights = huggingface.Weights(path, spec)
-            return lambda name, shape: weights.value(name, shape).to(device)
-    return lambda name, shape: initial_value(name, shape, spec.num_layers, seed, device)
+def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
+    num_layers, seed = experiment.model.num_layers, experiment.training.seed
+    return lambda name, shape: initial_value(name, shape, num_layers, seed, device)
 
 
 def _first_part(first: FirstValue, axis: Axis, placement: Placement, shape: torch.Size) -> Tensor:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train_core.parallel.collectives import Pending
-from train_core.parallel.main_gradient import Product, add_products, deferred_products
+from train_core.parallel.main_gradient import DeferredProduct, add_products, deferred_products
 from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.schedules import Action
@@ -42,6 +42,22 @@ class GradientOf(torch.autograd.Function):
         return ctx.gradient, None
 
 
+class Transfers:
+    """Sends tensors to neighbouring stages and receives theirs; both return before the tensor has travelled."""
+
+    def send(self, tensor: Tensor, channel: Channel) -> Pending:
+        tensor = tensor.contiguous()
+        work = dist.isend(tensor, channel.peer, group=channel.group)
+        return Pending(tensor, work, "send", channel.line)
+
+    def receive(self, buffer: Tensor, channel: Channel) -> Pending:
+        work = dist.irecv(buffer, channel.peer, group=channel.group)
+        return Pending(buffer, work, "receive", channel.line)
+
+
+TRANSFERS = Transfers()
+
+
 class PipelineExecutor:
     """Runs one stage's actions, exchanging activations and their gradients with the neighbouring stages.
 
@@ -49,13 +65,20 @@ class PipelineExecutor:
     is sent has no name: a neighbour receives in the order in which it runs its own list.
     """
 
-    def __init__(self, stage: Stage, mesh: Mesh, activation_shape: Sequence[int], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        mesh: Mesh,
+        activation_shape: Sequence[int],
+        dtype: torch.dtype,
+        transfers: Transfers = TRANSFERS,
+    ) -> None:
         """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
         self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
-        self.activation_shape, self.dtype = tuple(activation_shape), dtype
+        self.activation_shape, self.dtype, self.transfers = tuple(activation_shape), dtype, transfers
         self.device = next(self.chunks[0].parameters()).device
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self._deferred: dict[tuple[int, int], list[Product]] = {}
+        self._deferred: dict[tuple[int, int], list[DeferredProduct]] = {}
         self._arriving: dict[Action, Pending] = {}
         self._sending: list[Pending] = []
 
@@ -130,12 +153,9 @@ class PipelineExecutor:
             channel = self._channel_in(action)
             assert channel is not None
             buffer = torch.empty(self.activation_shape, dtype=self.dtype, device=self.device)
-            work = dist.irecv(buffer, channel.peer, group=channel.group)
-            self._arriving[action] = Pending(buffer, work, "receive", channel.line)
+            self._arriving[action] = self.transfers.receive(buffer, channel)
 
     def _send(self, tensor: Tensor, channel: Channel | None) -> None:
         assert channel is not None
         self._sending = [sending for sending in self._sending if not sending.is_done()]
-        tensor = tensor.contiguous()
-        work = dist.isend(tensor, channel.peer, group=channel.group)
-        self._sending.append(Pending(tensor, work, "send", channel.line))
+        self._sending.append(self.transfers.send(tensor, channel))

@@ -15,7 +15,8 @@ from pathlib import Path
 from conf.errors import UsageError
 from train_core.job.failures import ended_by_failure
 from train_core.job.rank import environment
-from train_core.job.world import (
+from train_core.parallel.collectives import Axis, gather_objects
+from train_core.process.world import (
     Seat,
     World,
     choose_device,
@@ -25,7 +26,6 @@ from train_core.job.world import (
     seat_from_launcher,
     usable_cores,
 )
-from train_core.parallel.collectives import Axis, gather_objects
 from train_core.rates.folder import RatesFolder
 from train_core.rates.kernels import attention_rates, kernel_seconds, memory_rates, product_rates
 from train_core.rates.links import link_times

@@ -7,12 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from conf.schema import Dtype
-from train_core.model import Layer
+from conf.units import FLOAT32_BYTES
+from train_core.model.dtypes import DTYPES
+from train_core.model.transformer import Layer
 from train_core.rates.record import SMALL_LAYER, AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
 from train_core.rates.stopwatch import Run, Stopwatch
 
-TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FLOAT32_BYTES = 4
 SMALL = 16
 """Elements of a tensor whose arithmetic costs nothing."""
 
@@ -105,4 +105,4 @@ def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
 
 def _random(size: tuple[int, ...], dtype: Dtype, stopwatch: Stopwatch) -> Tensor:
     """Random data: constants would draw less power and let the device clock higher."""
-    return torch.rand(size, device=stopwatch.world.device).sub_(0.5).to(TORCH_DTYPES[dtype])
+    return torch.rand(size, device=stopwatch.world.device).sub_(0.5).to(DTYPES[dtype])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from conf.units import FLOAT32_BYTES
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, reduce_scatter
 from train_core.rates.plan import groups_of
 from train_core.rates.record import PATTERNS, LinkPlan, LinkTime, Pattern, RatesPlan
 from train_core.rates.stopwatch import Run, Stopwatch
-
-FLOAT32_BYTES = 4
 
 
 def link_times(stopwatch: Stopwatch, plan: RatesPlan, link: LinkPlan, group_size: int) -> list[LinkTime]:

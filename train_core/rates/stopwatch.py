@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from train_core.job.world import World
-from train_core.measure import synchronize
 from train_core.parallel.collectives import Axis, maximum, total
+from train_core.process.world import World
 from train_core.rates.record import Spread
+from train_core.training.measure import synchronize
 
 NUM_WARM_UPS = 2
 MOST_RUNS = 10_000

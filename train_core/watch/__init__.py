@@ -1,1 +1,8 @@
-"""What a rank waits for, how a step's time is made up, and what goes wrong in silence."""
+"""Watching a training: where a step's time goes, who holds the others up, and what goes wrong in silence.
+
+watchdog, hang   end a job that hangs, and say which rank the others wait for
+step_terms       where a rank's step goes, and who straggles
+agreement        replicas that no longer hold the same bits
+nonfinite        where the first value that is not finite comes from
+traces           torch's profiler around chosen steps
+"""

@@ -4,40 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
-
-from conf.schema import Frozen
-
-
-class Standing(Frozen):
-    """`waits/rank-N.json`: where a rank stands while a job seems to hang.
-
-    Attributes:
-        operation: what it waits for, in words; None while it is at its own work.
-        line: name of the axis on which it waits; empty for its own work.
-        number: which one of the operations that it started on that axis; 0 for a transfer.
-        ranks: those without which the operation does not end; for a transfer the other end.
-        reached: how many operations it has started, by axis.
-        seconds: for how long it has stood there.
-        stack: where its training thread is, innermost call last.
-    """
-
-    rank: int
-    step: int
-    micro_batch: int | None
-    operation: str | None
-    line: str
-    number: int
-    ranks: Annotated[tuple[int, ...], Field(strict=False)]
-    reached: dict[str, int]
-    seconds: float
-    stack: str
-
-    def waits_with(self, other: Standing) -> bool:
-        """Both wait in the same collective."""
-        return self.number > 0 and (self.line, self.number, self.ranks) == (other.line, other.number, other.ranks)
+from train_core.measurement import Standing
 
 
 class Hang(NamedTuple):

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
-from train_core.job.world import World, use_device
-from train_core.measurement import Outcome, RankFailure
+from train_core.measurement import Outcome, RankFailure, Standing
+from train_core.process.world import World, use_device
 from train_core.trial_folder import TrialFolder
-from train_core.watch.hang import Hang, Standing, explain
+from train_core.watch.hang import Hang, explain
 
 LOOKS_PER_LIMIT = 8
 LOOKS_BEFORE_VERDICT = 2

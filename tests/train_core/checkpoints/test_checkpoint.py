@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import torch
 
 from train_core.checkpoints.checkpoint import Checkpoints
 from train_core.parallel.collectives import Axis
-from train_core.train import Trainer
+from train_core.training.trainer import Trainer
 
 MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
 
@@ -32,7 +32,7 @@ def save_after(world: Any, experiment: Any, folder: Path, num_steps: int) -> dic
     trainer = Trainer(experiment, world, folder / "tokens")
     for step in range(1, num_steps + 1):
         trainer.step(step)
-    with Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder / "checkpoints") as checkpoints:
+    with trainer.checkpoints(folder / "checkpoints") as checkpoints:
         checkpoints.save(num_steps)
         for state in trainer.optimizer.states:  # what is written is what was there when `save` was called
             before = {name: tensor.clone() for name, tensor in state.tensors().items()}
@@ -46,7 +46,7 @@ def save_after(world: Any, experiment: Any, folder: Path, num_steps: int) -> dic
 
 def load_from(world: Any, experiment: Any, folder: Path) -> dict[str, Any]:
     trainer = Trainer(experiment, world, folder / "tokens")
-    Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, None).restore()
+    trainer.checkpoints(None).restore()
     return held_by(trainer)
 
 
@@ -55,7 +55,7 @@ def held_by(trainer: Trainer) -> dict[str, Any]:
     optimizer = trainer.optimizer
     parts: list[Any] = [
         (kind, box, box.of(flat).clone().numpy())
-        for boxes, state in zip(optimizer.replicas.boxes(), optimizer.states, strict=True)
+        for boxes, state in zip(trainer.replicas.boxes(), optimizer.states, strict=True)
         for kind, flat in state.tensors().items()
         for box in boxes
     ]
@@ -104,8 +104,8 @@ def test_the_thread_that_writes_uses_the_gpu_of_its_rank(experiment_of: Any, mon
     """It waits for copies by streams of its current device, which in a new thread is GPU 0."""
     chosen = list[tuple[str, torch.device]]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
-    optimizer: Any = SimpleNamespace(device=torch.device("cuda", 1))
-    with Checkpoints(optimizer, experiment_of(), Axis(), None) as checkpoints:
+    optimizer, replicas = cast("Any", SimpleNamespace(device=torch.device("cuda", 1))), cast("Any", None)
+    with Checkpoints(optimizer, replicas, experiment_of(), Axis(), None) as checkpoints:
         checkpoints.writer.submit(int).result()
     assert chosen == [("checkpoint_0", torch.device("cuda", 1))]
 
@@ -113,7 +113,7 @@ def test_the_thread_that_writes_uses_the_gpu_of_its_rank(experiment_of: Any, mon
 def bytes_copied_to_save(world: Any, experiment: Any, folder: Path) -> int:
     trainer = Trainer(experiment, world, folder / "tokens")
     written = list[dict[str, Any]]()
-    with Checkpoints(trainer.optimizer, experiment, trainer.mesh.world, folder / "checkpoints") as checkpoints:
+    with trainer.checkpoints(folder / "checkpoints") as checkpoints:
         checkpoints._write = lambda pieces, _: written.append(pieces)  # type: ignore[method-assign]
         checkpoints.save(1)
     boxes = [box for pieces in written for piece in pieces.values() for box in piece.boxes.values()]

@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
-from conf.load import load, options
+from conf.load import options
 from conf.schema import ModelSpec, Recompute
+from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import with_links, with_trainer
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
@@ -26,8 +27,8 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.memory import group_memory
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import work_of
-from train_core.dropout import AttentionWithDropout
-from train_core.model import CausalAttention, Transformer
+from train_core.model.dropout import AttentionWithDropout
+from train_core.model.transformer import CausalAttention, Transformer
 from train_core.parallel.main_gradient import deferred_products
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
@@ -185,6 +186,7 @@ def deferred_bytes(experiment: Experiment) -> int:
         return num_bytes_of([tensor for product in products for tensor in (product.grad_out, product.x)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True), (8, True)])
 @pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 1), ("gpt-175b", 2), ("llama-3.1-8b", 2)])

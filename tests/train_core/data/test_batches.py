@@ -16,8 +16,8 @@ from conf.errors import ConfigError
 from train_core.data.batches import Batches, open_windows
 from train_core.data.permutation import permuted
 from train_core.data.tokens import prepare, split_of
-from train_core.job.world import World
 from train_core.parallel.mesh import Layout, build_mesh
+from train_core.process.world import World
 
 LENGTH = 16
 

@@ -25,7 +25,7 @@ from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, held
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure
-from train_core.train import train
+from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
 TENSOR_2 = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.num_steps": 3}
@@ -39,7 +39,7 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
 
     def arrange(rank: int, act: Callable[[], None]) -> None:
         def disturbed(experiment: Experiment, world: Any, cache_dir: Path, *rest: Any) -> Any:
-            from train_core.train import Trainer
+            from train_core.training.trainer import Trainer
 
             trainer = Trainer(experiment, world, cache_dir)
             trainer.step(1)
@@ -246,7 +246,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import train_core.job.rank, train_core.rates.device
 from conf.errors import UsageError
-from train_core.job.stop import Stopped
+from train_core.process.stop import Stopped
 from train_core.job.trial import run_trial_as_rank
 
 begun = threading.Event()

@@ -9,8 +9,8 @@ import pytest
 
 from conf.errors import ConfigError
 from train_core.job.failures import failure_of, lost_a_peer
-from train_core.job.world import World
 from train_core.parallel.collectives import Axis, found_by_first
+from train_core.process.world import World
 
 
 def asked_of_all(world: World) -> int:

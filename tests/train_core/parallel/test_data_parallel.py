@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from torch.distributed.tensor import DTensor
 
-from train_core import train
 from train_core.costs import num_parameters
 from train_core.costs.buckets import layer_parameters_of
 from train_core.parallel import data_parallel
-from train_core.parallel.data_parallel import Replicas, ShardReduction
+from train_core.parallel.data_parallel import FlatReplicas, ShardReduction
 from train_core.parallel.parallelize import parallelize
-from train_core.train import Trainer
+from train_core.training import trainer as training
+from train_core.training.trainer import Trainer
 
 TWO_REPLICAS = {"parallel.world_size": 2, "batch.micro_batch_size": 1}
 
 
 def losses_of(world: Any, experiment: Any, cache_dir: Path, late: bool) -> list[float]:
     trainer = Trainer(experiment, world, cache_dir)
-    replicas, losses = trainer.optimizer.replicas, []
+    replicas, losses = trainer.replicas, []
     replicas.gathers_late = late
     for step in range(1, 4):
         losses.append(trainer.step(step).loss)
@@ -58,7 +58,7 @@ def trainer_with_small_buckets(world: Any, experiment: Any, cache_dir: Path) -> 
 def started_during_backward(world: Any, experiment: Any, cache_dir: Path) -> tuple[int, int]:
     """How many buckets there are, and how many sums over the replicas had started when backward was over."""
     trainer = trainer_with_small_buckets(world, experiment, cache_dir)
-    reductions = trainer.optimizer.replicas.reductions
+    reductions = trainer.replicas.reductions
     return len(reductions), sum(reduction.pending is not None for reduction in reductions)
 
 
@@ -73,8 +73,8 @@ def test_every_bucket_is_summed_as_soon_as_its_last_gradient_is_there(
 
 def bytes_between_passes(world: Any, experiment: Any, cache_dir: Path) -> tuple[int, int]:
     """Of whole gradient buckets that have memory after a backward pass, and of all buckets."""
-    replicas = trainer_with_small_buckets(world, experiment, cache_dir).optimizer.replicas
-    assert isinstance(replicas, Replicas)
+    replicas = trainer_with_small_buckets(world, experiment, cache_dir).replicas
+    assert isinstance(replicas, FlatReplicas)
     assert all(isinstance(reduction, ShardReduction) for reduction in replicas.reductions)
     held = sum(bucket.gradients.untyped_storage().size() for bucket in replicas.buckets)
     return held, sum(bucket.gradients.nbytes for bucket in replicas.buckets)
@@ -126,11 +126,11 @@ def whole_weights_while_sharding(world: Any, experiment: Any, cache_dir: Path) -
         return usual(module, **options)
 
     fully_sharded.fully_shard = recorded
-    train.parallelize = lambda *arguments: built.append(parallelize(*arguments)) or built[0]
+    training.parallelize = lambda *arguments: built.append(parallelize(*arguments)) or built[0]
     try:
         Trainer(experiment, world, cache_dir)
     finally:
-        fully_sharded.fully_shard, train.parallelize = usual, parallelize
+        fully_sharded.fully_shard, training.parallelize = usual, parallelize
     return whole
 
 

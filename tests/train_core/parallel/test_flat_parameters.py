@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from train_core.optimizer import AdamState
+from train_core.buckets import ALIGNMENT
+from train_core.optimizer.optimizer import AdamState
 from train_core.parallel.boxes import boxes_of, row_boxes
 from train_core.parallel.collectives import Axis
-from train_core.parallel.flat_parameters import ALIGNMENT, Bucket, flatten
+from train_core.parallel.flat_parameters import Bucket, flatten
 from train_core.parallel.mesh import Layout, Mesh, build_mesh
 from train_core.parallel.parallelize import Placement
 

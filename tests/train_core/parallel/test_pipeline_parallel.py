@@ -15,7 +15,7 @@ from conf.experiment import Experiment
 from train_core.parallel.main_gradient import main_gradient
 from train_core.parallel.pipeline_parallel import MicroBatch
 from train_core.parallel.schedules import forward_only
-from train_core.train import Trainer
+from train_core.training.trainer import Trainer
 
 PIPELINE = {
     "parallel.world_size": 2,
@@ -56,7 +56,7 @@ def run_own_and_torch(world: Any, experiment: Experiment, cache_dir: Path, sched
     from torch.distributed import pipelining
 
     trainer, m = Trainer(experiment, world, cache_dir), experiment.num_micro_batches
-    trainer.optimizer.zero_gradients()
+    trainer.replicas.zero_gradients()
     loss = trainer.pipeline.run(trainer.actions, partial(trainer.batches.micro_batch, 1)) / m
     own = gradients_of(trainer)
     batches = [trainer.batches.micro_batch(1, index) for index in range(m)]
@@ -71,7 +71,7 @@ def run_own_and_torch(world: Any, experiment: Experiment, cache_dir: Path, sched
     )
     losses: list[Tensor] = []
     for _ in range(2):  # the first step also runs passes that find out shapes, and add to gradients
-        trainer.optimizer.zero_gradients()
+        trainer.replicas.zero_gradients()
         if world.rank == 0:
             schedule.step(tokens)
         else:

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from torch import Tensor, nn
 from torch.nn import functional
 
-from train_core.model import FeedForward, Layer, TokenEmbedding, rotary_table_of
+from train_core.model.transformer import FeedForward, Layer, TokenEmbedding, rotary_table_of
 from train_core.parallel.collectives import shard
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import STYLES

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from conf.errors import TrainingError
 from conf.experiment import Experiment
-from train_core.job.world import World
-from train_core.train import Trainer, train
+from train_core.process.world import World
+from train_core.training.train import train
+from train_core.training.trainer import Trainer
 from train_core.watch.agreement import checksum, require_equal_replicas
 from train_core.watch.nonfinite import origin_of_nonfinite
 
@@ -48,7 +49,7 @@ def compared(world: World, experiments: list[Experiment], cache: Path, rank: int
     for experiment in experiments:
         trainer = Trainer(experiment, world, cache)
         trainer.step(1)
-        trainer.optimizer.replicas.wait_for_weights()
+        trainer.replicas.wait_for_weights()
         require_equal_replicas(trainer.stage, trainer.mesh, 1)
         if world.rank == rank:
             flip_a_bit(trainer, name)

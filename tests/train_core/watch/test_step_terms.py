@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from conf.experiment import Experiment
-from train_core.job.world import World
 from train_core.measurement import Performance, StepMetrics
+from train_core.parallel.clock import Clock, DeviceClock, Line
 from train_core.parallel.mesh import Layout
-from train_core.train import train
-from train_core.watch.clock import Clock, DeviceClock, Line
+from train_core.process.world import World
+from train_core.training.train import train
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 
 BREAKDOWN = {"profile.breakdown": True, "training.num_steps": 4, "training.num_warmup_steps": 2}
@@ -98,7 +98,7 @@ def measured_with_terms(world: World, experiment: Experiment, cache: Path) -> tu
     """Rank 2 works for 3 s, the others for 1 s and wait, by a clock that no load on the machine can disturb."""
     terms = [3.0, 0.0, 0.0, 0.0, 0.0, 0.5] if world.rank == 2 else [1.0, 0.0, 0.0, 2.0, 0.0, 0.5]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train_core.measure.terms_of", lambda *_: terms)
+        patch.setattr("train_core.training.measure.terms_of", lambda *_: terms)
         return measured(world, experiment, cache)
 
 

@@ -16,9 +16,9 @@ import torch
 
 from train_core.job.failures import first_cause
 from train_core.job.trial import run_trial_here
-from train_core.job.world import World
 from train_core.measurement import Outcome
-from train_core.train import Trainer
+from train_core.process.world import World
+from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.watchdog import watched
 
@@ -79,7 +79,7 @@ def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(tri
 SLEEPING_RANK = """
 import sys, time
 from pathlib import Path
-from train_core.train import Trainer
+from train_core.training.trainer import Trainer
 from train_core.job.trial import run_trial_as_rank
 
 undisturbed = Trainer.step

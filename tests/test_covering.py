@@ -1,0 +1,36 @@
+"""What `make test` leaves out of large grids."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.covering import covering
+
+Case = dict[str, int]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_every_pair_of_values_that_meets_in_a_case_meets_in_one_that_is_kept(sizes: list[int]) -> None:
+    grid = [dict(zip("abcd", values, strict=False)) for values in product(*(range(size) for size in sizes))]
+    kept = covering(grid, lambda case: case)
+    assert all(_together(case) <= set().union(*map(_together, kept)) for case in grid)
+
+
+def test_few_cases_of_a_large_grid_are_kept_in_their_order() -> None:
+    grid = [dict(zip("abcd", values, strict=True)) for values in product(range(4), repeat=4)]
+    kept = covering(grid, lambda case: case)
+    assert 16 <= len(kept) <= 32 < len(grid)
+    assert kept == [case for case in grid if case in kept]
+
+
+def test_a_grid_of_one_option_is_kept_whole() -> None:
+    grid = [{"a": value} for value in range(3)]
+    assert covering(grid, lambda case: case) == grid
+
+
+def _together(case: Case) -> set[tuple[tuple[str, int], ...]]:
+    items = sorted(case.items())
+    return {(item,) for item in items} | set(combinations(items, 2))

@@ -1,0 +1,123 @@
+"""The cost model against the trainer's own step at full size, rehearsed on fake tensors stage by stage."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.experiment import Experiment
+from tests.composed import load
+from train_core.costs import estimate, hardware_flops
+from train_core.costs.traffic import stage_traffic
+from train_core.rehearsal.record import StageBytes
+from train_core.rehearsal.stage import rehearse_stage
+
+FEW = 1e-4
+"""Share of a stage's memory below which a kind of it is a few values per token, and not compared by itself."""
+
+
+def assert_equal(experiment: Experiment, stage: int) -> None:
+    counted, predicted = rehearse_stage(experiment, stage), estimate(experiment).stages[stage]
+    assert counted.traffic == stage_traffic(experiment, stage)
+    for name in StageBytes.model_fields:
+        held, expected = getattr(counted.memory, name), getattr(predicted, name)
+        assert held == pytest.approx(expected, rel=0.02, abs=FEW * counted.memory.total_bytes), name
+
+
+@pytest.mark.parametrize(
+    ("sweep", "batch", "stages"),
+    [("22b", 6, (0, 4, 7)), ("175b", 48, (0, 7, 15)), ("1t", 12, (0, 31, 63))],
+)
+def test_collectives_equal_the_trainers_and_memory_is_within_2_percent(
+    sweep: str, batch: int, stages: tuple[int, ...]
+) -> None:
+    """The recipes of the study with two or three micro-batches, on 16, 1,024 and 3,072 ranks."""
+    experiment = load([f"sweep={sweep}", f"batch.global_batch_size={batch}"]).experiment()
+    for stage in stages:
+        assert_equal(experiment, stage)
+
+
+def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
+    overrides = ["parallel.sequence_parallel=true", "parallel.recompute=none", "batch.global_batch_size=32"]
+    assert_equal(load(["sweep=175b", *overrides]).experiment(), 15)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_zero_bubble_schedule_holds_what_weight_gradients_wait_for(
+    recompute: str, sequence: bool, stage: int
+) -> None:
+    """As activations in the cost model; the rehearsal counts what a backward pass made as working memory."""
+    overrides = [
+        "parallel.schedule=zero-bubble",
+        f"parallel.recompute={recompute}",
+        f"parallel.sequence_parallel={str(sequence).lower()}",
+        "model.num_layers=12",
+        "parallel.world_size=32",
+        "parallel.pipeline_parallel_size=4",
+        "parallel.tensor_parallel_size=8",
+        "batch.global_batch_size=10",
+        "batch.micro_batch_size=2",
+    ]
+    experiment = load(["sweep=22b", *overrides]).experiment()
+    predicted, held = estimate(experiment).stages[stage], rehearse_stage(experiment, stage).memory
+    assert held.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
+
+
+def test_all_micro_batches_of_a_stage_are_counted_though_few_are_taken() -> None:
+    """320 of them on the last stage of the 22B, which holds one at a time."""
+    experiment = load(["sweep=22b"]).experiment()
+    assert experiment.num_micro_batches == 320
+    assert_equal(experiment, 7)
+
+
+def test_flops_of_all_stages_add_up_to_the_formula_at_full_size() -> None:
+    """Inner stages of the 22B are alike; of two ends and one of them, all 640 sequences."""
+    experiment = load(["sweep=22b"]).experiment()
+    first, inner, last = (rehearse_stage(experiment, stage).flops for stage in (0, 6, 7))
+    replicas = experiment.data_parallel_size
+    assert replicas * (first + 6 * inner + last) == hardware_flops(experiment.model, 640, "full")
+
+
+@pytest.mark.parametrize("stage", [0, 3, 7])
+def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: int) -> None:
+    """One whose sum is on its way and one that is added to."""
+    overrides = ["parallel.zero_stage=2", "parallel.world_size=64", "batch.global_batch_size=16"]
+    experiment = load(["sweep=22b", *overrides]).experiment()
+    counted, predicted = rehearse_stage(experiment, stage), estimate(experiment).stages[stage]
+    assert counted.traffic == stage_traffic(experiment, stage)
+    assert predicted.gradients_bytes == pytest.approx(counted.memory.gradients_bytes, rel=0.07)
+    everything = sum(getattr(predicted, name) for name in StageBytes.model_fields)
+    assert everything == pytest.approx(counted.memory.total_bytes, rel=0.02)
+
+
+ZERO_3 = [
+    ("a layer's gradients", ["model=gpt-22b", "parallel.world_size=16", "batch.global_batch_size=32"]),
+    (
+        "a layer that recomputes",
+        ["model=gpt-22b", "parallel.world_size=48", "parallel.recompute=full", "batch.micro_batch_size=4"]
+        + ["parallel.tensor_parallel_size=2", "batch.global_batch_size=192", "precision.gradient_dtype=bf16"],
+    ),
+    (
+        "the loss, once",
+        ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.recompute=full", "batch.global_batch_size=64"],
+    ),
+    (
+        "sequence parallelism",
+        ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.tensor_parallel_size=2"]
+        + ["parallel.sequence_parallel=true", "batch.global_batch_size=128"],
+    ),
+]
+
+
+@pytest.mark.parametrize("overrides", [overrides for _, overrides in ZERO_3], ids=[name for name, _ in ZERO_3])
+def test_zero_3_gathers_and_reduces_layer_by_layer(overrides: list[str]) -> None:
+    """Of eight layers. Ids name the fullest moment; among the rows are some that replicas do not share out evenly."""
+    shared = ["cluster=frontier", "precision=bf16", "parallel.zero_stage=3", "model.num_layers=8"]
+    experiment = load([*overrides, *shared]).experiment()
+    counted, predicted = rehearse_stage(experiment, 0), estimate(experiment)
+    assert counted.traffic == stage_traffic(experiment, 0)
+    assert predicted.stages[0].allocated_bytes == pytest.approx(counted.memory.total_bytes, rel=0.02)
+    ranks = experiment.parallel.world_size
+    assert counted.flops * ranks == predicted.hardware_flops

@@ -1,0 +1,60 @@
+"""Which of torch's operations a GPU is given, seen on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from train_core.model import elementwise
+from train_core.model.transformer import CausalAttention
+
+
+@pytest.fixture(autouse=True)
+def fake_tensors() -> Iterator[None]:
+    with FakeTensorMode():
+        yield
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Arguments of attention and norm, in the order of the calls."""
+    seen: list[tuple[Any, ...]] = []
+
+    def record(*arguments: Any, **options: Any) -> Tensor:
+        seen.append((*arguments, options))
+        first: Tensor = arguments[0]
+        return first
+
+    for name in ("scaled_dot_product_attention", "rms_norm"):
+        monkeypatch.setattr(functional, name, record)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "num_heads"),
+    [("cuda", torch.float32, 8), ("cuda", torch.bfloat16, 2), ("cuda", torch.float16, 2), ("cpu", torch.float32, 2)],
+)
+def test_keys_and_values_of_groups_are_repeated_where_no_fused_kernel_takes_groups(
+    calls: list[tuple[Any, ...]], device: str, dtype: torch.dtype, num_heads: int
+) -> None:
+    query, key, value = (torch.empty(1, heads, 16, 4, device=device, dtype=dtype) for heads in (8, 2, 2))
+    CausalAttention()(query, key, value)
+    ((_, key, value, options),) = calls
+    assert key.size(1) == value.size(1) == num_heads
+    assert options["enable_gqa"] == (num_heads < 8)
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_a_gpus_norm_is_torchs_where_that_is_one_kernel(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, has_kernel: bool
+) -> None:
+    monkeypatch.setattr(elementwise, "HAS_FUSED_RMS_NORM", has_kernel)
+    x, weight = torch.empty(4, 2, 8, device="cuda"), torch.empty(8, device="cuda")
+    assert elementwise.rms_norm(x, weight, 1e-5).shape == x.shape
+    assert len(calls) == has_kernel

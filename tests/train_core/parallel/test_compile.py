@@ -1,0 +1,77 @@
+"""Compiled layers compute what plain ones do; where there is no compiler that is said."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conf.errors import ConfigError
+from conf.schema import Value
+from train_core.parallel.compile import compiler_of
+from train_core.process.world import World
+from train_core.training.trainer import Trainer
+from train_core.watch.nonfinite import origin_of_nonfinite
+
+SMALL = {"model.num_layers": 1, "data.source": "synthetic", "batch.global_batch_size": 2, "batch.micro_batch_size": 1}
+ALONE = World(0, 1, torch.device("cpu"), "gloo")
+LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
+
+
+@pytest.mark.filterwarnings("default")  # torch's compiler warns of itself
+@pytest.mark.parametrize("values", [SMALL, LLAMA], ids=["gpt", "llama, recomputed"])
+def test_compiled_layers_train_like_plain_ones(
+    values: dict[str, Value], experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced and differentiated by the compiler, without its minutes of generating code."""
+    monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
+    plain, compiled = (
+        Trainer(experiment_of(values | {"training.compile_layers": chosen}), ALONE, tmp_path)
+        for chosen in (False, True)
+    )
+    for step in (1, 2, 3):
+        assert compiled.step(step).loss == pytest.approx(plain.step(step).loss, rel=1e-5)
+
+
+def num_graphs(experiment: Any, cache_dir: Path) -> int:
+    """That one step has compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    Trainer(experiment, ALONE, cache_dir).step(1)
+    graphs: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return graphs
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_layers_share_their_code_however_many_there_are(
+    recompute: str, experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch compiles a function eight times at most, and then runs it as it is."""
+    monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
+    compiled = SMALL | {"training.compile_layers": True, "parallel.recompute": recompute}
+    few, many = (experiment_of(compiled | {"model.num_layers": layers}) for layers in (1, 10))
+    assert num_graphs(few, tmp_path) == num_graphs(many, tmp_path) > 0
+
+
+@pytest.mark.filterwarnings("default")
+def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_layers(
+    experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's code knows nothing of hooks that came later."""
+    monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
+    trainer = Trainer(experiment_of(SMALL | {"training.compile_layers": True}), ALONE, tmp_path)
+    trainer.step(1)
+    layer = trainer.stage.chunks[0].layers["0"]
+    layer.feed_forward_norm.weight.data.fill_(3e38)
+    told = origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, 2))
+    assert told.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
+
+
+def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train_core.parallel.compile._missing_cpp_compiler", lambda: "a C++ compiler")
+    with pytest.raises(ConfigError, match=r"training\.compile_layers = True: needs a C\+\+ compiler.*=false"):
+        compiler_of(torch.device("cpu"))

@@ -1,0 +1,72 @@
+"""Signals to a training that has checkpoints: every rank stops after the same step, and the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_core.process.stop import Stopped, StopSwitch
+from train_core.process.world import World
+from train_core.training.train import train
+from train_core.trial_folder import TrialFolder
+
+
+def stopped_at(world: World, experiment: Any, cache: Path) -> tuple[int, int]:
+    """One rank alone hears a signal, while the second step runs."""
+    answers: Iterator[int] = iter([0, signal.SIGUSR2 if world.rank == 1 else 0])
+    with pytest.raises(Stopped) as caught:
+        train(experiment, world, cache, stop_asked=lambda: next(answers))
+    return caught.value.step, caught.value.number
+
+
+def test_all_ranks_stop_after_the_same_step_when_one_of_them_hears_a_signal(
+    experiment_of: Any, worlds: Any, tmp_path: Path
+) -> None:
+    experiment = experiment_of({"parallel.world_size": 2, "parallel.tensor_parallel_size": 2})
+    assert worlds(2).run(stopped_at, experiment, tmp_path) == [(2, signal.SIGUSR2)] * 2
+
+
+def test_a_warning_after_sigterm_does_not_bring_back_what_is_to_end() -> None:
+    switch = StopSwitch()
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGUSR2):
+        switch.note(number, None)
+    assert switch() == signal.SIGTERM
+
+
+COMMAND = [str(Path(sys.executable).with_name("trisweep")), "train"]
+LONG = [
+    *("model.num_layers=2", "model.seq_length=32", "batch.global_batch_size=2", "training.num_steps=40"),
+    *("data.max_bytes=20000", "checkpoint=regular", "checkpoint.every_steps=1000"),
+    *("parallel.world_size=2", "parallel.tensor_parallel_size=2"),
+]
+
+
+def losses_in(folder: Path) -> list[tuple[int, float]]:
+    (trial,) = (folder / "train").iterdir()
+    lines = [json.loads(line) for line in TrialFolder(trial).metrics.read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines]
+
+
+def test_a_training_that_gets_sigterm_saves_and_goes_on_to_the_same_losses_bit_for_bit(tmp_path: Path) -> None:
+    whole, halved = tmp_path / "whole", tmp_path / "halved"
+    command = [*COMMAND, *LONG, f"output_dir={halved}"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert next(line for line in run.stdout if line.startswith("step"))
+    os.kill(run.pid, signal.SIGTERM)
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 128 + signal.SIGTERM, said
+    assert "The same command goes on from there" in said
+    assert 0 < len(losses_in(halved)) < 40
+    for folder in (halved, whole):
+        subprocess.run([*COMMAND, *LONG, f"output_dir={folder}"], capture_output=True, timeout=120, check=True)
+    assert losses_in(halved) == losses_in(whole)
+    assert [step for step, _ in losses_in(halved)] == list(range(1, 41))

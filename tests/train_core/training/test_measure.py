@@ -1,0 +1,56 @@
+"""What lies inside the time of a step, and what does not."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conf.experiment import Experiment
+from train_core.costs import estimate
+from train_core.optimizer.optimizer import StepResult
+from train_core.parallel.collectives import Axis
+from train_core.process.world import World
+from train_core.training.measure import Meter
+
+
+def reported_when_timing_began(world: World, experiment: Experiment, reported: Path) -> bool:
+    """Rank 0 takes its time to report a step; whether that was over when this rank's clock was read for the next."""
+    meter = Meter(experiment, world, Axis(world.size, world.rank))
+    seen: list[bool] = []
+    ticks = count(1)
+
+    def read_clock() -> float:
+        seen.append(reported.exists())
+        return float(next(ticks))
+
+    if world.rank == 0:
+        time.sleep(0.3)  # a slow file system; too short a pause lets a wrong order pass, and never fails a right one
+        reported.touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train_core.training.measure.time", SimpleNamespace(perf_counter=read_clock, time=time.time))
+        metrics = meter.timed(1, lambda: StepResult(1.0, 1.0, 0.1))
+    assert metrics.step_seconds == 1.0
+    return seen[0]
+
+
+def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(
+    worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    """Rank 0 writes to a file system that may be slow, while the other ranks are ready."""
+    experiment = experiment_of({"parallel.world_size": 2})
+    assert worlds(2).run(reported_when_timing_began, experiment, tmp_path / "reported") == [True, True]
+
+
+def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Any) -> None:
+    """As predicted: the two are one formula."""
+    experiment = experiment_of({"parallel.recompute": "full", "parallel.recompute_every": 2})
+    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis())
+    for step in (1, 2):
+        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+    assert meter.performance().hardware_flops == estimate(experiment).hardware_flops

@@ -1,0 +1,226 @@
+"""A training that was killed goes on from its last whole checkpoint, with the losses it would have had."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import ConfigError, UsageError
+from train_core.checkpoints.checkpoint_folder import (
+    Facts,
+    damage,
+    delete_others,
+    draft_of,
+    last_whole,
+    path_of,
+    publish,
+    require_start,
+)
+from train_core.job.trial import run_trial_here
+from train_core.measurement import Outcome
+from train_core.training.train import train
+from train_core.training.trainer import Trainer
+from train_core.trial_folder import TrialFolder
+
+TWO_REPLICAS = {
+    "parallel.world_size": 2,
+    "parallel.zero_stage": 1,
+    "training.num_steps": 7,
+    "training.num_warmup_steps": 2,
+    "checkpoint.every_steps": 2,
+    "checkpoint.keep_last": 2,
+}
+
+
+@pytest.fixture
+def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rank 0 dies by SIGKILL once, after reporting the given step."""
+
+    def arrange(step: int, mark: Path) -> None:
+        def dying(experiment: Any, world: Any, cache_dir: Path, on_step: Any, *more: Any) -> Any:
+            def report(metrics: Any) -> None:
+                on_step(metrics)
+                if metrics.step == step and not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            return train(experiment, world, cache_dir, report, *more)
+
+        monkeypatch.setattr("train_core.job.rank.train", dying)
+
+    return arrange
+
+
+def test_a_killed_training_goes_on_bit_for_bit(trial_of: Any, killed_after: Any, tmp_path: Path) -> None:
+    expected = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.every_steps": None}).path).performance
+    trial = trial_of(TWO_REPLICAS)
+    killed_after(6, tmp_path / "killed")
+    killed = run_trial_here(trial.path)
+    assert killed.outcome is Outcome.FAILED, killed.cause
+    assert [metrics.step for metrics in trial.read_metrics()] == [1, 2, 3, 4, 5, 6]
+    measurement = run_trial_here(trial.path)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.cause
+    assert expected is not None
+    assert measurement.performance is not None
+    assert measurement.performance.losses == expected.losses
+    metrics = trial.read_metrics()
+    assert [one.step for one in metrics] == [1, 2, 3, 4, 5, 6, 7]
+    assert [one.loss for one in metrics] == list(expected.losses)
+    assert sum(one.warmup for one in metrics) == 4, "the steps after the interruption warm up again"
+    assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000006", "step-000007"]
+
+
+def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
+    trial = trial_of(
+        TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 5, "checkpoint.asynchronous": False}
+    )
+    first = run_trial_here(trial.path)
+    assert last_whole(trial.checkpoints) == path_of(trial.checkpoints, 5), "the last step was not saved"
+    assert run_trial_here(trial.path) == first
+    trial.measurement.unlink()
+    assert run_trial_here(trial.path).performance.losses == first.performance.losses
+    trial.measurement.unlink()
+    trial.metrics.unlink()
+    measurement = run_trial_here(trial.path)
+    assert measurement.outcome is Outcome.FAILED
+    assert "metrics.jsonl does not say how its steps went" in measurement.cause
+
+
+def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_not(tmp_path: Path) -> None:
+    trial = TrialFolder(tmp_path)
+    with trial.writing_trace(2, 0) as draft:
+        draft.touch()
+    trial.checkpoints.mkdir()
+    trial.clear_results()
+    assert len(list(trial.traces.iterdir())) == 1
+    trial.checkpoints.rmdir()
+    trial.clear_results()
+    assert list(trial.traces.iterdir()) == []
+
+
+@pytest.fixture
+def three_checkpoints(experiment_of: Any, tmp_path: Path) -> Path:
+    for step in (1, 2, 3):
+        publish_step(tmp_path, step, experiment_of().model)
+    return tmp_path
+
+
+def publish_step(folder: Path, step: int, model: Any) -> None:
+    draft_of(folder, step).mkdir()
+    (draft_of(folder, step) / "__0_0.distcp").write_bytes(b"0123456789")
+    publish(folder, Facts(step=step, num_updates=step, label="", model=model, loss_scale={}, file_bytes={}))
+
+
+def test_a_truncated_checkpoint_falls_back_to_the_last_whole_one_and_says_so(
+    three_checkpoints: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert last_whole(three_checkpoints) == path_of(three_checkpoints, 3)
+    (path_of(three_checkpoints, 3) / "__0_0.distcp").write_bytes(b"01234")
+    (path_of(three_checkpoints, 2) / "checkpoint.json").write_text("{")
+    with caplog.at_level(logging.WARNING):
+        assert last_whole(three_checkpoints) == path_of(three_checkpoints, 1)
+    assert "has 5 of the 10 bytes of __0_0.distcp" in caplog.text
+    assert "has no readable checkpoint.json" in caplog.text
+
+
+def test_a_draft_is_no_checkpoint_and_old_ones_go(three_checkpoints: Path) -> None:
+    draft_of(three_checkpoints, 4).mkdir()
+    delete_others(three_checkpoints, step=3, keep_last=1)
+    assert last_whole(three_checkpoints) == path_of(three_checkpoints, 3)
+    assert damage(path_of(three_checkpoints, 2)) is not None
+
+
+def test_damaged_checkpoints_do_not_push_whole_ones_out(three_checkpoints: Path) -> None:
+    (path_of(three_checkpoints, 3) / "__0_0.distcp").unlink()
+    delete_others(three_checkpoints, step=3, keep_last=1)
+    assert last_whole(three_checkpoints) == path_of(three_checkpoints, 2)
+    assert not path_of(three_checkpoints, 1).exists()
+    delete_others(three_checkpoints, step=2, keep_last=1)
+    assert not path_of(three_checkpoints, 3).exists(), "it will be done again"
+
+
+def test_steps_are_ordered_as_numbers(experiment_of: Any, tmp_path: Path) -> None:
+    for step in (999_900, 1_000_000):
+        publish_step(tmp_path, step, experiment_of().model)
+    assert last_whole(tmp_path) == path_of(tmp_path, 1_000_000)
+    delete_others(tmp_path, step=1_000_000, keep_last=1)
+    assert last_whole(tmp_path) == path_of(tmp_path, 1_000_000)
+
+
+def refusal(world: Any, experiment: Any, folder: Path) -> str:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    with pytest.raises(ConfigError) as refused:
+        trainer.checkpoints(None).restore()
+    return str(refused.value)
+
+
+def test_a_path_that_cannot_be_read_is_refused_before_a_model_is_built(
+    trial_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train_core.job.rank.train", None)
+    measurement = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.load": "/nowhere"}).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.cause.startswith("checkpoint.load = '/nowhere': cannot be read on ")
+
+
+def test_a_training_with_checkpoints_of_its_own_goes_on_without_what_it_started_from(
+    three_checkpoints: Path, tmp_path: Path
+) -> None:
+    require_start("/nowhere", three_checkpoints)
+    require_start(None, tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"checkpoint\.load = '/nowhere'"):
+        require_start("/nowhere", tmp_path / "none")
+
+
+def save_first(world: Any, experiment: Any, folder: Path) -> None:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    with trainer.checkpoints(folder / "checkpoints") as checkpoints:
+        checkpoints.save(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "problem"),
+    [
+        ({"model.num_layers": 9}, "step-000001", r"of layers\.8\.\S+ it holds nothing, and model=tiny has"),
+        ({"model.num_layers": 4}, "step-000001", r"of layers\.4\.\S+ it holds \(32,\), and model=tiny has nothing"),
+        ({"model.ffn_hidden_size": 128}, "", r"feed_forward\.down\.weight it holds \(32, 64\), .* has \(32, 128\)"),
+        ({}, "step-000007", r"checkpoint\.load = .*: is no folder\. Name a checkpoint folder, or null"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_with_the_tensor_that_differs(
+    values: Any, name: str, problem: str, worlds: Any, experiment_of: Any, tmp_path: Path
+) -> None:
+    worlds(1).run(save_first, experiment_of(), tmp_path)
+    load = {"checkpoint.load": str(tmp_path / "checkpoints" / name)}
+    (told,) = worlds(1).run(refusal, experiment_of(values | load), tmp_path)
+    assert told.startswith("checkpoint.load = ")
+    assert re.search(problem, told), told
+
+
+def test_a_truncated_checkpoint_that_was_asked_for_is_refused(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    worlds(1).run(save_first, experiment_of(), tmp_path)
+    asked = tmp_path / "checkpoints" / "step-000001"
+    (asked / "__0_0.distcp").unlink()
+    (told,) = worlds(1).run(refusal, experiment_of({"checkpoint.load": str(asked)}), tmp_path)
+    assert "is no whole checkpoint: it lacks __0_0.distcp. Name another one, or null." in told
+
+
+def failure_to_save(world: Any, experiment: Any, folder: Path) -> str:
+    trainer = Trainer(experiment, world, folder / "tokens")
+    (folder / "checkpoints").write_text("in the way")
+    checkpoints = trainer.checkpoints(folder / "checkpoints")
+    checkpoints.save(1)
+    with pytest.raises(UsageError) as failed:
+        checkpoints.wait()
+    return str(failed.value)
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+    (told,) = worlds(1).run(failure_to_save, experiment_of({"model.num_layers": 1}), tmp_path)
+    assert re.fullmatch(r"a checkpoint could not be written to \S+: \[Errno \d+\] .*Make room there, .*", told), told

@@ -1,0 +1,139 @@
+"""The parts that every step leans on: data order, schedule, treatment of parameters, meters, first weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conf.schema import ModelSpec
+from train_core.model.initialize import initial_value
+from train_core.model.transformer import Layer
+from train_core.optimizer.optimizer import StepResult, learning_rate_at
+from train_core.parallel.collectives import Axis
+from train_core.parallel.flat_parameters import flatten
+from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.parallelize import parallelize
+from train_core.process.world import World, usable_cores
+from train_core.training.measure import Meter, count_devices, matmul_flops_per_second
+
+CPU = torch.device("cpu")
+ALONE = World(0, 1, CPU, "gloo")
+
+
+def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: Any) -> None:
+    values = {"training.num_steps": 10, "training.learning_rate_warmup_steps": 4, "training.learning_rate": 1.0}
+    plan = experiment_of(values | {"training.min_learning_rate": 0.1}).training
+    rates = [learning_rate_at(step, plan) for step in range(1, 11)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1)
+    assert rates[6] == pytest.approx(0.55)
+
+
+def test_weights_decay_and_biases_and_norms_do_not(experiment_of: Any) -> None:
+    mesh = build_mesh(Layout(1, 1, 1), 0)
+    stage = parallelize(experiment_of(), mesh, CPU)
+    buckets = list(flatten(stage, mesh))
+    assert len(buckets) == 2
+    decayed = next(bucket for bucket in buckets if bucket.treatment.decays)
+    for name, parameter in stage.named_parameters():
+        low = decayed.weights.data_ptr()
+        inside = low <= parameter.data_ptr() < low + decayed.weights.nbytes
+        assert inside == name.endswith(("qkv.weight", "projection.weight", "up.weight", "down.weight")) or (
+            inside == name.startswith("embedding")
+        ), name
+
+
+def test_first_weights_depend_on_the_name_and_the_seed() -> None:
+    shape = torch.Size((64, 64))
+    one = initial_value("layers.3.attention.qkv.weight", shape, 8, 1, CPU)
+    assert torch.equal(one, initial_value("layers.3.attention.qkv.weight", shape, 8, 1, CPU))
+    assert not torch.equal(one, initial_value("layers.4.attention.qkv.weight", shape, 8, 1, CPU))
+    assert not torch.equal(one, initial_value("layers.3.attention.qkv.weight", shape, 8, 2, CPU))
+    assert float(one.std()) == pytest.approx(0.02, rel=0.05)
+    ending = initial_value("layers.3.feed_forward.down.weight", shape, 8, 1, CPU)
+    assert float(ending.std()) == pytest.approx(0.02 / 4, rel=0.05)
+    assert initial_value("layers.3.attention_norm.weight", torch.Size((4,)), 8, 1, CPU).tolist() == [1.0] * 4
+    assert initial_value("final_norm.bias", torch.Size((4,)), 8, 1, CPU).tolist() == [0.0] * 4
+
+
+def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: Any) -> None:
+    mesh = build_mesh(Layout(1, 1, 1), 0)
+    huge = {"model.hidden_size": 12288, "model.ffn_hidden_size": 49152, "model.num_attention_heads": 96}
+    huge["model.num_query_groups"] = 96
+    stage = parallelize(experiment_of(huge), mesh, torch.device("meta"))
+    assert sum(parameter.numel() for _, parameter in stage.named_parameters()) > 14e9
+
+
+def test_a_stage_builds_its_own_layers_alone_with_the_values_of_the_whole_model(
+    experiment_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four chunks on two stages; the last has the tied head, and not the embedding that it is a copy of."""
+    built: list[Layer] = []
+
+    def build(spec: ModelSpec) -> Layer:
+        built.append(Layer(spec))
+        return built[-1]
+
+    monkeypatch.setattr("train_core.model.transformer.Layer", build)
+    alone = build_mesh(Layout(1, 1, 1), 0)
+    whole = dict(parallelize(experiment_of(), alone, CPU).named_parameters())
+    sizes = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "parallel.virtual_pipeline_size": 2}
+    experiment = experiment_of(sizes | {"parallel.schedule": "interleaved"})
+    for rank, layers in enumerate(("0145", "2367")):
+        built.clear()
+        stage = parallelize(experiment, replace(alone, pipeline=Axis(2, rank)), CPU)
+        assert len(built) == 4
+        assert [index for chunk in stage.chunks for index in chunk.layers] == list(layers)
+        for name, parameter in stage.named_parameters():
+            assert torch.equal(parameter, whole[stage.placements[name].name]), name
+    assert "head.weight" in stage.placements
+
+
+def test_warm_up_steps_are_left_out_of_the_time(experiment_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"training.num_steps": 5, "training.num_warmup_steps": 2, "cluster.device.peak_source": "a data sheet"}
+    meter = Meter(experiment_of(values), ALONE, Axis())
+    clock = iter([0, 100, 0, 100, 0, 1, 0, 3, 0, 2])
+    monkeypatch.setattr("train_core.training.measure.time.perf_counter", lambda: next(clock))
+    metrics = [meter.timed(step, lambda: StepResult(1.5, 0.1, 0.2)) for step in range(1, 6)]
+    assert [m.warmup for m in metrics] == [True, True, False, False, False]
+    performance = meter.performance()
+    assert (performance.step_seconds, performance.step_seconds_min, performance.step_seconds_max) == (2, 1, 3)
+    assert performance.tokens_per_second == 8 * 16 / 2
+    assert performance.peak_source == "a data sheet"
+    assert performance.peak_flops_per_second == 0.18e12
+    flops = performance.model_flops
+    assert performance.model_flops_per_second_per_device == pytest.approx(flops / 2)
+    assert performance.model_flops_utilization == pytest.approx(flops / 2 / 0.18e12)
+
+
+def measured_together(world: World) -> tuple[float, int]:
+    axis = build_mesh(Layout(world.size, 1, 1), world.rank).world
+    return matmul_flops_per_second(world, axis, torch.float32, 0.3), count_devices(world, axis)
+
+
+def test_ranks_that_share_cores_reach_no_more_than_the_cores(worlds: Any) -> None:
+    alone, few = matmul_flops_per_second(ALONE, Axis(), torch.float32, 0.3), len(usable_cores())
+    answers = worlds(4).run(measured_together)
+    assert len(set(answers)) == 1
+    together, num_devices = answers[0]
+    assert num_devices == min(4, few)
+    assert 0.1 * alone < together < 1.5 * alone * few * 2  # two hardware threads may share what one used alone
+
+
+def test_losses_fall_on_text_within_a_few_steps(experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+    values = {"training.learning_rate": 1e-2, "training.num_steps": 12, "data.cache_dir": str(tmp_path)}
+    (losses,) = worlds(1).run(losses_of, experiment_of(values), tmp_path)
+    assert losses[0] == pytest.approx(np.log(256), rel=0.05)
+    assert losses[-1] < 0.85 * losses[0]
+
+
+def losses_of(world: World, experiment: Any, cache_dir: Path) -> tuple[float, ...]:
+    from train_core.training.train import train
+
+    return train(experiment, world, cache_dir).losses

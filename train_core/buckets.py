@@ -1,0 +1,71 @@
+"""Which parameters of a rank share a flat bucket, and how long a bucket is. No torch.
+
+The trainer moves parameters into buckets, and the cost model counts the collectives over them, by these rules.
+
+    in model order               qkv.weight  qkv.bias  up.weight  up.bias  down.weight  down.bias
+    sorted by their treatment    qkv.weight  up.weight  down.weight   |   qkv.bias  up.bias  down.bias
+    cut where it grows too long  [qkv.weight  up.weight] [down.weight ]   [qkv.bias  up.bias  down.bias ]
+                                                                     ^ padded, so that all replicas get an equal shard
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+Parameter = TypeVar("Parameter")
+ALIGNMENT = 64  # elements; every shard begins where vector units and NCCL like to begin
+MAX_BUCKET_ELEMENTS = 2**25
+"""The most elements of a bucket with more than one parameter: enough for the full rate of a link, and so few that there
+are several buckets, of which one is summed while gradients of the next are still made."""
+
+
+class Treatment(NamedTuple):
+    """What the parameters of a bucket have in common.
+
+    Attributes:
+        decays: weight decay applies (to matrices, not to biases and norms).
+        counted: this rank counts them in the global norm; of several ranks that hold the same values one does.
+        partial: their gradients have to be summed over the tensor axis.
+        tied: their gradients have to be summed over the two stages that hold the token embedding.
+    """
+
+    decays: bool
+    counted: bool
+    partial: bool
+    tied: bool = False
+
+
+def bucketed(
+    parameters: Iterable[Parameter],
+    treatment_of: Callable[[Parameter], Treatment],
+    length_of: Callable[[Parameter], int],
+    max_elements: int = MAX_BUCKET_ELEMENTS,
+) -> Iterator[tuple[Treatment, list[Parameter]]]:
+    """The members of each bucket, in model order inside a treatment; `parameters` are in model order."""
+    alike = sorted(parameters, key=treatment_of)
+    for treatment, members in groupby(alike, key=treatment_of):
+        for run in _runs(members, length_of, max_elements):
+            yield treatment, run
+
+
+def _runs(
+    members: Iterable[Parameter], length_of: Callable[[Parameter], int], max_elements: int
+) -> Iterator[list[Parameter]]:
+    """Neighbours that together stay below the limit; a parameter above it is alone."""
+    run: list[Parameter] = []
+    length = 0
+    for member in members:
+        if run and length + length_of(member) > max_elements:
+            yield run
+            run, length = [], 0
+        run.append(member)
+        length += length_of(member)
+    yield run
+
+
+def padded_length(num_elements: int, num_shards: int) -> int:
+    """The next length that splits into equal, aligned shards."""
+    multiple = ALIGNMENT * num_shards
+    return -(-num_elements // multiple) * multiple

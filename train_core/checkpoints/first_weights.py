@@ -1,0 +1,27 @@
+"""The weights that a training starts from, where the configuration names some."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from conf.experiment import Experiment
+from train_core.parallel.collectives import Axis, found_by_first
+from train_core.parallel.parallelize import FirstValue
+
+
+def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) -> FirstValue | None:
+    """The Hugging Face weights that `checkpoint.load` names; None where it names none. All ranks call it.
+
+    A checkpoint of this trainer is not read here: it holds the optimizer's state too, and is restored later.
+    """
+    path = experiment.checkpoint.load
+    if path is None:
+        return None
+    from train_core.checkpoints import huggingface  # here, because it imports a reader of the files' format
+
+    if not found_by_first(partial(huggingface.is_weights, path), world):
+        return None
+    weights = huggingface.Weights(path, experiment.model)
+    return lambda name, shape: weights.value(name, shape).to(device)

@@ -1,0 +1,8 @@
+"""The plain model, which does not know that it may run in parallel: its modules, its first weights, its dropout.
+
+transformer   `Transformer` and the modules that it is made of
+elementwise   what lies between matrix products, with backward passes that keep little
+initialize    first weights from a seed and a parameter's name
+dropout       masks that follow from what they are for
+dtypes        torch's types by the names that a configuration uses
+"""

@@ -1,0 +1,136 @@
+"""Dropout without a random state: every mask follows from what it is for, so that recomputation and any schedule repeat
+it, and nothing has to be saved.
+
+A mask is drawn from a generator of its own, seeded by the training's seed, the step, the first sequence of the
+micro-batch, the site in the model, and the part of it that this rank holds. Between tensor-parallel regions all tensor
+ranks drop the same values, unless sequence parallelism gives each its own part of the sequence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from train_core.model.transformer import CausalAttention, causal_attention
+
+
+@dataclass
+class Randomness:
+    """What is being worked on; the trainer sets the step, the executor the micro-batch, forward and backward.
+
+    Attributes:
+        first_sequence: of this replica in a global batch.
+    """
+
+    seed: int
+    first_sequence: int
+    micro_batch_size: int
+    step: int = 0
+    micro_batch: int = 0
+
+    def seed_of(self, site: str, part: int) -> int:
+        sequence = self.first_sequence + self.micro_batch * self.micro_batch_size
+        key = f"{self.seed}:{self.step}:{sequence}:{site}:{part}"
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
+
+
+class _Dropped(Function):
+    """Keeps one byte of mask per element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:
+        generator = torch.Generator(x.device).manual_seed(seed)
+        mask = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - probability, generator=generator)
+        ctx.probability = probability
+        ctx.save_for_backward(mask)
+        return _masked(x, mask, probability)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None]:
+        (mask,) = ctx.saved_tensors
+        return _masked(grad_out, mask, ctx.probability), None, None
+
+
+def _masked(x: Tensor, mask: Tensor, probability: float) -> Tensor:
+    """x * mask / (1 - probability): torch's name for it is that of its use in backward."""
+    out: Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - probability))
+    return out
+
+
+class SeededDropout(nn.Module):
+    """Zeroes elements and scales up the others; nothing where gradients are disabled, as in an evaluation."""
+
+    def __init__(self, site: str, probability: float, randomness: Randomness, part: int) -> None:
+        """`part`: of the tensor that this rank holds; equal on ranks that hold the same."""
+        super().__init__()
+        self.site, self.probability, self.randomness, self.part = site, probability, randomness, part
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return x
+        seed = self.randomness.seed_of(self.site, self.part)
+        out: Tensor = _Dropped.apply(x, self.probability, seed)  # type: ignore[no-untyped-call]
+        return out
+
+
+class DroppingAttention:
+    """How a device computes attention that drops scores.
+
+    The kernels draw from the device's default generator, which is seeded before each call. A CPU has no fused kernel
+    with dropout; there every head is a call, so that heads drop the same scores on whichever rank they are.
+    """
+
+    def takes_all_heads(self, query: Tensor) -> bool:
+        """Whether one call serves all heads of a rank."""
+        return query.is_cuda
+
+    def dropped(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
+        """`causal_attention` in which every score is dropped with this probability."""
+        cuda = query.is_cuda
+        generator = torch.cuda.default_generators[query.get_device()] if cuda else torch.default_generator
+        generator.manual_seed(seed)
+        return causal_attention(query, key, value, probability)
+
+
+SEEDED_ATTENTION = DroppingAttention()
+
+
+class AttentionWithDropout(CausalAttention):
+    """Attention that drops scores. `part` is the tensor rank, which holds some of the heads."""
+
+    def __init__(
+        self,
+        site: str,
+        probability: float,
+        randomness: Randomness,
+        part: int,
+        attention: DroppingAttention = SEEDED_ATTENTION,
+    ) -> None:
+        super().__init__()
+        self.site, self.probability, self.randomness, self.part = site, probability, randomness, part
+        self.attention = attention
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(query, key, value)
+        shared = query.size(1) // key.size(1)
+        count = 1 if self.attention.takes_all_heads(query) else query.size(1)
+        queries = query.chunk(count, dim=1)
+        pairs = (
+            [(key, value)]
+            if count == 1
+            else [(key[:, i // shared, None], value[:, i // shared, None]) for i in range(count)]
+        )
+        outs = [self._dropped(self.part * count + i, queries[i], *pairs[i]) for i in range(count)]
+        # torch.cat would copy even a single one, and keep the copy for backward.
+        out = outs[0] if count == 1 else torch.cat(outs, dim=1)
+        return out.permute(2, 0, 1, 3).flatten(2)
+
+    def _dropped(self, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        seed = self.randomness.seed_of(self.site, part)
+        return self.attention.dropped(query, key, value, self.probability, seed)

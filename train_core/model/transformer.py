@@ -1,0 +1,210 @@
+"""GPT and Llama in plain modules; a `ModelSpec` says which parts a model has.
+
+The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU.
+Both may share keys and values among heads, gate their feed-forward layer, and tie the output head to the embedding.
+
+Nothing here knows that it may run in parallel; `parallelize` replaces modules by name, those called `dropout` too where
+a training drops values. Activations are sequence first,
+so that sequence parallelism cuts dim 0. Shapes: s sequence, b micro-batch, h hidden, f feed-forward, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from conf.schema import ROTARY_BASE, ModelSpec
+from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
+
+NORM_EPSILON = 1e-5
+
+
+class TokenEmbedding(nn.Module):
+    """Token ids (s, b) to vectors (s, b, h)."""
+
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.weight)
+
+
+class Positions(nn.Module):
+    """Adds a learned vector per position: (s, b, h) -> (s, b, h)."""
+
+    def __init__(self, seq_length: int, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(seq_length, hidden_size))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors + self.weight[:, None]
+
+
+class Embedding(nn.Module):
+    """Token ids (s, b) to the first layer's input (s, b, h)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
+        learned = spec.family == "gpt"
+        self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
+        self.dropout: nn.Module = nn.Identity()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.dropout(self.positions(self.tokens(tokens)))
+        return out
+
+
+class RMSNorm(nn.Module):
+    """Scales every vector to unit mean square: (..., h) -> (..., h)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, NORM_EPSILON)
+
+
+def norm_of(spec: ModelSpec) -> nn.Module:
+    return nn.LayerNorm(spec.hidden_size, NORM_EPSILON) if spec.family == "gpt" else RMSNorm(spec.hidden_size)
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
+    """(b, heads, s, head_size), and as many heads or one for each group of them -> the shape of `query`."""
+    per_group = query.size(1) // key.size(1)
+    if per_group > 1 and query.is_cuda and query.dtype == torch.float32:
+        # A GPU's only fused kernel for fp32 takes groups neither on AMD nor in older torch: all scores would be kept.
+        key, value = (heads.repeat_interleave(per_group, dim=1) for heads in (key, value))
+    return functional.scaled_dot_product_attention(
+        query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=key.size(1) < query.size(1)
+    )
+
+
+class CausalAttention(nn.Module):
+    """Softmax of masked scores times values; no parameters. What selective recomputation repeats."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(b, heads, s, head_size), and as many heads or one for each group of them -> (s, b, heads * head_size)."""
+        return causal_attention(query, key, value).permute(2, 0, 1, 3).flatten(2)
+
+
+class Attention(nn.Module):
+    """Causal self-attention: (s, b, h) -> (s, b, h).
+
+    The rows of the qkv weight are ordered (query group, its query heads | key head | value head, head_size), so that a
+    cut along them gives whole groups.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        biased = spec.family == "gpt"
+        self.head_size = spec.query_size // spec.num_attention_heads
+        self.queries_per_group = spec.num_attention_heads // spec.num_query_groups
+        self.qkv: nn.Module = nn.Linear(spec.hidden_size, spec.query_size + 2 * spec.key_value_size, bias=biased)
+        self.core = CausalAttention()
+        self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
+        self.dropout: nn.Module = nn.Identity()
+
+    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
+        heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary)
+        out: Tensor = self.dropout(self.projection(self.core(*heads)))
+        return out
+
+
+class FeedForward(nn.Module):
+    """(s, b, h) -> (s, b, f) -> (s, b, h).
+
+    With a gate, the rows of the up weight are ordered (block, gate | up, row of the block). There are as many blocks as
+    the largest tensor-parallel size, so that a cut along them gives whole blocks.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        biased, self.gated = spec.family == "gpt", spec.gated_mlp
+        self.activation = GELU if spec.family == "gpt" else SILU
+        self.block_size = gate_block_size(spec)
+        width = spec.ffn_hidden_size * (2 if spec.gated_mlp else 1)
+        self.up: nn.Module = nn.Linear(spec.hidden_size, width, bias=biased)
+        self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size, bias=biased)
+        self.dropout: nn.Module = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        x = gated(x, self.block_size, self.activation) if self.gated else self.activation.forward(x)
+        out: Tensor = self.dropout(self.down(x))
+        return out
+
+
+def gate_block_size(spec: ModelSpec) -> int:
+    """Rows of a gate that stand together; every tensor-parallel size divides both heads and feed-forward layer."""
+    return spec.ffn_hidden_size // math.gcd(spec.num_query_groups, spec.ffn_hidden_size)
+
+
+class Layer(nn.Module):
+    """One pre-norm transformer layer: (s, b, h) -> (s, b, h)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.attention_norm = norm_of(spec)
+        self.attention = Attention(spec)
+        self.feed_forward_norm = norm_of(spec)
+        self.feed_forward = FeedForward(spec)
+
+    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary)
+        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out
+
+
+class CrossEntropy(nn.Module):
+    """Mean over all tokens: logits (s, b, V), targets (s, b) -> scalar in fp32."""
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tensor | None:
+    """Cosines and sines (2, s, head_size / 2) of every position, in fp32; None where positions are learned."""
+    if spec.family == "gpt":
+        return None
+    head_size = spec.query_size // spec.num_attention_heads
+    return rotary_table(spec.seq_length, head_size, spec.rotary_base or ROTARY_BASE).to(device)
+
+
+class Transformer(nn.Module):
+    """The whole model, or one stage of it: with some of its layers only, and when other parts have been cut away.
+
+    The first stage takes token ids (s, b), the others activations (s, b, h). The last stage returns the loss (a scalar
+    in fp32), the others activations.
+    """
+
+    def __init__(self, spec: ModelSpec, layers: Iterable[int] | None = None) -> None:
+        super().__init__()
+        self.spec = spec
+        embedding = Embedding(spec)
+        self.embedding: Embedding | None = embedding
+        indices = range(spec.num_layers) if layers is None else layers
+        self.layers = nn.ModuleDict({str(index): Layer(spec) for index in indices})
+        self.final_norm: nn.Module | None = norm_of(spec)
+        self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
+        self.loss: nn.Module = CrossEntropy()
+        self.rotary: Tensor | None
+        self.register_buffer("rotary", rotary_table_of(spec), persistent=False)
+        if spec.tied_embeddings:
+            self.head.weight = embedding.tokens.weight  # type: ignore[assignment]
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers.values():
+            x = layer(x, self.rotary)
+        if self.head is None or self.final_norm is None:
+            return x
+        loss: Tensor = self.loss(self.head(self.final_norm(x)), targets)
+        return loss

@@ -1,0 +1,129 @@
+"""The optimizer step over all axes: sum gradients, clip their global norm, AdamW on fp32 masters, share the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from conf.experiment import Experiment
+from conf.schema import TrainingPlan
+from train_core.optimizer.adam import AdamState
+from train_core.optimizer.loss_scale import LossScale
+from train_core.parallel.collectives import all_reduce, total
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.replicas import Replicas
+
+NORM_ROW = 2**14
+
+
+class StepResult(NamedTuple):
+    """What one optimizer step saw, over the whole job: mean loss, and the gradient's norm before clipping.
+
+    Attributes:
+        overflowed: fp16 gradients left their range, and the weights were left as they were.
+    """
+
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    overflowed: bool = False
+
+
+def learning_rate_at(step: int, plan: TrainingPlan) -> float:
+    """Linear warm-up over the first steps, then a cosine down to the minimum at the last; `step` counts from 1."""
+    warmup = plan.learning_rate_warmup_steps
+    if step <= warmup:
+        return plan.learning_rate * step / warmup
+    progress = (step - warmup) / max(1, plan.num_steps - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return plan.min_learning_rate + (plan.learning_rate - plan.min_learning_rate) * cosine
+
+
+def _norm(flat: Tensor) -> Tensor:
+    """In fp64 from the norms of rows in fp32: torch would copy all of it to fp64 on a CPU."""
+    whole = flat.numel() // NORM_ROW * NORM_ROW
+    rows = torch.linalg.vector_norm(flat[:whole].view(-1, NORM_ROW), dim=1, dtype=torch.float32)
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(torch.cat((rows, rest[None])), dtype=torch.float64)
+    return norm
+
+
+class Optimizer:
+    """AdamW over what this rank updates, in as many parts as `replicas` has.
+
+    Attributes:
+        loss_scale: the factor that every loss is multiplied by before backward.
+        num_updates: of the weights; overflows are none.
+    """
+
+    def __init__(self, replicas: Replicas, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
+        self.plan, self.mesh, self.device, self.replicas = experiment.training, mesh, device, replicas
+        self.loss_scale = LossScale.of(experiment.precision)
+        self.num_updates = 0
+        self.states = [AdamState(weights) for weights in replicas.own_weights()]
+
+    def step(self, step: int, loss_share: Tensor) -> StepResult:
+        """Update the weights with the gradients accumulated since `Replicas.zero_gradients`.
+
+        Args:
+            loss_share: this rank's summand of the mean loss over the global batch.
+        """
+        gradients = self.reduced_gradients()
+        loss, gradient_norm = self._over_the_world(gradients, loss_share)
+        learning_rate = learning_rate_at(step, self.plan)
+        overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
+        if overflowed:
+            self.loss_scale.overflowed()
+        elif math.isfinite(gradient_norm):  # else the weights stay, so that it can be found where it comes from
+            factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
+            self._update(gradients, learning_rate, factor)
+            self.loss_scale.succeeded()
+        return StepResult(loss, gradient_norm, learning_rate, overflowed)
+
+    def reduced_gradients(self) -> list[Tensor]:
+        """Of every part the gradient, complete over replicas, tensor axis and the two stages of a tied embedding."""
+        gradients = self.replicas.reduced_gradients()
+        # Sums over one axis or another commute: over the replicas first, so that only what is kept goes on.
+        completing = []
+        for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True):
+            if treatment.partial:
+                completing.append(all_reduce(gradient, self.mesh.tensor))
+            if treatment.tied:
+                completing.append(all_reduce(gradient, self.mesh.embedding))
+        for summing in completing:
+            summing.wait()
+        return gradients
+
+    def _over_the_world(self, gradients: list[Tensor], loss_share: Tensor) -> tuple[float, float]:
+        """Mean loss and gradient norm of the whole job, in one collective and one wait for the device."""
+        counted = [
+            _norm(gradient)
+            for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
+            if treatment.counted
+        ]
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        square = torch.stack(counted).square().sum() if counted else zero
+        shares = torch.stack((loss_share.double(), square)).tolist()
+        loss, squares = total(shares, self.mesh.world, self.device)
+        holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # replicas that counted the same values
+        return loss, math.sqrt(squares / holders) / self.loss_scale.scale
+
+    def _clip_factor(self, gradient_norm: float) -> float:
+        limit = self.plan.clip_gradient_norm
+        return 1.0 if limit is None or gradient_norm <= limit else limit / (gradient_norm + 1e-6)
+
+    def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
+        self.num_updates += 1
+        # Filled on the device: a copy of the number from the host would wait for all that is queued there.
+        count = torch.full((), float(self.num_updates), device=self.device)
+        parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)
+        for state, treatment, gradient, weights in parts:
+            if factor != 1.0:
+                gradient.mul_(factor)
+            weight_decay = self.plan.weight_decay if treatment.decays else 0.0
+            state.update(gradient.float(), count, learning_rate, weight_decay, self.plan)
+            state.write_to(weights)
+        self.replicas.share_weights()

@@ -1,0 +1,6 @@
+"""What a process of a job is: its rank and device, the signals that stop it, and the code that it runs.
+
+world     `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
+stop      signals that make a training save and stop
+git_sha   which commit the running code is
+"""

@@ -1,0 +1,157 @@
+"""Joining the job: which rank this process is, on which device, and how it finds the others."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from conf.errors import UsageError
+from train_core.parallel.clock import Clock, DeviceClock
+
+MEETING_SECONDS = 600.0
+FIRST_PORT, NUM_PORTS = 15000, 15000  # below the ephemeral range of Linux, which starts at 32768
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A rank's place in the job, before it has met the others.
+
+    Attributes:
+        local_rank: the rank among those of its node.
+        rendezvous: where the ranks meet: `tcp://host:port`, or `file:///path` on one machine.
+        may_be_bound: each rank of a node may have been given one GPU of its own, which it sees as number 0.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    rendezvous: str
+    may_be_bound: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    """A joined job.
+
+    Attributes:
+        clock: what this rank waits for.
+        timeout: after which torch gives up waiting in a collective; None where nobody waits.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    backend: str
+    clock: Clock = field(default_factory=Clock)
+    timeout: datetime.timedelta | None = None
+
+
+def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
+    """The seat that torchrun or srun gave this process; None when neither started it."""
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        address = f"tcp://{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+        return Seat(rank, size, int(environment.get("LOCAL_RANK", rank)), address)
+    if {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"} <= environment.keys():
+        return _seat_from_srun(environment)
+    return None
+
+
+def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    host = _reachable(first_host(nodes), environment.get("SLURM_LAUNCH_NODE_IPADDR"))
+    port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
+    size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
+    rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
+    return Seat(rank, size, local_rank, f"tcp://{host}:{port}", may_be_bound=True)
+
+
+def first_host(node_list: str) -> str:
+    """The first name of a Slurm node list: `gpu[007-009,12],login1` -> `gpu007`."""
+    match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)", node_list)
+    if match is None:
+        raise UsageError(f"SLURM_JOB_NODELIST = {node_list!r} names no node", "Start the ranks with srun.")
+    prefix, number, suffix = match.groups()
+    return f"{prefix}{number or ''}{suffix}"
+
+
+def slurm_port(job_id: int, array_task_id: int) -> int:
+    """A port that all ranks of a job compute alike, and that neighbouring jobs on a node do not share."""
+    return FIRST_PORT + (job_id + 131 * array_task_id) % NUM_PORTS
+
+
+def _reachable(host: str, fallback: str | None) -> str:
+    """`host` if its name resolves here, else the address of the node where srun was started (the first one)."""
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror:
+        return fallback or "127.0.0.1"
+    return host
+
+
+def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch.device:
+    """The device of a rank; on a CPU one rank is one core, so it computes with one thread.
+
+    Args:
+        may_be_bound: see `Seat`; whoever then sees one GPU takes it, whatever `index` is.
+
+    Raises:
+        UsageError: a GPU was asked for and there is none with this number.
+    """
+    if kind == "cpu":
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    if may_be_bound and visible == 1:
+        index = 0
+    if index >= visible:
+        problem = f"rank needs GPU {index}, but this process sees {visible} GPUs"
+        raise UsageError(problem, "Ask for one GPU per rank, or choose a cluster whose device.kind is cpu.")
+    device = torch.device("cuda", index)
+    use_device(device)
+    return device
+
+
+def use_device(device: torch.device) -> None:
+    """Make it the calling thread's current device, which in every new thread is GPU 0."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
+    """Meet the other ranks. A world of one needs no meeting.
+
+    Args:
+        hang_seconds: for how long a watchdog lets a collective wait; torch, who knows less, is to speak after it.
+    """
+    timeout = datetime.timedelta(seconds=MEETING_SECONDS + hang_seconds)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if seat.size > 1:
+        dist.init_process_group(
+            backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=timeout
+        )
+    clock = DeviceClock() if device.type == "cuda" else Clock()
+    return World(seat.rank, seat.size, device, backend, clock, timeout)
+
+
+def leave(world: World) -> None:
+    if world.size > 1:
+        dist.destroy_process_group()
+
+
+def file_rendezvous(path: Path) -> str:
+    """Meeting through a file on a local disk: no port to clash with another job of the machine."""
+    return f"file://{path}"
+
+
+def usable_cores() -> set[int]:
+    """Cores that this process may run on."""
+    return os.sched_getaffinity(0)

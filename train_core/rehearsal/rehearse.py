@@ -1,0 +1,45 @@
+"""`rehearse(experiment)`: every stage rehearsed, several at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+
+from conf.experiment import Experiment
+from train_core.costs.computable import require_computable
+from train_core.rehearsal.micro_batches import what_it_does
+from train_core.rehearsal.record import Rehearsal, StageStep
+
+MOST_PROCESSES = 2
+"""Each takes the memory of a torch process, about 0.4 GB, and a core."""
+
+
+def rehearse(experiment: Experiment) -> Rehearsal:
+    """One step of the trainer at full size, in processes of their own, without devices.
+
+    Raises:
+        ConfigError: its sizes are beyond 64 bits.
+    """
+    require_computable(experiment.model, experiment.batch.micro_batch_size)
+    alike = [what_it_does(experiment, stage) for stage in range(experiment.parallel.pipeline_parallel_size)]
+    different = {done: alike.index(done) for done in alike}
+    with ProcessPoolExecutor(min(MOST_PROCESSES, len(different)), mp_context=get_context("spawn")) as pool:
+        rehearsed = pool.map(partial(_stage, experiment), different.values())
+        found = dict(zip(different, rehearsed, strict=True))
+    stages = tuple(found[done].model_copy(update={"stage": stage}) for stage, done in enumerate(alike))
+    replicas = experiment.data_parallel_size * experiment.parallel.tensor_parallel_size
+    return Rehearsal(
+        label=experiment.label,
+        world_size=experiment.parallel.world_size,
+        num_micro_batches=experiment.num_micro_batches,
+        flops=replicas * sum(stage.flops for stage in stages),
+        stages=stages,
+        num_rehearsed=len(different),
+    )
+
+
+def _stage(experiment: Experiment, stage: int) -> StageStep:
+    from train_core.rehearsal.stage import rehearse_stage  # imports torch, which only these processes need
+
+    return rehearse_stage(experiment, stage)

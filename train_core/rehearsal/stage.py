@@ -1,0 +1,171 @@
+"""One rank of the real trainer takes one step in a world that does not exist.
+
+The trainer is made of parts of this module where data, other ranks or a device would be needed (`OF_REHEARSALS`); all
+else is what trains. A `StepObserver` sees the operations of the step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from conf.experiment import Experiment
+from train_core.costs.traffic import GroupTraffic
+from train_core.model.dropout import DroppingAttention
+from train_core.model.transformer import causal_attention
+from train_core.parallel.collectives import Pending
+from train_core.parallel.data_parallel import FlatReplicas
+from train_core.parallel.mesh import Channel, Layout, Mesh
+from train_core.parallel.parallelize import Stage
+from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
+from train_core.parallel.replicas import Replicas
+from train_core.process.world import World
+from train_core.rehearsal.micro_batches import enough_micro_batches, group_size, with_micro_batches
+from train_core.rehearsal.observer import FLOPS, Amounts, StepObserver
+from train_core.rehearsal.peak import Kinds
+from train_core.rehearsal.record import StageBytes, StageStep
+from train_core.training.trainer import Parts, Trainer
+
+Step = tuple[StageBytes, dict[int | None, Amounts]]
+"""Memory at the fullest moment, and amounts by the micro-batch in whose passes they were seen; None outside passes."""
+
+
+class AnyTokens:
+    """Micro-batches of tokens that are all zero: what they are does not matter to what is computed."""
+
+    def __init__(self, experiment: Experiment, mesh: Mesh, device: torch.device, cache_dir: Path) -> None:
+        self.shape = experiment.model.seq_length, experiment.batch.micro_batch_size
+        self.tokens: Tensor | None = None
+
+    def micro_batch(self, step: int, index: int) -> MicroBatch:
+        if self.tokens is None:  # made in the step, so that it does not count as the rank's state
+            self.tokens = torch.zeros(self.shape, dtype=torch.long)
+        return MicroBatch(self.tokens, self.tokens)
+
+    def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
+        return self.micro_batch(batch, index)
+
+
+class AttentionWithoutMask(DroppingAttention):
+    """Scores are dropped in one fused kernel that keeps no mask, as on a GPU; a CPU's would store the scores."""
+
+    def takes_all_heads(self, query: Tensor) -> bool:
+        return True
+
+    def dropped(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
+        return causal_attention(query, key, value)
+
+
+class OneEndedTransfers(Transfers):
+    """Sends that end at once: nobody receives, so that what was sent would never be let go."""
+
+    def send(self, tensor: Tensor, channel: Channel) -> Pending:
+        return Pending(super().send(tensor, channel).tensor)
+
+
+def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
+    """Gradients go to shards as on the cluster's devices; weights are gathered in the step that changed them, so that
+    one step shows everything.
+    """
+    if experiment.is_fully_sharded:
+        from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
+
+        return FullySharded(stage, mesh, experiment, _real_device_mesh_of)
+    scatters = experiment.cluster.device.kind == "gpu"
+    return FlatReplicas(stage, mesh, experiment, scatters=scatters, gathers_late=False)
+
+
+def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
+    """Not of fake tensors, because FSDP2 reads the ranks from it."""
+    with _disable_current_modes():
+        return DeviceMesh.from_group(group, "cpu")
+
+
+OF_REHEARSALS = Parts(AnyTokens, AttentionWithoutMask(), replicas_as_on_devices, OneEndedTransfers())
+
+
+def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:
+    """The step of the first rank of a stage.
+
+    Only as many micro-batches are taken as fill the pipeline up to this stage, and one more. Those that are left out
+    would repeat what those between the first and the last do.
+    """
+    few = enough_micro_batches(experiment, stage)
+    memory, amounts_of = take_step(experiment, stage, few)
+    amounts = sum(amounts_of.values(), Amounts())
+    if few < experiment.num_micro_batches:
+        group = group_size(experiment)
+        repeated = _of_a_group_between(amounts_of, few, group)
+        amounts += _times(repeated, (experiment.num_micro_batches - few) // group)
+    return StageStep(
+        stage=stage,
+        num_layers=experiment.layers_per_stage[stage],
+        memory=memory,
+        flops=amounts[FLOPS],
+        traffic=_traffic(amounts),
+    )
+
+
+def _of_a_group_between(amounts_of: dict[int | None, Amounts], few: int, group: int) -> Amounts:
+    """What each group of micro-batches adds that is neither the first nor the last."""
+    firsts = range(group, few - group, group)
+    groups = [sum((amounts_of[index] for index in range(first, first + group)), Amounts()) for first in firsts]
+    assert all(other == groups[0] for other in groups), "micro-batches differ"
+    return groups[0]
+
+
+def _times(amounts: Amounts, factor: int) -> Amounts:
+    return Amounts({key: amount * factor for key, amount in amounts.items()})
+
+
+def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Step:
+    """Build the first rank of a stage and let it take one step, with so many micro-batches.
+
+    Nothing is read or compiled: what tokens and weights hold does not matter to what is computed.
+    """
+    layout = Layout.of(experiment)
+    rank = layout.rank(stage, 0, 0)
+    shortened = with_micro_batches(experiment, num_micro_batches).model_copy(
+        update={
+            "data": experiment.data.model_copy(update={"source": "synthetic"}),
+            "checkpoint": experiment.checkpoint.model_copy(update={"load": None}),
+            "training": experiment.training.model_copy(update={"compile_layers": False}),
+        }
+    )
+    dist.init_process_group("fake", rank=rank, world_size=layout.world_size, store=FakeStore())
+    try:
+        return _step_of(shortened, World(rank, layout.world_size, torch.device("cpu"), "fake"))
+    finally:
+        dist.destroy_process_group()
+
+
+def _step_of(experiment: Experiment, world: World) -> Step:
+    observer = StepObserver(world.clock)
+    # in one thread, so that passes of autograd are seen where they are asked for
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        FakeTensorMode(),
+        observer,
+        observer.resizes_seen(),
+    ):
+        trainer = Trainer(experiment, world, Path(), OF_REHEARSALS)
+        vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
+        kinds = Kinds(observer, trainer.replicas.held_weights(), vocabulary)
+        trainer.step(1)
+        memory = kinds.at_peak(trainer.replicas.held_gradients())
+    return memory, observer.amounts_of
+
+
+def _traffic(amounts: Amounts) -> tuple[GroupTraffic, ...]:
+    kinds = sorted(key for what, key in amounts if what == "number")
+    return tuple(
+        GroupTraffic(group=key.group, kind=key.kind, number=amounts["number", key], num_bytes=amounts["bytes", key])
+        for key in kinds
+    )

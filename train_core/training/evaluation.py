@@ -1,0 +1,27 @@
+"""The held-out loss: forward passes alone over sequences that are never trained on."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from train_core.parallel.collectives import total
+from train_core.parallel.schedules import forward_only
+from train_core.training.trainer import Trainer
+
+
+def held_out_loss(trainer: Trainer) -> float:
+    """Mean over `training.num_evaluation_batches` global batches, the same at every call. Every rank calls it."""
+    experiment, mesh = trainer.experiment, trainer.mesh
+    num_batches = experiment.training.num_evaluation_batches
+    actions = forward_only(experiment, experiment.num_micro_batches)
+    losses = torch.zeros((), device=trainer.pipeline.device)
+    with torch.no_grad():
+        for batch in range(num_batches):
+            losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
+    trainer.replicas.after_evaluation()
+    # Every tensor rank of the last stage knows the loss; one of them reports it.
+    share = float(losses) if mesh.tensor.rank == 0 else 0.0
+    num_summands = num_batches * experiment.num_micro_batches * mesh.data.size
+    return total([share], mesh.world, trainer.pipeline.device)[0] / num_summands

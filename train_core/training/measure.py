@@ -1,0 +1,186 @@
+"""From step times to a `Performance`: what is timed, what the peak is, and which devices share the work."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from conf.experiment import Experiment
+from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters, num_recomputed
+from train_core.measurement import Breakdown, Performance, StepMetrics
+from train_core.model.dtypes import DTYPES
+from train_core.optimizer.optimizer import StepResult
+from train_core.parallel.collectives import Axis, gather, gather_objects, total
+from train_core.parallel.mesh import Layout
+from train_core.process.stop import StopAsked, never
+from train_core.process.world import World, usable_cores
+from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
+
+MEASURED = "measured"
+MATMUL_SECONDS = 0.5
+MATMUL_SIZES = {"cpu": 1024, "cuda": 8192}
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def count_devices(world: World, axis: Axis) -> int:
+    """Physical devices that the ranks use: GPUs, or on CPUs the cores, which several ranks may share."""
+    if world.device.type != "cpu":
+        return world.size
+    machine = BOOT_ID.read_text().strip() if BOOT_ID.exists() else "this"
+    cores_of: dict[str, set[int]] = defaultdict(set)
+    ranks_of: dict[str, int] = defaultdict(int)
+    for name, cores in gather_objects((machine, usable_cores()), axis):
+        cores_of[name] |= cores
+        ranks_of[name] += 1
+    return sum(min(ranks_of[name], len(cores_of[name])) for name in ranks_of)
+
+
+def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, seconds: float = MATMUL_SECONDS) -> float:
+    """What all ranks reach together, each multiplying square matrices for the same half second."""
+    n = MATMUL_SIZES[world.device.type]
+    a = torch.rand(n, n, device=world.device).to(dtype)  # constant data would draw less power and clock higher
+    out = torch.mm(a, a)  # the first product also loads kernels
+    synchronize(world.device)
+    total([0.0], axis, world.device)
+    done, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        torch.mm(a, a, out=out)
+        synchronize(world.device)
+        done += 1
+    return total([2 * n**3 * done / elapsed], axis, world.device)[0]
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was asked to; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Device memory that was allocated at most; on a CPU the largest resident set of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
+
+
+class Meter:
+    """Times steps and turns them into metrics. Every rank has one; all get the same numbers."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World,
+        axis: Axis,
+        stop_asked: StopAsked = never,
+        history: Sequence[StepMetrics] = (),
+    ) -> None:
+        """`history` was measured before an interruption; after it steps are left out of the timing once more."""
+        self.experiment, self.world, self.axis = experiment, world, axis
+        self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
+        self.num_devices = count_devices(world, axis)
+        self.peak, self.peak_source = self._peak()
+        self._forget_peak_memory()
+        self.steps = list(history)
+        self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
+        self.layout, self.terms = Layout.of(experiment), TermsHistory()
+
+    def _peak(self) -> tuple[float, str]:
+        """(FLOP/s of one device, where the number comes from)."""
+        declared = self.experiment.cluster.device.peak_source
+        if declared != MEASURED:
+            return self.experiment.peak_flops_per_second, declared
+        dtype = DTYPES[self.experiment.precision.dtype]
+        return matmul_flops_per_second(self.world, self.axis, dtype) / self.num_devices, MEASURED
+
+    def _forget_peak_memory(self) -> None:
+        """Building the model and measuring the peak took memory too, but are not what is measured."""
+        if self.world.device.type == "cuda":
+            synchronize(self.world.device)
+            torch.cuda.reset_peak_memory_stats(self.world.device)
+
+    def timed(self, step: int, run: Callable[[], StepResult]) -> StepMetrics:
+        """Run one step. Its time is the slowest rank's; finding that out lies outside it."""
+        total([0.0], self.axis, self.world.device)  # all start together, however long rank 0 reported the last step
+        start = time.perf_counter()
+        result = run()
+        synchronize(self.world.device)
+        elapsed = time.perf_counter() - start
+        terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
+        self.terms.add(terms, is_timed=self._is_timed(step))
+        told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
+        seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
+        seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
+        plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
+        metrics = StepMetrics(
+            step=step,
+            num_steps=plan.num_steps,
+            loss=result.loss,
+            gradient_norm=result.gradient_norm,
+            learning_rate=result.learning_rate,
+            step_seconds=seconds,
+            tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
+            model_flops_per_second_per_device=model_flops(model, batch.global_batch_size) / seconds / self.num_devices,
+            warmup=step <= self.num_warmup_steps,
+            stragglers=self._stragglers(own_seconds),
+            time=time.time(),
+        )
+        self.steps.append(metrics)
+        return metrics
+
+    def performance(self) -> Performance:
+        """Over the steps after warm-up that were not traced. Every rank calls it, because memory is gathered."""
+        experiment, batch = self.experiment, self.experiment.batch.global_batch_size
+        traced = experiment.profile.trace_steps
+        # An interruption near the end leaves none but warm-up steps; then those after the first ones have to do.
+        timed = [one.step_seconds for one in self.steps if not one.warmup and one.step not in traced] or [
+            one.step_seconds for one in self.steps[experiment.training.num_warmup_steps :]
+        ]
+        seconds = statistics.median(timed)
+        needed = model_flops(experiment.model, batch)
+        executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
+        rate = 1 / (seconds * self.num_devices)
+        breakdown = self._breakdown()
+        return Performance(
+            step_seconds=seconds,
+            step_seconds_min=min(timed),
+            step_seconds_max=max(timed),
+            num_timed_steps=len(timed),
+            num_devices=self.num_devices,
+            tokens_per_second=batch * experiment.model.seq_length / seconds,
+            model_flops=needed,
+            hardware_flops=executed,
+            flops_formula=FLOPS_FORMULA,
+            model_flops_per_second_per_device=needed * rate,
+            hardware_flops_per_second_per_device=executed * rate,
+            peak_flops_per_second=self.peak,
+            peak_source=self.peak_source,
+            model_flops_utilization=needed * rate / self.peak,
+            hardware_flops_utilization=executed * rate / self.peak,
+            peak_memory_bytes=self._memory_of_all_ranks(),
+            losses=tuple(one.loss for one in self.steps),
+            final_loss=self.steps[-1].loss,
+            num_parameters=num_parameters(experiment.model),
+            breakdown=breakdown if experiment.profile.breakdown else None,
+            stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]) if breakdown else (),
+        )
+
+    def _is_timed(self, step: int) -> bool:
+        """A traced step is slower than others."""
+        return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
+
+    def _breakdown(self) -> Breakdown | None:
+        """None where no step was left to run after an interruption."""
+        medians = self.terms.medians()
+        return breakdown_of(gather(medians, self.axis, self.world.device)) if medians else None
+
+    def _stragglers(self, own_seconds: Sequence[float]) -> tuple[int, ...]:
+        return stragglers(own_seconds, self.layout, self.experiment.watch.straggler_ratio)
+
+    def _memory_of_all_ranks(self) -> tuple[int, ...]:
+        return tuple(gather_objects(peak_memory_bytes(self.world.device), self.axis))

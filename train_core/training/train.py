@@ -1,0 +1,111 @@
+"""`train(experiment, world, ...)`: the measured steps of one experiment, run by every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.errors import TrainingError
+from conf.experiment import Experiment
+from train_core.measurement import Performance, StepMetrics
+from train_core.optimizer.optimizer import StepResult
+from train_core.process.stop import StopAsked, Stopped, never
+from train_core.process.world import World
+from train_core.training.evaluation import held_out_loss
+from train_core.training.measure import Meter
+from train_core.training.trainer import Trainer
+from train_core.trial_folder import TrialFolder
+from train_core.watch.agreement import require_equal_replicas
+from train_core.watch.nonfinite import origin_of_nonfinite
+from train_core.watch.traces import traced
+
+if TYPE_CHECKING:
+    from train_core.checkpoints.checkpoint import Checkpoints
+
+OnStep = Callable[[StepMetrics], None]
+
+
+def train(
+    experiment: Experiment,
+    world: World,
+    cache_dir: Path,
+    on_step: OnStep | None = None,
+    stop_asked: StopAsked = never,
+    trial: TrialFolder | None = None,
+) -> Performance:
+    """Train `training.num_steps` steps and measure them. Every rank of a joined world calls it.
+
+    Args:
+        cache_dir: folder of the token files.
+        on_step: called on rank 0 after each step.
+        stop_asked: whether a signal asked this rank to stop; where one rank's did, all stop after the same step.
+        trial: holds the checkpoints, and what was measured before an interruption; None keeps nothing.
+
+    Raises:
+        Stopped: a signal asked for it.
+        TrainingError: the loss or the gradient is not finite, replicas have diverged, or nothing is left to measure.
+        ConfigError: the text cannot be used.
+    """
+    trainer = Trainer(experiment, world, cache_dir)
+    with _checkpoints(trainer, trial) as checkpoints:
+        done = checkpoints.restore() if checkpoints is not None else 0
+        history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
+        if trial is not None and done >= experiment.training.num_steps and not history:
+            raise TrainingError(
+                f"the last checkpoint in {trial.checkpoints} is of step {done}, the last, but {trial.metrics.name}"
+                " does not say how its steps went",
+                "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
+            )
+        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history)
+        for step in range(done + 1, experiment.training.num_steps + 1):
+            with traced(trial, world.rank, experiment.profile, step):
+                metrics = meter.timed(step, partial(_finite_step, trainer, step))
+            if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
+                trainer.replicas.wait_for_weights()
+                require_equal_replicas(trainer.stage, trainer.mesh, step)
+            if (every := experiment.training.evaluate_every) is not None and step % every == 0:
+                metrics = metrics.model_copy(update={"held_out_loss": held_out_loss(trainer)})
+            if on_step is not None and world.rank == 0:
+                on_step(metrics)
+            if checkpoints is not None and (checkpoints.is_due(step) or meter.stop_signal):
+                checkpoints.save(step)
+            if meter.stop_signal:
+                raise Stopped(step, meter.stop_signal, step - done)
+        return meter.performance()
+
+
+def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
+    """None where a training neither saves nor starts from something saved."""
+    experiment = trainer.experiment
+    folder = trial.checkpoints if trial is not None and experiment.checkpoint.every_steps is not None else None
+    if folder is None and experiment.checkpoint.load is None:
+        return nullcontext()
+    return trainer.checkpoints(folder, trial.require_current if trial is not None else lambda: None)
+
+
+def _finite_step(trainer: Trainer, step: int) -> StepResult:
+    loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
+    scale = loss_scale.scale
+    result = trainer.step(step)
+    if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
+        loss_scale.scale = scale  # half of it may not overflow
+        raise TrainingError(
+            f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step} with a loss scale of"
+            f" {scale:g}, {_origin(trainer, step)}",
+            "Lower training.learning_rate, or use precision=bf16.",
+        )
+    if not result.overflowed and not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
+        raise TrainingError(
+            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm},"
+            f" {_origin(trainer, step)}",
+            "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
+        )
+    return result
+
+
+def _origin(trainer: Trainer, step: int) -> str:
+    return origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, step))

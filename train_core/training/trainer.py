@@ -1,0 +1,114 @@
+"""One rank's model, optimizer, pipeline and batches, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from conf.experiment import Experiment
+from train_core.checkpoints.first_weights import loaded_weights
+from train_core.data.batches import Batches
+from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
+from train_core.model.dtypes import DTYPES
+from train_core.optimizer.optimizer import Optimizer, StepResult
+from train_core.parallel.data_parallel import replicas_of
+from train_core.parallel.mesh import Layout, Mesh, build_mesh
+from train_core.parallel.parallelize import Stage, parallelize
+from train_core.parallel.pipeline_parallel import TRANSFERS, MicroBatch, PipelineExecutor, Transfers
+from train_core.parallel.replicas import Replicas
+from train_core.parallel.schedules import actions_of
+from train_core.process.world import World
+
+if TYPE_CHECKING:
+    from train_core.checkpoints.checkpoint import Checkpoints
+
+
+class MicroBatches(Protocol):
+    """Where a trainer's tokens come from; see `data.batches.Batches`."""
+
+    def micro_batch(self, step: int, index: int) -> MicroBatch: ...
+
+    def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer is put together from, where not every use of it wants the same; see `rehearsal.stage`.
+
+    Attributes:
+        batches: from experiment, mesh, device and the folder of the token files.
+        attention: how scores are dropped where a training drops values.
+        replicas: from a stage, the mesh and the experiment.
+        transfers: how activations and their gradients travel between stages.
+    """
+
+    batches: Callable[[Experiment, Mesh, torch.device, Path], MicroBatches] = Batches
+    attention: DroppingAttention = SEEDED_ATTENTION
+    replicas: Callable[[Stage, Mesh, Experiment], Replicas] = replicas_of
+    transfers: Transfers = TRANSFERS
+
+
+OF_TRAININGS = Parts()
+
+
+class Trainer:
+    """One rank's model, optimizer, pipeline and data, put together."""
+
+    def __init__(self, experiment: Experiment, world: World, cache_dir: Path, parts: Parts = OF_TRAININGS) -> None:
+        """Raises ConfigError when the text cannot be used; see `tokens.prepare`."""
+        self.experiment = experiment
+        self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock, world.timeout)
+        self.batches = parts.batches(experiment, self.mesh, world.device, cache_dir)
+        first_value = loaded_weights(experiment, self.mesh.world, world.device)
+        self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.attention)
+        self.replicas = parts.replicas(self.stage, self.mesh, experiment)
+        self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
+        self.pipeline = PipelineExecutor(
+            self.stage, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype], parts.transfers
+        )
+        self.actions = actions_of(experiment, self.mesh.pipeline.rank)
+
+    def step(self, step: int) -> StepResult:
+        """One optimizer step over the global batch; steps count from 1."""
+        self.mesh.clock.begin_step(step)
+        losses = self.passes(step)
+        # Every tensor rank of the last stage knows the loss; one of them reports it.
+        share = losses / self.num_summands if self.mesh.tensor.rank == 0 else losses * 0
+        with self.mesh.clock.part("optimizer"):
+            return self.optimizer.step(step, share)
+
+    def passes(self, step: int) -> Tensor:
+        """Forward and backward over this replica's part of the global batch; the sum of its losses."""
+        self.stage.randomness.step = step
+        self.replicas.zero_gradients()
+        scale = self.optimizer.loss_scale.scale / self.num_summands
+        return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), scale)
+
+    def checkpoints(self, folder: Path | None, require_current: Callable[[], None] = lambda: None) -> Checkpoints:
+        """What saves and restores this trainer; the import takes each rank a second.
+
+        Args:
+            folder: gets the checkpoints; None saves none.
+            require_current: raises where this process may write nothing more.
+        """
+        from train_core.checkpoints.checkpoint import Checkpoints
+
+        return Checkpoints(self.optimizer, self.replicas, self.experiment, self.mesh.world, folder, require_current)
+
+    @property
+    def num_summands(self) -> int:
+        """Micro-batches of all replicas."""
+        return self.experiment.num_micro_batches * self.mesh.data.size
+
+
+def activation_shape(experiment: Experiment) -> tuple[int, int, int]:
+    """What passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+    model, parallel = experiment.model, experiment.parallel
+    shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
+    return model.seq_length // shards, experiment.batch.micro_batch_size, model.hidden_size
