@@ -10,5 +10,5 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     parallel                             the three parallel axes
     model                                the plain model
     costs | trial_folder                 the step on paper; a trial on disk
-    buckets | measurement                rules and values that the floors above share
+    bucket_rules | measurement                rules and values that the floors above share
 """

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from torch import Tensor
 
+from train_core.rehearsal.counts import StageBytes
 from train_core.rehearsal.observer import Allocation, StepObserver
-from train_core.rehearsal.record import StageBytes
 
 
 class Kinds:

@@ -27,10 +27,10 @@ from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import World
+from train_core.rehearsal.counts import StageBytes, StageStep
 from train_core.rehearsal.micro_batches import enough_micro_batches, group_size, with_micro_batches
 from train_core.rehearsal.observer import FLOPS, Amounts, StepObserver
 from train_core.rehearsal.peak import Kinds
-from train_core.rehearsal.record import StageBytes, StageStep
 from train_core.training.trainer import Parts, Trainer
 
 Step = tuple[StageBytes, dict[int | None, Amounts]]
