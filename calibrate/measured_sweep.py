@@ -9,7 +9,8 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.load import load
 from launcher.where import existing_folder, sweep_overrides
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,7 @@ class MeasuredSweep:
     cluster: on which its trials ran: of a proxy, that of the proxy.
     """
 
-    folder: SweepFolder
-    record: SweepRecord
+    sweep: Sweep
     cluster: str
 
 
@@ -35,17 +35,17 @@ def measured_sweep(name: str, overrides: Sequence[str]) -> MeasuredSweep:
     settings = load(sweep_overrides(name, overrides))
     assert settings.sweep is not None
     root = Path(settings.output_dir).absolute()
-    found = [_read(SweepFolder(path.parent)) for path in root.glob(f"{settings.sweep.name}-*/sweep.json")]
-    on_it = [sweep for sweep in found if (sweep.record.name, sweep.cluster) == (settings.sweep.name, chosen[-1])]
+    found = [_read(folder) for folder in SweepFolder.started_in(root, f"{settings.sweep.name}-*")]
+    on_it = [each for each in found if (each.sweep.record.name, each.cluster) == (settings.sweep.name, chosen[-1])]
     if not on_it:
         problem = f"No sweep {name} with trials on cluster {chosen[-1]} has been started in {root}"
         raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen[-1]}`.")
-    return max(on_it, key=lambda sweep: sweep.folder.record.stat().st_mtime)
+    return max(on_it, key=lambda each: each.sweep.folder.record.stat().st_mtime)
 
 
 def _read(folder: SweepFolder) -> MeasuredSweep:
-    record = folder.read_record()
-    experiment = next((trial.experiment for trial in record.trials if trial.experiment), None)
+    sweep = Sweep.stored_in(folder)
+    experiment = next((trial.experiment for trial in sweep.record.trials if trial.experiment), None)
     if experiment is None:
         raise UsageError(f"{folder.path} has no trial that can exist", "Start another sweep.")
-    return MeasuredSweep(folder, record, experiment.cluster.name)
+    return MeasuredSweep(sweep, experiment.cluster.name)

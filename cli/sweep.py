@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import Overrides, ShowConfig, Sweep
+from cli.arguments import Overrides, ShowConfig
+from cli.arguments import Sweep as SweepName
 from cli.console import INTERRUPTED_EXIT_CODE, console, shown_path
 from cli.plan import print_config, print_plan, print_question
 
 if TYPE_CHECKING:
     from launcher.where import Place
-    from sweeps.trial import SweepFolder, SweepRecord
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepRecord
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
@@ -21,7 +23,7 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again wha
 
 
 def sweep(
-    name: Sweep,
+    name: SweepName,
     overrides: Overrides = None,
     dry_run: DryRun = False,
     here: Here = False,
@@ -34,6 +36,7 @@ def sweep(
     """
     from launcher.where import choose_place, prepare_tokens, sweep_overrides
     from sweeps.plan import plan_sweep
+    from sweeps.sweep import Sweep
     from train_core.process.git_sha import git_sha
 
     if cfg:
@@ -45,59 +48,62 @@ def sweep(
         _show_what_would_run(place, record)
         return
     prepare_tokens(place, record)
+    planned = Sweep(place.folder, record)
     if place.on_slurm:
-        _submit(place, record, retry_failed)
+        _submit(place, planned, retry_failed)
     else:
-        _run_here(place, record, retry_failed)
+        _run_here(place, planned, retry_failed)
 
 
-def status(name: Sweep, overrides: Overrides = None) -> None:
+def status(name: SweepName, overrides: Overrides = None) -> None:
     """Every trial: state, progress, cause of failure, last log line, log path."""
     from cli.status_table import status_table
-    from launcher.state import reconcile, trial_state, trial_states
+    from launcher.state import reconciled
     from launcher.trainings import trainings_of
     from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
 
-    folder = existing_folder(name, overrides or [])
-    record, trainings = folder.read_record(), trainings_of(folder.path.parent, name)
-    jobs = reconcile([*folder.trials_of(record), *(run.folder for run in trainings)])
-    console.print(f"[bold]{record.name}[/] in {shown_path(folder.path)}")
-    console.print(status_table(trial_states(folder, record, jobs), console.width))
+    stored = Sweep.stored_in(existing_folder(name, overrides or []))
+    trainings = trainings_of(stored.folder.path.parent, name)
+    trials = stored.read()
+    readings = reconciled([*trials, *(run.read() for run in trainings)])  # Slurm is asked once
+    console.print(f"[bold]{stored.record.name}[/] in {shown_path(stored.folder.path)}")
+    console.print(status_table(readings[: len(trials)], console.width))
     if trainings:
-        states = [trial_state(run.folder, run.trial, jobs.get(run.folder.path)) for run in trainings]
-        console.print(f"\n[bold]Trainings from {record.name}[/] in {shown_path(trainings[0].folder.path.parent)}")
-        console.print(status_table(states, console.width))
+        console.print(
+            f"\n[bold]Trainings from {stored.record.name}[/] in {shown_path(trainings[0].folder.path.parent)}"
+        )
+        console.print(status_table(readings[len(trials) :], console.width))
 
 
-def cancel(name: Sweep, overrides: Overrides = None, training: Training = None) -> None:
+def cancel(name: SweepName, overrides: Overrides = None, training: Training = None) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training
     from launcher.trainings import training_of
     from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
 
     folder = existing_folder(name, overrides or [])
     if training is not None:
         job_id = cancel_training(training_of(folder.path.parent, name, training))
         console.print(f"Job {job_id} cancelled. `trisweep train --from-best {name}` goes on from its last checkpoint.")
         return
-    number = cancel_sweep(folder, folder.read_record())
+    number = cancel_sweep(Sweep.stored_in(folder))
     console.print(f"{number} trials cancelled in {shown_path(folder.path)}; finished points keep their results.")
 
 
-def report(name: Sweep, overrides: Overrides = None) -> None:
+def report(name: SweepName, overrides: Overrides = None) -> None:
     """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
-    from launcher.state import reconcile
     from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
 
-    folder = existing_folder(name, overrides or [])
-    record = folder.read_record()
-    reconcile(folder.trials_of(record))
-    _report(folder, record)
+    _report(Sweep.stored_in(existing_folder(name, overrides or [])))
 
 
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     """The points, and, for Slurm, each request with the text that sbatch would get."""
     from launcher.sweep import dry_run
+    from sweeps.sweep import Sweep
 
     print_plan(record)
     chosen = [trial for trial in record.trials if trial.selected]
@@ -106,7 +112,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         for trial in chosen:
             console.print(f"  {trial.trial_id}")
         return
-    requests = dry_run(place.folder, record, place.settings.slurm)
+    requests = dry_run(Sweep(place.folder, record), place.settings.slurm)
     hours = sum(request.device_hours for request in requests)
     for request in requests:
         each = _hours(place, request.device_hours / len(request.trials))
@@ -117,10 +123,10 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}. Nothing was submitted.")
 
 
-def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+def _submit(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from launcher.sweep import submit
 
-    done = submit(place.folder, record, place.settings.slurm, retry_failed=retry_failed)
+    done = submit(planned, place.settings.slurm, retry_failed=retry_failed)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {len(array.trial_ids)} trials of {array.shape} tasks")
     console.print(
@@ -130,7 +136,7 @@ def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
     elsewhere = (override for override in place.overrides if override.startswith("output_dir="))
     where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in ("status", "report", "cancel"):
-        console.print(f"  trisweep {command} {record.name} {where}")
+        console.print(f"  trisweep {command} {planned.record.name} {where}")
 
 
 def _hours(place: Place, hours: float) -> str:
@@ -139,25 +145,24 @@ def _hours(place: Place, hours: float) -> str:
     return f"{hours:,.0f} {unit} at most"
 
 
-def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from cli.progress import progress_on
-    from launcher.state import trial_states
     from launcher.sweep import run_here
 
     if place.proxy:
-        _print_full_size_summary(record)
-    spec = record.spec.proxy
+        _print_full_size_summary(planned.record)
+    spec = planned.record.spec.proxy
     limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
     progress = progress_on(console)
     try:
-        run_here(place.folder, record, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
+        run_here(planned, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
     except KeyboardInterrupt:
-        ended = sum(
-            state.outcome is not None and state.outcome.is_final for state in trial_states(place.folder, record)
+        ended = sum(reading.outcome is not None and reading.outcome.is_final for reading in planned.read())
+        console.print(
+            f"Interrupted with {ended} of {len(planned.record.trials)} points ended. The same command continues."
         )
-        console.print(f"Interrupted with {ended} of {len(record.trials)} points ended. The same command continues.")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    _report(place.folder, record)
+    _report(planned)
 
 
 def _print_full_size_summary(record: SweepRecord) -> None:
@@ -170,16 +175,19 @@ def _print_full_size_summary(record: SweepRecord) -> None:
     console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
 
 
-def _report(folder: SweepFolder, record: SweepRecord) -> None:
+def _report(sweep: Sweep) -> None:
     """The ranked table, the report's paths, and MLflow brought up to date."""
+    from launcher.state import reconciled
     from results.collect import collect
     from results.mlflow.sweep_import import import_sweep
     from results.report.report import write_report
     from results.terminal import ranked_table
 
-    paths = write_report(folder, record)
-    console.print(ranked_table(collect(folder, record)))
+    readings = reconciled(sweep.read())
+    paths = write_report(sweep, readings)
+    console.print(ranked_table(collect(readings)))
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
-    imported = import_sweep(folder, record, record.tracking, folder.path.parent)
+    root = sweep.folder.path.parent
+    imported = import_sweep(sweep, sweep.record.tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")

@@ -84,12 +84,12 @@ def existing_folder(name: str, overrides: Sequence[str]) -> SweepFolder:
     assert settings.sweep is not None
     root = Path(settings.output_dir).absolute()
     chosen = _chosen(overrides, "cluster")
-    records = list(root.glob(f"{settings.sweep.name}-{chosen or '*'}/sweep.json"))
-    if not records:
+    started = SweepFolder.started_in(root, f"{settings.sweep.name}-{chosen or '*'}")
+    if not started:
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
         again = " ".join(("trisweep sweep", name, *overrides))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
-    return SweepFolder(max(records, key=lambda path: path.stat().st_mtime).parent)
+    return max(started, key=lambda folder: folder.record.stat().st_mtime)
 
 
 def slurm_answers() -> bool:
@@ -111,12 +111,11 @@ def prepare_tokens(place: Place, record: SweepRecord) -> None:
     """
     from train_core.data.tokens import prepare
 
-    beside = place.folder.path.parent / "tokens"
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
     distinct = {(each.data, each.model, each.training, each.batch.global_batch_size): each for each in chosen}
     for experiment in distinct.values():
         configured = experiment.data.cache_dir
-        prepare(experiment, Path(configured).expanduser() if configured else beside)
+        prepare(experiment, Path(configured).expanduser() if configured else place.folder.tokens)
 
 
 def _require_slurm() -> None:
