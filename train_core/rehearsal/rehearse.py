@@ -12,7 +12,7 @@ from train_core.rehearsal.counts import Rehearsal, StageStep
 from train_core.rehearsal.micro_batches import what_it_does
 
 MOST_PROCESSES = 2
-"""Each takes the memory of a torch process, about 0.4 GB, and a core."""
+"""Each process takes a core and the memory of torch, about 0.4 GB."""
 
 
 def rehearse(experiment: Experiment) -> Rehearsal:
