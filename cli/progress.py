@@ -82,7 +82,7 @@ class PlainProgress:
             self._line(f"finished  {state.name}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def progress_on(console: Console) -> Progress:

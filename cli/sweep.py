@@ -1,4 +1,4 @@
-"""`trisweep sweep`, `status`, `cancel` and `report`: the life of one sweep."""
+"""`trisweep sweep`: plan, measure and report."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import Overrides, ShowConfig
-from cli.arguments import Sweep as SweepName
-from cli.console import INTERRUPTED_EXIT_CODE, console, shown_path
-from cli.plan import print_config, print_plan, print_question
+from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
+from cli.console import console, shown_path
+from cli.plan import print_plan, print_question
+from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from launcher.where import Place
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
-Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
 
 
 def sweep(
     name: SweepName,
-    overrides: Overrides = None,
+    overrides: OverrideTexts = None,
     dry_run: DryRun = False,
     here: Here = False,
     retry_failed: RetryFailed = False,
@@ -34,70 +33,26 @@ def sweep(
 
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
-    from launcher.where import choose_place, prepare_tokens, sweep_overrides
+    from launcher.tokens import prepare_tokens
+    from launcher.where import choose_place
     from sweeps.plan import plan_sweep
     from sweeps.sweep import Sweep
     from train_core.process.git_sha import git_sha
 
     if cfg:
-        print_config(sweep_overrides(name, overrides or []))
+        print_config(composed(name, overrides))
         return
-    place = choose_place(name, overrides or [], here=here, dry_run=dry_run)
-    record = place.folder.continued(plan_sweep(place.overrides, proxy=place.proxy, git_sha=git_sha()))
+    place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
+    record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
     if dry_run:
         _show_what_would_run(place, record)
         return
-    prepare_tokens(place, record)
+    prepare_tokens(place.folder, record)
     planned = Sweep(place.folder, record)
     if place.on_slurm:
         _submit(place, planned, retry_failed)
     else:
         _run_here(place, planned, retry_failed)
-
-
-def status(name: SweepName, overrides: Overrides = None) -> None:
-    """Every trial: state, progress, cause of failure, last log line, log path."""
-    from cli.status_table import status_table
-    from launcher.state import reconciled
-    from launcher.trainings import trainings_of
-    from launcher.where import existing_folder
-    from sweeps.sweep import Sweep
-
-    stored = Sweep.stored_in(existing_folder(name, overrides or []))
-    trainings = trainings_of(stored.folder.path.parent, name)
-    trials = stored.read()
-    readings = reconciled([*trials, *(run.read() for run in trainings)])  # Slurm is asked once
-    console.print(f"[bold]{stored.record.name}[/] in {shown_path(stored.folder.path)}")
-    console.print(status_table(readings[: len(trials)], console.width))
-    if trainings:
-        console.print(
-            f"\n[bold]Trainings from {stored.record.name}[/] in {shown_path(trainings[0].folder.path.parent)}"
-        )
-        console.print(status_table(readings[len(trials) :], console.width))
-
-
-def cancel(name: SweepName, overrides: Overrides = None, training: Training = None) -> None:
-    """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
-    from launcher.cancel import cancel_sweep, cancel_training
-    from launcher.trainings import training_of
-    from launcher.where import existing_folder
-    from sweeps.sweep import Sweep
-
-    folder = existing_folder(name, overrides or [])
-    if training is not None:
-        job_id = cancel_training(training_of(folder.path.parent, name, training))
-        console.print(f"Job {job_id} cancelled. `trisweep train --from-best {name}` goes on from its last checkpoint.")
-        return
-    number = cancel_sweep(Sweep.stored_in(folder))
-    console.print(f"{number} trials cancelled in {shown_path(folder.path)}; finished points keep their results.")
-
-
-def report(name: SweepName, overrides: Overrides = None) -> None:
-    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
-    from launcher.where import existing_folder
-    from sweeps.sweep import Sweep
-
-    _report(Sweep.stored_in(existing_folder(name, overrides or [])))
 
 
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
@@ -118,7 +73,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         each = _hours(place, request.device_hours / len(request.trials))
         console.rule(f"{len(request.trials)} trials of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
-            console.print(f"  [{index}] {trial.trial_id}", markup=False)
+            console.print(f"  [{index}] {trial.trial_id}")
         typer.echo(request.sbatch)
     console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}. Nothing was submitted.")
 
@@ -133,7 +88,7 @@ def _submit(place: Place, planned: Sweep, retry_failed: bool) -> None:
         f"{done.num_submitted} trials submitted ({_hours(place, done.device_hours)}), {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
-    elsewhere = (override for override in place.overrides if override.startswith("output_dir="))
+    elsewhere = place.composition.overrides.of({"output_dir"}).texts
     where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in ("status", "report", "cancel"):
         console.print(f"  trisweep {command} {planned.record.name} {where}")
@@ -147,6 +102,7 @@ def _hours(place: Place, hours: float) -> str:
 
 def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from cli.progress import progress_on
+    from cli.report import report_on
     from launcher.sweep import run_here
 
     if place.proxy:
@@ -161,8 +117,8 @@ def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
         console.print(
             f"Interrupted with {ended} of {len(planned.record.trials)} points ended. The same command continues."
         )
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    _report(planned)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    report_on(planned, place.settings.tracking)
 
 
 def _print_full_size_summary(record: SweepRecord) -> None:
@@ -173,21 +129,3 @@ def _print_full_size_summary(record: SweepRecord) -> None:
     print_question(record)
     console.print(f"{len(record.plan)} points: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
     console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
-
-
-def _report(sweep: Sweep) -> None:
-    """The ranked table, the report's paths, and MLflow brought up to date."""
-    from launcher.state import reconciled
-    from results.collect import collect
-    from results.mlflow.sweep_import import import_sweep
-    from results.report.report import write_report
-    from results.terminal import ranked_table
-
-    readings = reconciled(sweep.read())
-    paths = write_report(sweep, readings)
-    console.print(ranked_table(collect(readings)))
-    console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
-    root = sweep.folder.path.parent
-    imported = import_sweep(sweep, sweep.record.tracking, root, lambda sweep: reconciled(sweep.read()))
-    changed = imported.created + imported.updated
-    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")

@@ -1,9 +1,8 @@
-"""A plain Hydra application over the configuration, for `python -m train_core`."""
+"""A plain Hydra application over this configuration: overrides, `--cfg job` and `-m` are Hydra's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -11,14 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 from conf.load import CONF_DIR, Tree
 
 
-def hydra_application(run: Callable[[Tree], None]) -> Callable[[], Any]:
-    """`run` as a program whose arguments are Hydra's: overrides, `--cfg job`, `-m`.
+def run_with_hydra(run: Callable[[Tree], None]) -> None:
+    """Compose what the command line (`sys.argv`) says and call `run` with it, once for each job of a Hydra sweep.
 
-    It is given the composed configuration as plain containers, which `conf.load.settings_of` validates.
+    Hydra prints what it cannot compose itself. The tree is not yet validated: `settings_of` does that.
     """
 
-    @hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")
-    def main(config: DictConfig) -> None:
-        run(cast("Tree", OmegaConf.to_container(config, resolve=True)))
+    def job(config: DictConfig) -> None:
+        run(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
 
-    return cast("Callable[[], Any]", main)
+    hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()

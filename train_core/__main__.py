@@ -11,14 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from conf.application import hydra_application
-from conf.errors import TrisweepError, UsageError
+from conf.application import run_with_hydra
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
 from conf.experiment import Experiment
 from conf.load import Tree, settings_of
 from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
@@ -28,8 +27,12 @@ from train_core.watch.hang import ranks_text
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 
 
-def train_once(tree: Tree) -> None:
-    """Train the configured experiment once."""
+def main() -> None:
+    """Train the experiment that the command line configures."""
+    run_with_hydra(_train)
+
+
+def _train(tree: Tree) -> None:
     try:
         measurement = _run(tree)
     except TrisweepError as error:
@@ -48,11 +51,8 @@ def train_once(tree: Tree) -> None:
         sys.exit(EXIT_FAILED)
 
 
-main = hydra_application(train_once)
-
-
 def _run(tree: Tree) -> Measurement | None:
-    """The measurement; None on the ranks that do not report."""
+    """None on the ranks that do not report."""
     settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)

@@ -82,19 +82,26 @@ def import_sweep(
     return importer.summary(parent.run_id)
 
 
-def import_training(training: Reading, record: SweepRecord, from_trial: str, output_dir: Path) -> ImportSummary:
+def import_training(
+    training: Reading,
+    record: SweepRecord,
+    from_trial: str,
+    tracking: TrackingSpec,
+    output_dir: Path,
+) -> ImportSummary:
     """Bring the run of a long training up to date with its folder: losses, rates, and how it ended.
 
     Args:
         record: of the sweep whose trial `from_trial` gave its plan.
+        tracking: the record's, with the credentials that it does not keep.
 
     Raises:
         UsageError: as `import_sweep`.
     """
-    with _only_writer(output_dir), _failures_explained(record.tracking):
+    with _only_writer(output_dir), _failures_explained(tracking):
         content = training_run(record, training, from_trial)
-        client = connect(record.tracking, output_dir)
-        importer = _Importer(client, record.tracking, output_dir, _tracking_id(training.folder.tracking_id))
+        client = connect(tracking, output_dir)
+        importer = _Importer(client, tracking, output_dir, _tracking_id(training.folder.tracking_id))
         return importer.summary(importer.sync_with_artifacts(content, None, training))
 
 

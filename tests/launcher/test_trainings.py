@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cli.status_table import status_table
 from conf.errors import UsageError
+from conf.overrides import Overrides
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.trainings import LongRun, training_of, trainings_of
@@ -40,7 +41,7 @@ def output_dir(folder: SweepFolder, record_of: Any) -> Path:
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([{"batch.micro_batch_size": 1}]))
     for name, sweep in (("second", "test"), ("first", "test"), ("foreign", "other")):
-        write_long_run(long_run(folder, STEPS, name), sweep, STEPS)
+        write_long_run(long_run(folder, Overrides.parse(STEPS), name), sweep, Overrides.parse(STEPS))
     junk = folder.path.parent / "train" / "junk"
     junk.mkdir()
     (junk / "trial.json").write_text("{}")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
 from conf.schema import SlurmSpec
 from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import train_core.__main__
-from conf.load import compose_tree
+from tests.composed import compose_tree
 from tests.forked_command import run_forked
 
 SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]

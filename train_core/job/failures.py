@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conf.errors import TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
@@ -29,7 +29,6 @@ PEER_LOST = re.compile(
 )
 """Errors of a collective whose other side went away or failed: a consequence, not a cause."""
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 VMSTAT = Path("/proc/vmstat")
 MAX_LOG_LINES = 40
 

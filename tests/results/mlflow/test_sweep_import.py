@@ -123,7 +123,11 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(
 
     def load() -> tuple[ImportSummary, Any]:
         summary = import_training(
-            Reading(folder=files, experiment=training.experiment), store.record, "base", store.output_dir
+            Reading(folder=files, experiment=training.experiment),
+            store.record,
+            "base",
+            store.record.tracking,
+            store.output_dir,
         )
         return summary, store.client().get_run(summary.run_id)
 
