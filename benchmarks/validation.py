@@ -189,7 +189,7 @@ def _rate(prediction: Prediction | None) -> float:
 
 def _standing(name: str, rows: RowSet) -> str:
     """Whether the constants of the clusters behind these rows were fitted on them, by the clusters' own word."""
-    clusters = [row.prediction.configuration.experiment.cluster for row in rows.priced if row.prediction]
+    clusters = [row.prediction.configuration.setup.cluster for row in rows.priced if row.prediction]
     said = {one.name: one.efficiency.source for one in clusters}
     return " ".join(
         f"{'Fitted on' if any(word in source for word in FITTED_ON[name]) else 'Not fitted on'}: the constants of"

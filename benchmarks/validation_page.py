@@ -58,13 +58,13 @@ def _row_table(rows: Iterable[PricedRow]) -> list[str]:
 
 
 def _step_cells(row: PricedRow, prediction: Prediction, one: Comparison | None) -> tuple[str, ...]:
-    experiment = prediction.configuration.experiment
+    setup = prediction.configuration.setup
     stage = prediction.configuration.stage
     name = row.record.row.get("model") or row.record.row.get("curve", "")
     return (
         name,
-        str(experiment.parallel.world_size),
-        experiment.label.replace("-", " ") + ("" if stage is None else f", stage {stage}"),
+        str(setup.parallel.world_size),
+        setup.label.replace("-", " ") + ("" if stage is None else f", stage {stage}"),
         significant(one.step_seconds if one else None, 4),
         significant(prediction.estimate.step_seconds, 4),
         _error(one.step_error if one else None),

@@ -8,7 +8,8 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.load import Composition
 from launcher.where import existing_folder
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,7 @@ class MeasuredSweep:
         cluster: on which its trials ran: of a proxy, that of the proxy.
     """
 
-    folder: SweepFolder
-    record: SweepRecord
+    sweep: Sweep
     cluster: str
 
 
@@ -35,17 +35,17 @@ def measured_sweep(asked: Composition) -> MeasuredSweep:
         return _read(existing_folder(asked))
     assert settings.sweep is not None
     root, name = Path(settings.output_dir).absolute(), settings.sweep.name
-    found = [_read(SweepFolder(path.parent)) for path in root.glob(f"{name}-*/sweep.json")]
-    on_it = [sweep for sweep in found if (sweep.record.name, sweep.cluster) == (name, chosen)]
+    found = [_read(folder) for folder in SweepFolder.started_in(root, f"{name}-*")]
+    on_it = [each for each in found if (each.sweep.record.name, each.cluster) == (name, chosen)]
     if not on_it:
         problem = f"No sweep {name} with trials on cluster {chosen} has been started in {root}"
         raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen}`.")
-    return max(on_it, key=lambda sweep: sweep.folder.record.stat().st_mtime)
+    return max(on_it, key=lambda each: each.sweep.folder.record.stat().st_mtime)
 
 
 def _read(folder: SweepFolder) -> MeasuredSweep:
-    record = folder.read_record()
-    experiment = next((trial.experiment for trial in record.trials if trial.experiment), None)
+    sweep = Sweep.stored_in(folder)
+    experiment = next((trial.experiment for trial in sweep.record.trials if trial.experiment), None)
     if experiment is None:
         raise UsageError(f"{folder.path} has no trial that can exist", "Start another sweep.")
-    return MeasuredSweep(folder, record, experiment.cluster.name)
+    return MeasuredSweep(sweep, experiment.cluster.name)

@@ -26,7 +26,7 @@ def complete_override(incomplete: str) -> list[str]:
     return [text for text in offered if text.startswith(incomplete)]
 
 
-Sweep = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=complete_sweep)]
+SweepName = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=complete_sweep)]
 OverrideTexts = Annotated[
     list[str] | None,
     typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=complete_override),

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import OverrideTexts, ShowConfig, Sweep, composed, overrides_of, print_config
+from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console, shown_path
 from cli.plan import print_plan, print_question
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from launcher.where import Place
+    from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
@@ -21,7 +22,7 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again wha
 
 
 def sweep(
-    name: Sweep,
+    name: SweepName,
     overrides: OverrideTexts = None,
     dry_run: DryRun = False,
     here: Here = False,
@@ -35,6 +36,7 @@ def sweep(
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
     from sweeps.plan import plan_sweep
+    from sweeps.sweep import Sweep
     from train_core.process.git_sha import git_sha
 
     if cfg:
@@ -46,15 +48,17 @@ def sweep(
         _show_what_would_run(place, record)
         return
     prepare_tokens(place.folder, record)
+    planned = Sweep(place.folder, record)
     if place.on_slurm:
-        _submit(place, record, retry_failed)
+        _submit(place, planned, retry_failed)
     else:
-        _run_here(place, record, retry_failed)
+        _run_here(place, planned, retry_failed)
 
 
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     """The points, and, for Slurm, each request with the text that sbatch would get."""
     from launcher.sweep import dry_run
+    from sweeps.sweep import Sweep
 
     print_plan(record)
     chosen = [trial for trial in record.trials if trial.selected]
@@ -63,7 +67,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         for trial in chosen:
             console.print(f"  {trial.trial_id}")
         return
-    requests = dry_run(place.folder, record, place.settings.slurm)
+    requests = dry_run(Sweep(place.folder, record), place.settings.slurm)
     hours = sum(request.device_hours for request in requests)
     for request in requests:
         each = _hours(place, request.device_hours / len(request.trials))
@@ -74,10 +78,10 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}. Nothing was submitted.")
 
 
-def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+def _submit(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from launcher.sweep import submit
 
-    done = submit(place.folder, record, place.settings.slurm, retry_failed=retry_failed)
+    done = submit(planned, place.settings.slurm, retry_failed=retry_failed)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {len(array.trial_ids)} trials of {array.shape} tasks")
     console.print(
@@ -87,7 +91,7 @@ def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
     elsewhere = place.composition.overrides.of({"output_dir"}).texts
     where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in ("status", "report", "cancel"):
-        console.print(f"  trisweep {command} {record.name} {where}")
+        console.print(f"  trisweep {command} {planned.record.name} {where}")
 
 
 def _hours(place: Place, hours: float) -> str:
@@ -96,26 +100,25 @@ def _hours(place: Place, hours: float) -> str:
     return f"{hours:,.0f} {unit} at most"
 
 
-def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from cli.progress import progress_on
     from cli.report import report_on
-    from launcher.state import trial_states
     from launcher.sweep import run_here
 
     if place.proxy:
-        _print_full_size_summary(record)
-    spec = record.spec.proxy
+        _print_full_size_summary(planned.record)
+    spec = planned.record.spec.proxy
     limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
     progress = progress_on(console)
     try:
-        run_here(place.folder, record, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
+        run_here(planned, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
     except KeyboardInterrupt:
-        ended = sum(
-            state.outcome is not None and state.outcome.is_final for state in trial_states(place.folder, record)
+        ended = sum(reading.outcome is not None and reading.outcome.is_final for reading in planned.read())
+        console.print(
+            f"Interrupted with {ended} of {len(planned.record.trials)} points ended. The same command continues."
         )
-        console.print(f"Interrupted with {ended} of {len(record.trials)} points ended. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    report_on(place.folder, record, place.settings.tracking)
+    report_on(planned, place.settings.tracking)
 
 
 def _print_full_size_summary(record: SweepRecord) -> None:

@@ -104,7 +104,7 @@ def _into_mlflow(run: LongRun, place: Place) -> None:
 
     record = place.folder.read_record()
     tracking = record.tracking.signed_in_as(place.settings.tracking)
-    imported = import_training(run.folder, run.trial, record, run.source, tracking, place.folder.path.parent)
+    imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
     if not imported.unchanged:
         print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
 
@@ -151,7 +151,7 @@ class _Lines:
 def on_this_machine(run: LongRun) -> None:
     from launcher.long_run_slurm import starting
 
-    measurement = run.folder.read_measurement()
+    measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
         with starting(run.folder) as job:
             if job is not None:
@@ -167,7 +167,7 @@ def _trained_here(run: LongRun) -> Measurement:
     from train_core.process.stop import Stopped
 
     machine = this_machine()
-    if reason := why_impossible(run.trial, machine):
+    if reason := why_impossible(run.experiment, estimate(run.experiment), machine):
         raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
     devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
     try:
@@ -190,10 +190,10 @@ def _conclude(measurement: Measurement) -> None:
 
 def _on_slurm(run: LongRun, place: Place) -> None:
     from launcher.long_run_slurm import starting, submit_long_run
-    from launcher.state import reconcile
+    from launcher.state import reconciled
 
-    reconcile([run.folder])
-    measurement = run.folder.read_measurement()
+    (reading,) = reconciled([run.read()])
+    measurement = reading.measurement
     if measurement is not None and measurement.performance is not None:
         _conclude(measurement)
         return

@@ -188,10 +188,6 @@ class ClusterSpec(Frozen):
     def num_devices(self) -> int:
         return self.num_nodes * self.devices_per_node
 
-    def link_spanning(self, num_devices: int) -> LinkSpec:
-        """The closest tier whose blocks hold `num_devices` consecutive devices, else the widest."""
-        return next((link for link in self.links if link.num_devices >= num_devices), self.links[-1])
-
     @model_validator(mode="after")
     def _links_widen(self) -> ClusterSpec:
         extents = [link.num_devices for link in self.links]
@@ -287,18 +283,34 @@ class DataSpec(Frozen):
             throughput).
         path: a text file or a folder of them, null takes the Python standard library's sources; of an indexed dataset
             the path without `.bin` and `.idx`.
-        tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary.
-        max_bytes: text beyond this many bytes is not read.
+        tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary; null where no text is read.
+        max_bytes: text beyond this many bytes is not read; null where no text is read.
         cache_dir: folder of the memory-mapped token files; null puts them beside the trials.
         held_out_fraction: the last part of the tokens, never trained on, for the held-out loss.
     """
 
     source: Literal["text", "megatron", "synthetic"]
     path: str | None
-    tokenizer: Literal["bytes", "bpe"]
-    max_bytes: Count
+    tokenizer: Literal["bytes", "bpe"] | None
+    max_bytes: Count | None
     cache_dir: str | None
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_stands_for_no_text(cls, value: object) -> object:
+        """Folders from before the two keys could be null hold these values where no text is read."""
+        if not isinstance(value, dict) or value.get("source") == "text":
+            return value
+        is_dummy = (value.get("tokenizer"), value.get("max_bytes")) == ("bytes", 1)
+        return {**value, "tokenizer": None, "max_bytes": None} if is_dummy else value
+
+    @model_validator(mode="after")
+    def _text_is_read_somehow(self) -> DataSpec:
+        for key in ("tokenizer", "max_bytes"):
+            if self.source == "text" and getattr(self, key) is None:
+                raise ConfigError(f"data.{key}", None, "does not say how to read text", f"Give data.{key}=VALUE.")
+        return self
 
 
 class TrainingPlan(Frozen):

@@ -7,8 +7,10 @@ from conf.experiment import Experiment
 from conf.load import checked, compose, part_at, with_values
 from conf.overrides import Overrides
 from launcher.trainings import TRAININGS, Best, LongRun, read_stored
-from sweeps.trial import SweepFolder, SweepRecord, Trial
-from train_core.measurement import Measurement, Outcome
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder
 
 NUM_STEPS = "training.num_steps"
@@ -16,34 +18,33 @@ PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "o
 """Overrides of these say where the sweep is and how its job is asked for, not what is trained."""
 
 
-def best_of(folder: SweepFolder, record: SweepRecord) -> Best:
+def best_of(sweep: Sweep) -> Best:
     """The trial with the most model FLOP/s per device: as measured, else as predicted among those not tried.
 
     Raises:
         UsageError: no point of the sweep can run.
     """
-    told = {trial.trial_id: _measurement(folder, trial) for trial in record.trials}
+    readings = sweep.read()
     measured = [
-        Best(trial, True, measurement.performance.model_flops_per_second_per_device)
-        for trial in record.trials
-        if (measurement := told[trial.trial_id]) is not None and measurement.performance is not None
+        Best(reading.trial, True, reading.performance.model_flops_per_second_per_device)
+        for reading in readings
+        if reading.performance is not None
     ]
     predicted = [
         Best(trial, False, trial.estimate.model_flops_per_second_per_device)
-        for trial in record.trials
-        if trial.infeasible_reason is None and trial.estimate is not None and told[trial.trial_id] is None
+        for reading in readings
+        if (trial := reading.trial).infeasible_reason is None and trial.estimate and not _has_spoken(reading)
     ]
     if not (measured or predicted):
-        raise UsageError(f"No point of {folder.path} can run", f"See why with `trisweep status {record.name}`.")
+        remedy = f"See why with `trisweep status {sweep.record.name}`."
+        raise UsageError(f"No point of {sweep.folder.path} can run", remedy)
     return max(measured or predicted, key=lambda best: best.flops_per_second_per_device)
 
 
-def _measurement(folder: SweepFolder, trial: Trial) -> Measurement | None:
-    """How the trial ended, unless it ended for no fault of its own or the file is of another experiment."""
-    measurement = folder.trial(trial.trial_id).read_measurement() if trial.experiment else None
-    if measurement is None or trial.experiment is None or measurement.fingerprint != trial.experiment.fingerprint:
-        return None
-    return None if measurement.outcome in (Outcome.CANCELLED, Outcome.NODE_FAILED) else measurement
+def _has_spoken(reading: TrialReading) -> bool:
+    """The trial ended by a fault of its own, and not because somebody cancelled it or its node failed."""
+    told = reading.measurement
+    return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.NODE_FAILED)
 
 
 def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> LongRun:
@@ -60,8 +61,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
         return _continued(folder, sorted(asked.texts))
-    record = sweep.read_record()
-    best = best_of(sweep, record)
+    best = best_of(Sweep.stored_in(sweep))
     assert best.trial.experiment is not None
     return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
 

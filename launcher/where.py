@@ -93,13 +93,13 @@ def existing_folder(composition: Composition) -> SweepFolder:
     assert settings.sweep is not None
     root = Path(settings.output_dir).absolute()
     chosen = overrides.chosen("cluster")
-    records = list(root.glob(f"{settings.sweep.name}-{chosen or '*'}/sweep.json"))
-    if not records:
+    started = SweepFolder.started_in(root, f"{settings.sweep.name}-{chosen or '*'}")
+    if not started:
         name = overrides.chosen("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
         again = " ".join(("trisweep sweep", str(name), *overrides.without({"sweep"}).texts))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
-    return SweepFolder(max(records, key=lambda path: path.stat().st_mtime).parent)
+    return max(started, key=lambda folder: folder.record.stat().st_mtime)
 
 
 def slurm_answers() -> bool:

@@ -102,8 +102,8 @@ def measured_step_seconds(row: Row, prediction: Prediction) -> float | None:
         return prediction.estimate.model_flops / _num_devices(prediction) / model_flops
     if hardware_flops is not None:
         return _flops_per_device(prediction) / hardware_flops
-    experiment = prediction.configuration.experiment
-    tokens = experiment.batch.global_batch_size * experiment.model.seq_length
+    setup = prediction.configuration.setup
+    tokens = setup.batch.global_batch_size * setup.model.seq_length
     return None if rate is None else tokens / rate
 
 
@@ -186,7 +186,7 @@ def _flops_per_device(prediction: Prediction) -> float:
 
 
 def _num_devices(prediction: Prediction) -> int:
-    return prediction.configuration.experiment.parallel.world_size
+    return prediction.configuration.setup.parallel.world_size
 
 
 def _says(row: Row, words: str) -> bool:

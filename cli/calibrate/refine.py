@@ -25,12 +25,12 @@ def refine_and_write(asked: Composition, output: str | None, *, dry_run: bool) -
     Raises:
         UsageError: there is no such sweep, too few trials have ended, or no constant makes predictions better.
     """
-    sweep, name = measured_sweep(asked), str(asked.overrides.chosen("sweep"))
-    cluster = load_cluster(sweep.cluster)
+    measured, name = measured_sweep(asked), str(asked.overrides.chosen("sweep"))
+    cluster = load_cluster(measured.cluster)
     output = checked_output(cluster.name, output)
     if not dry_run:
         require_writable(cluster.name, output)
-    trials = finished_trials(sweep.folder, sweep.record, cluster)
+    trials = finished_trials(measured.sweep, cluster)
     found = refit_cluster(cluster, trials)
     console.print(f"{len(trials)} finished trials of sweep {name}, {cluster.name} as its file says now.")
     console.print(_trials_table(found))

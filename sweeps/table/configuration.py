@@ -1,4 +1,4 @@
-"""One row of a table of configurations as an `Experiment` and the trainer that it is priced for.
+"""One row of a table of configurations as a `Setup` and the trainer that it is priced for.
 
 Columns are those of published tables (docs/estimate.md). What a row leaves empty takes the usual default; what cannot
 be priced raises a `ConfigError` whose key is the column, so that a reason can name it.
@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
 from conf.schema import (
     BatchPlan,
-    CheckpointPlan,
     ClusterSpec,
-    DataSpec,
     Dtype,
     Family,
     ModelSpec,
     ParallelPlan,
     PrecisionPlan,
-    ProfilePlan,
     Recompute,
-    TrainingPlan,
-    WatchPlan,
 )
+from conf.setup import Setup
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.words import about_columns
@@ -71,28 +66,6 @@ FLASH_ATTENTION = {
 }
 USUAL_TRAINERS = {0: "megatron-lm", 1: "megatron-deepspeed", 2: "fsdp", 3: "fsdp"}
 """By ZeRO stage. A row of stage 2 or 3 that has no flash attention, and does not say FSDP, is older: DeepSpeed's."""
-# An experiment has data and a training plan too; no price depends on them, and composing them would cost a table 0.2 s.
-DATA = DataSpec(source="synthetic", path=None, tokenizer="bytes", max_bytes=1, cache_dir=None, held_out_fraction=0.0)
-TRAINING = TrainingPlan(
-    num_steps=1,
-    num_warmup_steps=0,
-    learning_rate=1e-4,
-    min_learning_rate=0.0,
-    learning_rate_warmup_steps=0,
-    weight_decay=0.0,
-    adam_beta1=0.9,
-    adam_beta2=0.95,
-    adam_epsilon=1e-8,
-    clip_gradient_norm=None,
-    dropout=0.0,
-    compile_layers=False,
-    evaluate_every=None,
-    num_evaluation_batches=1,
-    seed=0,
-)
-CHECKPOINT = CheckpointPlan(every_steps=None, keep_last=1, asynchronous=False, load=None)
-WATCH = WatchPlan(hang_seconds=600.0, compare_replicas_every=None, straggler_ratio=2.0, max_overflows=1)
-PROFILE = ProfilePlan(breakdown=False, trace_steps=(), trace_ranks=())
 
 
 @dataclass(frozen=True)
@@ -103,7 +76,7 @@ class Configuration:
         stage: the pipeline stage whose memory is asked for; None takes the worst one's.
     """
 
-    experiment: Experiment
+    setup: Setup
     implementation: Implementation
     stage: int | None
 
@@ -124,24 +97,19 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
 
 def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), _parallel_of(row)
-    experiment = Experiment(
+    setup = Setup(
         model=_model_of(row, parallel.tensor_parallel_size),
         cluster=_widened(cluster, parallel.world_size),
         parallel=parallel,
         batch=_batch_of(row),
         precision=_precision_of(row, cluster),
-        data=DATA,
-        training=TRAINING,
-        checkpoint=CHECKPOINT,
-        watch=WATCH,
-        profile=PROFILE,
     )
-    require_computable(experiment.model, experiment.batch.micro_batch_size)
+    require_computable(setup.model, setup.batch.micro_batch_size)
     stage = index_of(row, "stage")
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
         raise ConfigError("stage", stage, f"is not one of pp = {parallel.pipeline_parallel_size} stages", remedy)
-    return Configuration(experiment, _implementation_of(row, parallel, implementation), stage)
+    return Configuration(setup, _implementation_of(row, parallel, implementation), stage)
 
 
 def _require_one(row: Row, column: str) -> None:

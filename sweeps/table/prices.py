@@ -76,7 +76,7 @@ def _priced(record: Record, implementation: str | None) -> PricedRow:
     try:
         record.require_whole()
         configuration = configuration_of(record.row, implementation)
-        prediction = Prediction(configuration, estimate(configuration.experiment, configuration.implementation))
+        prediction = Prediction(configuration, estimate(configuration.setup, configuration.implementation))
     except ConfigError as error:
         return PricedRow(record, None, str(error))
     return PricedRow(record, prediction, "")

@@ -93,7 +93,7 @@ def test_layers_that_were_worked_out_agree_with_the_published_rate(sets: dict[st
 def test_sections_say_which_clusters_were_fitted_on_their_rows(validated: list[Section]) -> None:
     """A cluster file that speaks of fitting must be recognised by the rows that it was fitted on."""
     about = " ".join(section.about for section in validated)
-    used = {row.prediction.configuration.experiment.cluster.name for s in validated for row in s.rows if row.prediction}
+    used = {row.prediction.configuration.setup.cluster.name for s in validated for row in s.rows if row.prediction}
     fitted = [name for name in used if re.search("fitted on (?!nothing)", load_cluster(name).efficiency.source)]
     for name in fitted:
         assert f" Fitted on: the constants of {name} " in f" {about}", name

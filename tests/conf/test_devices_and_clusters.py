@@ -71,10 +71,10 @@ def test_only_the_cpu_measures_its_peak() -> None:
 
 
 @pytest.mark.parametrize("name", options("cluster"))
-def test_the_widest_link_spans_the_cluster_and_the_node_is_closer(name: str) -> None:
+def test_the_widest_link_spans_the_cluster_and_one_spans_the_node(name: str) -> None:
     spec = cluster(name)
     assert spec.links[-1].num_devices == spec.num_devices
-    assert spec.link_spanning(spec.devices_per_node).num_devices == spec.devices_per_node
+    assert spec.devices_per_node in [link.num_devices for link in spec.links]
     assert sorted(spec.links, key=lambda link: -link.bandwidth_bytes_per_second) == list(spec.links)
 
 

@@ -92,15 +92,3 @@ def test_widths_of_heads_follow_from_the_model_unless_they_are_given() -> None:
     assert (llama.query_size, llama.key_value_size) == (4096, 1024)
     wide = load(["model=llama-3.1-8b", "model.head_size=256"]).model
     assert (wide.query_size, wide.key_value_size) == (8192, 2048)
-
-
-def test_a_tensor_group_uses_the_closest_link_that_holds_it() -> None:
-    cluster = load(["cluster=frontier"]).cluster
-    assert [cluster.link_spanning(size).name for size in (1, 2, 4, 8, 16, 5000)] == [
-        "card",
-        "card",
-        "node",
-        "node",
-        "slingshot",
-        "slingshot",
-    ]

@@ -20,6 +20,7 @@ from launcher.long_run_slurm import LiveJob, starting
 from launcher.sbatch import require_time_to_save
 from launcher.slurm import write_down
 from sweeps.submission import JobShape
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, Performance
@@ -66,17 +67,17 @@ def test_the_fastest_measured_plan_is_the_best_whatever_is_predicted_of_others(s
     folder, record = started
     end(folder, record, 0, 1e9)
     fastest = end(folder, record, 1, 2e9)
-    best = best_of(folder, record)
+    best = best_of(Sweep(folder, record))
     assert (best.trial.trial_id, best.is_measured, best.flops_per_second_per_device) == (fastest, True, 2e9)
 
 
 def test_without_a_measurement_it_is_the_best_predicted_of_those_that_did_not_fail(started: Any) -> None:
     folder, record = started
     by_rate = sorted(record.trials, key=lambda trial: -trial.estimate.model_flops_per_second_per_device)
-    assert best_of(folder, record).trial == by_rate[0]
+    assert best_of(Sweep(folder, record)).trial == by_rate[0]
     end(folder, record, record.trials.index(by_rate[0]), Outcome.OUT_OF_MEMORY)
     end(folder, record, record.trials.index(by_rate[1]), Outcome.CANCELLED)
-    best = best_of(folder, record)
+    best = best_of(Sweep(folder, record))
     assert (best.trial, best.is_measured) == (by_rate[1], False)
 
 
@@ -85,7 +86,7 @@ def test_a_sweep_in_which_nothing_can_run_says_so(started: Any) -> None:
     for index in range(3):
         end(folder, record, index, Outcome.FAILED)
     with pytest.raises(UsageError, match=r"No point of .* can run"):
-        best_of(folder, record)
+        best_of(Sweep(folder, record))
 
 
 def test_the_run_is_the_plan_with_regular_checkpoints_and_what_was_asked_for(started: Any) -> None:

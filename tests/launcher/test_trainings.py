@@ -14,8 +14,8 @@ from conf.errors import UsageError
 from conf.overrides import Overrides
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
-from launcher.state import STOPPED, trial_state
 from launcher.trainings import LongRun, training_of, trainings_of
+from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
 from train_core.job.supervisor import held
 from train_core.measurement import Outcome, StepMetrics
@@ -49,8 +49,8 @@ def output_dir(folder: SweepFolder, record_of: Any) -> Path:
 
 
 def outcome_and_cause(run: LongRun) -> tuple[Outcome | None, str]:
-    state = trial_state(run.folder, run.trial)
-    return state.outcome, state.cause
+    reading = run.read()
+    return reading.outcome, reading.cause
 
 
 def test_a_sweep_knows_its_trainings_by_name(output_dir: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
     run.folder.append_metrics(STEP)
     assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
     console = Console(width=200, file=StringIO())
-    console.print(status_table([trial_state(run.folder, run.trial)], 200))
+    console.print(status_table([run.read()], 200))
     assert STOPPED in console.file.getvalue()
 
 

@@ -12,7 +12,7 @@ from conf.overrides import Overrides
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.long_run_slurm import live_job, submit_long_run
-from launcher.state import reconcile, trial_state
+from launcher.state import reconciled
 from launcher.trainings import trainings_of
 from train_core.measurement import Outcome
 
@@ -28,8 +28,8 @@ NAMES = ["cancelled", "left-alone", "warned"]
 
 def state_of(run):
     """As `trisweep status` finds out."""
-    jobs = reconcile([run.folder])
-    return trial_state(run.folder, run.trial, jobs.get(run.folder.path))
+    (reading,) = reconciled([run.read()])
+    return reading
 
 
 def wait(reached: Callable[[], object], seconds: float) -> None:

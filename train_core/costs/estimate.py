@@ -1,4 +1,4 @@
-"""`estimate(experiment)`: one optimizer step, computed on paper."""
+"""`estimate(setup)`: one optimizer step, computed on paper."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from conf.experiment import Experiment
 from conf.schema import Frozen
+from conf.setup import Setup
 from train_core.costs.computable import require_computable
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import TRISWEEP, Implementation
@@ -106,42 +106,42 @@ class Estimate(Frozen):
         return self.shortfall_bytes == 0
 
 
-def estimate(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Estimate:
-    """The step of a trainer, this one unless told otherwise, for `experiment`, without devices.
+def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimate:
+    """The step of a trainer, this one unless told otherwise, for `setup`, without devices.
 
     Raises:
         ConfigError: its sizes are beyond 64 bits.
     """
-    require_computable(experiment.model, experiment.batch.micro_batch_size)
-    setting = setting_of(experiment, implementation)
-    plans, groups = plan_of(experiment), listed_stages(experiment.layers_per_stage)
+    require_computable(setup.model, setup.batch.micro_batch_size)
+    setting = setting_of(setup, implementation)
+    plans, groups = plan_of(setup), listed_stages(setup.layers_per_stage)
     work = work_of(setting, plans)  # by far the dearest part, so that time and memory share it
     stages = _stage_memories(setting, plans, work, groups)
-    return _estimate(experiment, implementation, step_columns(setting, plans, work, groups), stages)
+    return _estimate(setup, implementation, step_columns(setting, plans, work, groups), stages)
 
 
-def setting_of(experiment: Experiment, implementation: Implementation = TRISWEEP) -> Setting:
-    precision, parallel = experiment.precision, experiment.parallel
+def setting_of(setup: Setup, implementation: Implementation = TRISWEEP) -> Setting:
+    precision, parallel = setup.precision, setup.parallel
     return Setting(
-        experiment.model,
-        experiment.cluster,
+        setup.model,
+        setup.cluster,
         precision.dtype,
-        implementation.dropping(experiment.training.dropout),
+        implementation.dropping(setup.dropout),
         precision.gradient_dtype,
         parallel.recompute_every,
     )
 
 
-def plan_of(experiment: Experiment) -> Plans:
-    """The experiment's plan as columns of one entry."""
-    parallel, layers = experiment.parallel, experiment.layers_per_stage
+def plan_of(setup: Setup) -> Plans:
+    """The setup's plan as columns of one entry."""
+    parallel, layers = setup.parallel, setup.layers_per_stage
     return Plans(
         tensor_parallel_size=np.array([parallel.tensor_parallel_size]),
         pipeline_parallel_size=np.array([parallel.pipeline_parallel_size]),
         virtual_pipeline_size=np.array([parallel.virtual_pipeline_size]),
-        data_parallel_size=np.array([experiment.data_parallel_size]),
-        micro_batch_size=np.array([experiment.batch.micro_batch_size]),
-        num_micro_batches=np.array([experiment.num_micro_batches]),
+        data_parallel_size=np.array([setup.data_parallel_size]),
+        micro_batch_size=np.array([setup.batch.micro_batch_size]),
+        num_micro_batches=np.array([setup.num_micro_batches]),
         sequence_parallel=np.array([parallel.sequence_parallel]),
         zero_stage=np.array([parallel.zero_stage]),
         recompute=np.array([RECOMPUTES.index(parallel.recompute)]),
@@ -161,22 +161,22 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[Sta
     return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
-def num_recomputed(experiment: Experiment) -> int:
+def num_recomputed(setup: Setup) -> int:
     """Layers of the whole model whose forward pass, or attention core, is run again."""
-    chunks, every = experiment.parallel.virtual_pipeline_size, experiment.parallel.recompute_every
-    return sum(recomputed_layers(layers, chunks, every) for layers in experiment.layers_per_stage)
+    chunks, every = setup.parallel.virtual_pipeline_size, setup.parallel.recompute_every
+    return sum(recomputed_layers(layers, chunks, every) for layers in setup.layers_per_stage)
 
 
 def _estimate(
-    experiment: Experiment, implementation: Implementation, step: StepColumns, stages: tuple[StageMemory, ...]
+    setup: Setup, implementation: Implementation, step: StepColumns, stages: tuple[StageMemory, ...]
 ) -> Estimate:
-    model, batch, parallel = experiment.model, experiment.batch, experiment.parallel
+    model, batch, parallel = setup.model, setup.batch, setup.parallel
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes)
-    capacity = experiment.cluster.device.memory_bytes
+    capacity = setup.cluster.device.memory_bytes
     needed = model_flops(model, batch.global_batch_size)
-    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(experiment))
+    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
     terms = StepTime(**{name: float(getattr(step, name)[0]) for name in StepTime.model_fields})
-    seconds, peak = float(step.total_seconds[0]), experiment.peak_flops_per_second
+    seconds, peak = float(step.total_seconds[0]), setup.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
         implementation=implementation.name,

@@ -38,20 +38,20 @@ def reason(**cells: str) -> str:
 
 def test_what_a_row_leaves_empty_takes_the_usual_value() -> None:
     configuration = configuration_of({**ROW, "vpp": "", "ffn_hidden": "", "zero_stage": " "})
-    model, parallel = configuration.experiment.model, configuration.experiment.parallel
+    model, parallel = configuration.setup.model, configuration.setup.parallel
     assert (model.ffn_hidden_size, model.vocab_size, model.num_query_groups) == (4 * 12288, 51_200, 96)
     assert (model.family, model.gated_mlp, model.tied_embeddings) == ("gpt", False, True)
     assert (parallel.virtual_pipeline_size, parallel.schedule, parallel.zero_stage) == (1, "1f1b", 0)
     assert (parallel.recompute, parallel.sequence_parallel) == ("none", False)
-    assert configuration.experiment.data_parallel_size == 4
-    assert configuration.experiment.precision.dtype == "bf16"
-    assert configuration.experiment.cluster.name == "selene"
+    assert configuration.setup.data_parallel_size == 4
+    assert configuration.setup.precision.dtype == "bf16"
+    assert configuration.setup.cluster.name == "selene"
     assert configuration.implementation.flash_attention is False
     assert configuration.stage is None
 
 
 def test_a_device_without_bf16_takes_fp16_where_the_row_does_not_say() -> None:
-    assert read(gpu="V100-32GB", tp="1", pp="1", num_gpus="16", global_batch="16").experiment.precision.dtype == "fp16"
+    assert read(gpu="V100-32GB", tp="1", pp="1", num_gpus="16", global_batch="16").setup.precision.dtype == "fp16"
 
 
 def test_a_device_without_bf16_refuses_it_where_the_row_says_so() -> None:
@@ -60,12 +60,12 @@ def test_a_device_without_bf16_refuses_it_where_the_row_says_so() -> None:
 
 @pytest.mark.parametrize("written", ["yes", "Yes", "TRUE", "true", "1", "1.0"])
 def test_flags_are_read_in_every_spelling_of_yes(written: str) -> None:
-    assert read(sequence_parallel=written).experiment.parallel.sequence_parallel is True
+    assert read(sequence_parallel=written).setup.parallel.sequence_parallel is True
 
 
 @pytest.mark.parametrize("written", ["no", "No", "FALSE", "0", "0.0", ""])
 def test_flags_are_read_in_every_spelling_of_no(written: str) -> None:
-    assert read(sequence_parallel=written).experiment.parallel.sequence_parallel is False
+    assert read(sequence_parallel=written).setup.parallel.sequence_parallel is False
 
 
 @pytest.mark.parametrize(
@@ -86,29 +86,29 @@ def test_flash_attention_is_read_by_its_names(written: str, flash: bool) -> None
     ],
 )
 def test_remarks_behind_a_value_are_left_out(column: str, written: str, read_as: object) -> None:
-    assert getattr(read(**{column: written}).experiment.parallel, column) == read_as
+    assert getattr(read(**{column: written}).setup.parallel, column) == read_as
 
 
 @pytest.mark.parametrize(
     ("written", "dtype"), [("amp_bf16", "bf16"), ("bf16 (fp32 grad accumulation)", "bf16"), ("fp16", "fp16")]
 )
 def test_precisions_are_read_by_their_leading_word(written: str, dtype: str) -> None:
-    assert read(precision=written).experiment.precision.dtype == dtype
+    assert read(precision=written).setup.precision.dtype == dtype
 
 
 def test_counts_may_be_written_with_a_decimal_point() -> None:
-    assert read(layers="96.0", tp="8.0").experiment == read().experiment
+    assert read(layers="96.0", tp="8.0").setup == read().setup
 
 
 def test_the_cluster_grows_to_the_devices_of_the_row_and_never_shrinks() -> None:
     selene = load_cluster("selene")
-    assert read(num_gpus="19200", global_batch="19200").experiment.cluster.num_nodes == 2400
-    assert read().experiment.cluster == selene
+    assert read(num_gpus="19200", global_batch="19200").setup.cluster.num_nodes == 2400
+    assert read().setup.cluster == selene
 
 
 @pytest.mark.parametrize("name", ["A100-80GB-SXM", "V100-16GB", "V100-32GB", "GH200-96GB", "MI250X GCD", "mi250x gcd"])
 def test_a_device_picks_its_cluster(name: str) -> None:
-    cluster = read(gpu=name, tp="4", pp="12").experiment.cluster
+    cluster = read(gpu=name, tp="4", pp="12").setup.cluster
     assert name.lower() in {claimed.lower() for claimed in cluster.gpu_names}
 
 
@@ -119,41 +119,41 @@ def test_every_device_name_of_every_cluster_file_is_known() -> None:
 
 
 def test_a_named_cluster_goes_before_the_devices_own() -> None:
-    assert read(cluster="mosaicml-a100-80gb").experiment.cluster.name == "mosaicml-a100-80gb"
-    assert read(cluster="jean-zay", gpu="").experiment.cluster.name == "jean-zay"
+    assert read(cluster="mosaicml-a100-80gb").setup.cluster.name == "mosaicml-a100-80gb"
+    assert read(cluster="jean-zay", gpu="").setup.cluster.name == "jean-zay"
 
 
 def test_grouped_keys_and_gated_layers_make_a_llama() -> None:
-    model = read(**LLAMA, vocab="128256").experiment.model
+    model = read(**LLAMA, vocab="128256").setup.model
     assert (model.family, model.num_query_groups, model.gated_mlp, model.tied_embeddings) == ("llama", 8, True, False)
 
 
 def test_tied_embeddings_are_as_the_row_says_where_it_says() -> None:
-    assert read(**LLAMA, tied_embeddings="yes").experiment.model.tied_embeddings is True
-    assert read(tied_embeddings="no").experiment.model.tied_embeddings is False
+    assert read(**LLAMA, tied_embeddings="yes").setup.model.tied_embeddings is True
+    assert read(tied_embeddings="no").setup.model.tied_embeddings is False
 
 
 def test_heads_may_be_wider_than_the_hidden_size_divides() -> None:
-    assert read(head_dim="256").experiment.model.query_size == 96 * 256
+    assert read(head_dim="256").setup.model.query_size == 96 * 256
 
 
 def test_the_vocabulary_is_padded_to_128_rows_a_tensor_rank_as_in_megatron() -> None:
-    assert read(vocab="50257").experiment.model.vocab_size == 51_200
-    assert read(vocab="51200").experiment.model.vocab_size == 51_200
-    assert read(vocab="50257", tp="1", pp="12").experiment.model.vocab_size == 50_304
+    assert read(vocab="50257").setup.model.vocab_size == 51_200
+    assert read(vocab="51200").setup.model.vocab_size == 51_200
+    assert read(vocab="50257", tp="1", pp="12").setup.model.vocab_size == 50_304
 
 
 def test_interleaved_chunks_choose_the_interleaved_schedule() -> None:
-    parallel = read(vpp="2").experiment.parallel
+    parallel = read(vpp="2").setup.parallel
     assert (parallel.virtual_pipeline_size, parallel.schedule) == (2, "interleaved")
 
 
 def test_layers_that_do_not_divide_are_spread_as_evenly_as_possible() -> None:
-    assert read(layers="78").experiment.layers_per_stage == (7,) * 6 + (6,) * 6
+    assert read(layers="78").setup.layers_per_stage == (7,) * 6 + (6,) * 6
 
 
 def test_sequence_parallelism_without_tensor_ranks_is_off_as_in_megatron() -> None:
-    assert read(tp="1", sequence_parallel="yes").experiment.parallel.sequence_parallel is False
+    assert read(tp="1", sequence_parallel="yes").setup.parallel.sequence_parallel is False
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""The table of knobs: every choice that makes up a plan, and how the rest of the house spells it.
+
+From a knob's line follow the point of a sweep that sets it, the plan that a search starts from, the column in which a
+search prices it, the row that a result shows, the layout's short name, and the word for it in tables of configurations.
+What a value means and which values are legal is said where the field is declared, in `schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from conf.schema import BatchPlan, ParallelPlan, Recompute, Schedule
+
+KnobValue: TypeAlias = int | str | bool | tuple[int, ...] | None
+Role: TypeAlias = Literal["searched", "held", "given"]
+
+SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One choice of a plan.
+
+    Attributes:
+        name: the field of `ParallelPlan` or `BatchPlan`, and the name in rows of results.
+        label: its part of a layout's short name, with `{}` for the value; empty where the layout leaves it out.
+        column: its name in tables of configurations; empty where they have no such column.
+        plain: the value that asks for nothing, which a search starts from and a label does not mention.
+        values: all values, where they can be listed. Columns hold names by their index in here.
+        role: whether a search varies it, holds it at `plain`, or takes it as the job says.
+        in_every_label: said first and at any value, so that the labels of plans line up.
+        value_labels: the label of single values, for a knob whose label is not made of the value.
+        value_columns: what a table of configurations writes for single values.
+    """
+
+    name: str
+    label: str = ""
+    column: str = ""
+    plain: KnobValue = None
+    values: tuple[KnobValue, ...] = ()
+    role: Role = "searched"
+    in_every_label: bool = False
+    value_labels: Mapping[str, str] = field(default_factory=dict)
+    value_columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str | None:
+        """The group of the configuration that states it; None for a size that follows from the others."""
+        if self.name in ParallelPlan.model_fields:
+            return "parallel"
+        return "batch" if self.name in BatchPlan.model_fields else None
+
+    @property
+    def key(self) -> str:
+        """The dotted key of the configuration."""
+        return f"{self.group}.{self.name}" if self.group else self.name
+
+    def entry(self, value: KnobValue) -> KnobValue:
+        """What a column holds for a value."""
+        return self.values.index(value) if isinstance(value, str) else value
+
+    def value(self, entry: int | bool) -> KnobValue:
+        """The value that an entry of a column stands for."""
+        return self.values[int(entry)] if self.values else entry
+
+    def labelled(self, value: KnobValue) -> str:
+        """The part of a layout's name that says this value; empty where nothing needs to be said."""
+        if self.value_labels:
+            return self.value_labels.get(str(value), "")
+        return self.label.format(value) if self.in_every_label or value != self.plain else ""
+
+
+KNOBS = (
+    Knob("world_size", column="num_gpus", role="given"),
+    Knob("tensor_parallel_size", "tp{}", "tp", plain=1, in_every_label=True),
+    Knob("pipeline_parallel_size", "pp{}", "pp", plain=1, in_every_label=True),
+    Knob("data_parallel_size", "dp{}", "dp", plain=1, in_every_label=True),
+    Knob("virtual_pipeline_size", "vp{}", "vpp", plain=1),
+    Knob(
+        "schedule",
+        column="vpp",
+        plain="1f1b",
+        values=SCHEDULES,
+        value_labels={"gpipe": "gpipe", "zero-bubble": "zb"},  # chunks already say that a pipeline is interleaved
+        value_columns={"1f1b": "1"},
+    ),
+    Knob("layers_per_stage", "layers{}"),
+    Knob("sequence_parallel", "sp", "sequence_parallel", plain=False, values=(False, True)),
+    Knob("zero_stage", "zero{}", "zero_stage", plain=0, values=(0, 1, 2, 3)),
+    Knob("recompute", "{}", "recompute", plain="none", values=RECOMPUTES),
+    Knob("recompute_every", "every{}", plain=1, role="held"),
+    Knob("micro_batch_size", "mb{}", "micro_batch", plain=1, in_every_label=True),
+    Knob("global_batch_size", "gb{}", "global_batch", role="given", in_every_label=True),
+    Knob("tensor_parallel_across_nodes", plain=False, role="given"),
+)
+KNOB = {knob.name: knob for knob in KNOBS}
+SEARCHED_KNOBS = tuple(knob.name for knob in KNOBS if knob.role == "searched")
+
+
+def value_of(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
+    """The value of a knob in a plan."""
+    if name == "data_parallel_size":
+        return data_parallel_size_of(parallel)
+    value: KnobValue = getattr(parallel if name in ParallelPlan.model_fields else batch, name)
+    return value
+
+
+def data_parallel_size_of(parallel: ParallelPlan) -> int:
+    return parallel.world_size // (parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
+
+
+def label_of(parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]) -> str:
+    """A short name of a plan for people; never parsed.
+
+    Args:
+        layers_per_stage: the layers of every stage, also where the plan leaves them to be spread evenly.
+    """
+    values = {knob.name: value_of(knob.name, parallel, batch) for knob in KNOBS}
+    values["layers_per_stage"] = _spread(layers_per_stage)
+    if parallel.recompute == "none":
+        values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
+    in_order = sorted(KNOBS, key=lambda knob: not knob.in_every_label)
+    return "-".join(filter(None, (knob.labelled(values[knob.name]) for knob in in_order)))
+
+
+def _spread(layers_per_stage: Sequence[int]) -> str | None:
+    """`5.6x10.5`: 5 layers on the first stage, 6 on each of the next 10, 5 on the last; None where all hold as many."""
+    return None if len(set(layers_per_stage)) == 1 else layers_in_short(layers_per_stage, separator=".")
+
+
+def layers_in_short(layers_per_stage: Sequence[int], separator: str = ",") -> str:
+    """`5,6x10,5` for a table."""
+    runs = [(layers, len(list(stages))) for layers, stages in groupby(layers_per_stage)]
+    return separator.join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)

@@ -1,0 +1,239 @@
+"""A `Setup` is what the cost model prices: a plan for a model on a cluster, in one precision.
+
+Invariants between its parts live here; those inside a part live in its type.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Self
+
+from pydantic import model_validator
+
+from conf.errors import InfeasiblePlan
+from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
+from conf.schema import BatchPlan, ClusterSpec, Frozen, ModelSpec, ParallelPlan, PrecisionPlan
+
+
+class SetupParts(Frozen):
+    """What a setup is made of. The parts are not yet held against each other."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    parallel: ParallelPlan
+    batch: BatchPlan
+    precision: PrecisionPlan
+
+
+class Setup(SetupParts):
+    """A plan that can exist, with the model, the cluster and the precision that it is for.
+
+    Raises:
+        InfeasiblePlan: the parts cannot exist together; names the dotted key, its value and what would fit.
+    """
+
+    @property
+    def dropout(self) -> float:
+        """The probability with which training drops values. A setup is priced without a training, which drops none."""
+        return 0.0
+
+    @property
+    def is_fully_sharded(self) -> bool:
+        """ZeRO-3, and there are replicas to share out the weights."""
+        return self.parallel.zero_stage == 3 and self.data_parallel_size > 1
+
+    @property
+    def data_parallel_size(self) -> int:
+        return data_parallel_size_of(self.parallel)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of one data-parallel replica in one step."""
+        return self.batch.global_batch_size // (self.batch.micro_batch_size * self.data_parallel_size)
+
+    @cached_property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage: as planned, else as even as possible, the first stages taking one more."""
+        if self.parallel.layers_per_stage is not None:
+            return self.parallel.layers_per_stage
+        size = self.parallel.pipeline_parallel_size
+        layers, more = divmod(self.model.num_layers, size)
+        return (layers + 1,) * more + (layers,) * (size - more)
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.parallel.world_size // self.cluster.devices_per_node)
+
+    @property
+    def tasks_per_node(self) -> int:
+        return self.parallel.world_size // self.num_nodes
+
+    @property
+    def peak_flops_per_second(self) -> float:
+        """Declared dense peak of one device in this precision."""
+        return self.cluster.device.peak_flops_per_second[self.precision.dtype]
+
+    @property
+    def label(self) -> str:
+        """A short name for people; never parsed."""
+        return label_of(self.parallel, self.batch, self.layers_per_stage)
+
+    def value_of(self, knob: str) -> KnobValue:
+        """The value of a knob, by its name in `conf.knobs`."""
+        return value_of(knob, self.parallel, self.batch)
+
+    @model_validator(mode="after")
+    def _exists(self) -> Self:
+        for check in CHECKS:
+            check(self)
+        return self
+
+
+def _require_divides(divisor_key: str, divisor: int, key: str, value: int) -> None:
+    if value % divisor:
+        raise InfeasiblePlan(divisor_key, divisor, f"does not divide {key} = {value}", f"Choose a divisor of {value}.")
+
+
+def _check_devices(setup: Setup) -> None:
+    parallel, cluster = setup.parallel, setup.cluster
+    model_parallel_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    if parallel.world_size > cluster.num_devices:
+        raise InfeasiblePlan(
+            "parallel.world_size",
+            parallel.world_size,
+            f"is more than the {cluster.num_devices} devices of cluster {cluster.name}"
+            f" ({cluster.num_nodes} nodes x {cluster.devices_per_node})",
+            "Use fewer ranks, or raise cluster.num_nodes or cluster.devices_per_node.",
+        )
+    if parallel.world_size % model_parallel_size:
+        raise InfeasiblePlan(
+            "parallel.world_size",
+            parallel.world_size,
+            f"is not a multiple of tensor_parallel_size x pipeline_parallel_size = {parallel.tensor_parallel_size} x"
+            f" {parallel.pipeline_parallel_size} = {model_parallel_size}",
+            f"Use a multiple of {model_parallel_size}, or smaller tensor- or pipeline-parallel sizes.",
+        )
+    if parallel.world_size > cluster.devices_per_node and parallel.world_size % cluster.devices_per_node:
+        raise InfeasiblePlan(
+            "parallel.world_size",
+            parallel.world_size,
+            f"does not fill whole nodes of {cluster.devices_per_node} devices",
+            f"Use a multiple of {cluster.devices_per_node}.",
+        )
+
+
+def _check_tensor_axis(setup: Setup) -> None:
+    model, parallel, key = setup.model, setup.parallel, "parallel.tensor_parallel_size"
+    size = parallel.tensor_parallel_size
+    if size > setup.cluster.devices_per_node and not parallel.tensor_parallel_across_nodes:
+        raise InfeasiblePlan(
+            key,
+            size,
+            f"is more than the {setup.cluster.devices_per_node} devices of a node",
+            "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true.",
+        )
+    if setup.num_nodes > 1 and not parallel.tensor_parallel_across_nodes:
+        _require_divides(key, size, "cluster.devices_per_node", setup.cluster.devices_per_node)
+    _require_divides(key, size, "model.num_attention_heads", model.num_attention_heads)
+    _require_divides(key, size, "model.num_query_groups", model.num_query_groups)
+    _require_divides(key, size, "model.ffn_hidden_size", model.ffn_hidden_size)
+    _require_divides(key, size, "model.vocab_size", model.vocab_size)
+    if parallel.sequence_parallel:
+        _require_divides(key, size, "model.seq_length", model.seq_length)
+    if parallel.sequence_parallel and size == 1:
+        raise InfeasiblePlan(
+            "parallel.sequence_parallel",
+            True,
+            "needs tensor_parallel_size above 1",
+            "Set parallel.sequence_parallel=false, or raise parallel.tensor_parallel_size.",
+        )
+
+
+def _check_pipeline_axis(setup: Setup) -> None:
+    parallel, num_layers = setup.parallel, setup.model.num_layers
+    chunks = parallel.pipeline_parallel_size * parallel.virtual_pipeline_size
+    if chunks > num_layers:
+        raise InfeasiblePlan(
+            "parallel.pipeline_parallel_size",
+            parallel.pipeline_parallel_size,
+            f"leaves stages without a layer: {chunks} stages or chunks, model.num_layers = {num_layers}",
+            "Use fewer stages, or fewer chunks (parallel.virtual_pipeline_size).",
+        )
+    if parallel.layers_per_stage is not None:
+        _check_layers_per_stage(parallel.layers_per_stage, parallel.pipeline_parallel_size, num_layers)
+    if parallel.zero_stage == 3 and parallel.pipeline_parallel_size > 1:
+        raise InfeasiblePlan(
+            "parallel.zero_stage",
+            3,
+            "would gather the weights anew for every micro-batch of a pipeline",
+            "Use zero_stage=2 or less, or parallel.pipeline_parallel_size=1.",
+        )
+
+
+def _check_layers_per_stage(layers: tuple[int, ...], num_stages: int, num_layers: int) -> None:
+    key = "parallel.layers_per_stage"
+    if len(layers) != num_stages:
+        problem = f"names {len(layers)} stages, and parallel.pipeline_parallel_size = {num_stages}"
+        raise InfeasiblePlan(key, list(layers), problem, "Give one number for every stage, or null to spread evenly.")
+    if sum(layers) != num_layers:
+        problem = f"adds up to {sum(layers)} layers, and model.num_layers = {num_layers}"
+        raise InfeasiblePlan(key, list(layers), problem, f"Choose numbers that add up to {num_layers}, or null.")
+
+
+def _check_schedule(setup: Setup) -> None:
+    parallel, key = setup.parallel, "parallel.schedule"
+    if parallel.schedule != "1f1b" and parallel.pipeline_parallel_size == 1:
+        remedy = "Use schedule=1f1b, or raise parallel.pipeline_parallel_size."
+        raise InfeasiblePlan(key, parallel.schedule, "needs pipeline_parallel_size above 1", remedy)
+    if parallel.schedule != "interleaved":
+        return
+    if len(set(setup.layers_per_stage)) > 1 or setup.layers_per_stage[0] % parallel.virtual_pipeline_size:
+        raise InfeasiblePlan(
+            "parallel.virtual_pipeline_size",
+            parallel.virtual_pipeline_size,
+            f"does not cut model.num_layers = {setup.model.num_layers} into equal chunks on"
+            f" {parallel.pipeline_parallel_size} stages",
+            "Choose sizes whose product divides the layers, and parallel.layers_per_stage=null.",
+        )
+    if setup.num_micro_batches % parallel.pipeline_parallel_size:
+        raise InfeasiblePlan(
+            key,
+            parallel.schedule,
+            f"needs micro-batches in groups of pipeline_parallel_size = {parallel.pipeline_parallel_size}, and there"
+            f" are {setup.num_micro_batches}",
+            "Change batch.global_batch_size or batch.micro_batch_size, or use schedule=1f1b.",
+        )
+
+
+def _check_batch(setup: Setup) -> None:
+    batch, replicas = setup.batch, setup.data_parallel_size
+    sequences = batch.micro_batch_size * replicas
+    if batch.global_batch_size % sequences:
+        raise InfeasiblePlan(
+            "batch.global_batch_size",
+            batch.global_batch_size,
+            f"is not a multiple of micro_batch_size x data_parallel_size = {batch.micro_batch_size} x {replicas}"
+            f" = {sequences}",
+            f"Use a multiple of {sequences}.",
+        )
+
+
+def _check_precision(setup: Setup) -> None:
+    dtype, device = setup.precision.dtype, setup.cluster.device
+    if dtype not in device.peak_flops_per_second:
+        raise InfeasiblePlan(
+            "precision.dtype",
+            dtype,
+            f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
+            f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or give the device a peak.",
+        )
+
+
+CHECKS = (
+    _check_devices,
+    _check_tensor_axis,
+    _check_pipeline_axis,
+    _check_batch,
+    _check_schedule,
+    _check_precision,
+)
