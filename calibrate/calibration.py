@@ -14,12 +14,13 @@ from calibrate.cluster_file import cluster_path, replace_cluster_file, require_w
 from calibrate.measured_changes import left_alone, machine_of, measured_changes
 from calibrate.rates_job import Tell, measure_here, measure_in_slurm, rates_folder, slurm_request
 from conf.errors import ConfigError, UsageError
-from conf.load import CONF_DIR, load, load_cluster, options
+from conf.load import CONF_DIR, load_cluster, options
+from conf.overrides import Overrides
 from conf.schema import ClusterSpec
 from conf.settings import Settings
 from launcher.capacity import this_machine
 from launcher.folder_lock import locked
-from launcher.where import slurm_answers, with_slurm_of_cluster
+from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.submission import JobShape
 from sweeps.trial import SweepFolder
 from train_core.rates.plan import rates_plan
@@ -78,7 +79,7 @@ class Draft:
 
 
 def choose_calibration(
-    overrides: Sequence[str], output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
+    overrides: Overrides, output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
 ) -> Calibration:
     """Through Slurm where it answers, unless `here`, else on this machine; `dry_run` shows several nodes without Slurm.
 
@@ -87,7 +88,7 @@ def choose_calibration(
         ConfigError: the configuration is wrong.
     """
     name = named_cluster(overrides)
-    settings = load(with_slurm_of_cluster(tuple(overrides)))
+    settings = compose_for_slurm(overrides).settings
     output = checked_output(name, output)
     on_slurm = not here and ((dry_run and settings.cluster.num_nodes > 1) or slurm_answers())
     place = _slurm_shape(settings.cluster, num_nodes) if on_slurm else _shape_here(settings.cluster, num_nodes)
@@ -98,13 +99,13 @@ def choose_calibration(
     return Calibration(settings, load_cluster(name), output, on_slurm, place, plan)
 
 
-def named_cluster(overrides: Sequence[str]) -> str:
+def named_cluster(overrides: Overrides) -> str:
     """The cluster that was named."""
-    chosen = [override.split("=", 1)[1] for override in overrides if override.startswith("cluster=")]
-    if not chosen:
+    chosen = overrides.chosen("cluster")
+    if chosen is None:
         known = ", ".join(options("cluster"))
         raise UsageError("No cluster was named, and its file is what is written", f"Give cluster=NAME, one of {known}.")
-    return chosen[-1]
+    return chosen
 
 
 def checked_output(name: str, output: str | None) -> str:

@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.load import load
-from launcher.where import existing_folder, sweep_overrides
-from sweeps.trial import SweepFolder, SweepRecord
+from conf.load import Composition
+from launcher.where import existing_folder
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 
 
 @dataclass(frozen=True)
 class MeasuredSweep:
-    """Attributes:
-    cluster: on which its trials ran: of a proxy, that of the proxy.
+    """A sweep and where it was measured.
+
+    Attributes:
+        cluster: on which its trials ran: of a proxy, that of the proxy.
     """
 
-    folder: SweepFolder
-    record: SweepRecord
+    sweep: Sweep
     cluster: str
 
 
-def measured_sweep(name: str, overrides: Sequence[str]) -> MeasuredSweep:
+def measured_sweep(asked: Composition) -> MeasuredSweep:
     """The sweep whose trials ran on the chosen cluster, else the one that was planned last.
 
     Raises:
         UsageError: there is none.
     """
-    chosen = [override.split("=", 1)[1] for override in overrides if override.startswith("cluster=")]
-    if not chosen:
-        return _read(existing_folder(name, overrides))
-    settings = load(sweep_overrides(name, overrides))
+    settings, chosen = asked.settings, asked.overrides.chosen("cluster")
+    if chosen is None:
+        return _read(existing_folder(asked))
     assert settings.sweep is not None
-    root = Path(settings.output_dir).absolute()
-    found = [_read(SweepFolder(path.parent)) for path in root.glob(f"{settings.sweep.name}-*/sweep.json")]
-    on_it = [sweep for sweep in found if (sweep.record.name, sweep.cluster) == (settings.sweep.name, chosen[-1])]
+    root, name = Path(settings.output_dir).absolute(), settings.sweep.name
+    found = [_read(folder) for folder in SweepFolder.started_in(root, f"{name}-*")]
+    on_it = [each for each in found if (each.sweep.record.name, each.cluster) == (name, chosen)]
     if not on_it:
-        problem = f"No sweep {name} with trials on cluster {chosen[-1]} has been started in {root}"
-        raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen[-1]}`.")
-    return max(on_it, key=lambda sweep: sweep.folder.record.stat().st_mtime)
+        problem = f"No sweep {name} with trials on cluster {chosen} has been started in {root}"
+        raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen}`.")
+    return max(on_it, key=lambda each: each.sweep.folder.record.stat().st_mtime)
 
 
 def _read(folder: SweepFolder) -> MeasuredSweep:
-    record = folder.read_record()
-    experiment = next((trial.experiment for trial in record.trials if trial.experiment), None)
+    sweep = Sweep.stored_in(folder)
+    experiment = next((trial.experiment for trial in sweep.record.trials if trial.experiment), None)
     if experiment is None:
         raise UsageError(f"{folder.path} has no trial that can exist", "Start another sweep.")
-    return MeasuredSweep(folder, record, experiment.cluster.name)
+    return MeasuredSweep(sweep, experiment.cluster.name)

@@ -73,7 +73,7 @@ def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subproce
     """The rank runs this very code, whatever lies in the folder where the user stands."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     place = ["--rank", str(rank), "--size", str(size), "--meeting", str(meeting)]
-    with (folder.logs / f"rank-{rank}.log").open("wb") as log:
+    with folder.rank_log(rank).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "train_core.rates.device", str(folder.path), *place],
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
@@ -90,7 +90,7 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
         told = folder.read_failures()
         oom_kills = oom_kill_count() - oom_kills_before
         silent = [
-            silent_failure(rank, process.returncode, oom_kills, folder.logs / f"rank-{rank}.log")
+            silent_failure(rank, process.returncode, oom_kills, folder.rank_log(rank))
             for rank, process in enumerate(ranks)
             if process.poll() and rank not in {failure.rank for failure in told}
         ]
@@ -185,7 +185,7 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
 
 
 def _failed(folder: RatesFolder, failure: RankFailure, log: Path | None = None) -> UsageError:
-    log = log or folder.logs / f"rank-{max(0, failure.rank)}.log"
+    log = log or folder.rank_log(max(0, failure.rank))
     who = f"rank {failure.rank}: " if failure.rank >= 0 and not failure.cause.startswith("rank ") else ""
     return UsageError(f"The measurement failed ({who}{failure.cause})", f"See {log}. No cluster file was changed.")
 

@@ -12,8 +12,7 @@ from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.schema import ClusterSpec
 from results.report.predicted_part import has_device_per_rank
-from results.trial_result import read_results
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.sweep import Sweep
 from train_core.costs.estimate import estimate, plan_of, setting_of
 from train_core.costs.price import price
 from train_core.costs.setting import Plans
@@ -92,7 +91,7 @@ class Refit:
         return _mean_error([(predicted, seconds) for predicted, seconds in pairs if predicted]) if pairs else None
 
 
-def finished_trials(folder: SweepFolder, record: SweepRecord, cluster: ClusterSpec) -> list[FinishedTrial]:
+def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
     """Every trial of the sweep that measured a step time, in the order of its record.
 
     Args:
@@ -106,7 +105,7 @@ def finished_trials(folder: SweepFolder, record: SweepRecord, cluster: ClusterSp
             result.measurement.environment if result.measurement else None,
             has_device_per_rank(result) or _shares_cores(result.trial.experiment, cluster, result.performance),
         )
-        for result in read_results(folder, record)
+        for result in sweep.read()
         if result.trial.experiment and result.performance
     ]
 

@@ -1,17 +1,16 @@
-"""Arguments that several commands share, with what the shell offers for them."""
+"""Arguments that several commands share, with what the shell offers for them, and their way into a configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+import yaml
 
-from conf.load import options
-
-GROUPS = (
-    *("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile"),
-    *("slurm", "tracking", "search"),
-)
+from conf.credentials import hide_credentials
+from conf.load import Composition, compose, groups, options
+from conf.overrides import Override, Overrides
 
 
 def complete_sweep(incomplete: str) -> list[str]:
@@ -19,15 +18,34 @@ def complete_sweep(incomplete: str) -> list[str]:
 
 
 def complete_override(incomplete: str) -> list[str]:
-    group, separator, _ = incomplete.partition("=")
-    if separator and group in GROUPS:
-        return [f"{group}={option}" for option in options(group) if f"{group}={option}".startswith(incomplete)]
-    return [f"{name}=" for name in GROUPS if name.startswith(incomplete)]
+    group, known = Override.parse(incomplete).key, groups()
+    if group in known and incomplete != group:
+        offered = [f"{group}={option}" for option in options(group)]
+    else:
+        offered = [f"{name}=" for name in known if name != "sweep"]
+    return [text for text in offered if text.startswith(incomplete)]
 
 
-Sweep = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=complete_sweep)]
-Overrides = Annotated[
+SweepName = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=complete_sweep)]
+OverrideTexts = Annotated[
     list[str] | None,
     typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=complete_override),
 ]
 ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and stop.")]
+
+
+def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
+    """What a command line asks for: this is where its words become values."""
+    chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
+    return chosen + Overrides.parse(texts or ())
+
+
+def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
+    """The configuration of a command that needs to know no more than what was asked for."""
+    return compose(overrides_of(sweep, texts))
+
+
+def print_config(asked: Composition) -> None:
+    """The composed configuration, once it is known to be valid; passwords are left out."""
+    assert asked.settings
+    typer.echo(hide_credentials(yaml.safe_dump(asked.tree, sort_keys=False)), nl=False)

@@ -1,16 +1,28 @@
-"""The one console of all commands, their exit codes, and how a path is shown."""
+"""The one console of all commands, and how it shows what may hold brackets or secrets.
+
+What is printed as plain text stays as it is: a folder may be called `[/x]`, a rank's last words may hold `:smile:`.
+Whoever wants bold or colour prints a rich `Text`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
-FAILED_EXIT_CODE = 1
-USAGE_EXIT_CODE = 2
-INTERRUPTED_EXIT_CODE = 130
+console = Console(highlight=False, markup=False, emoji=False)
+complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
 
-console = Console(highlight=False, soft_wrap=False)
+
+def print_unwrapped(text: str) -> None:
+    """Leave it to the terminal to wrap a line that programs and people search as a whole."""
+    console.print(text, soft_wrap=True)
+
+
+def headed(head: str, rest: str) -> Text:
+    """A line that begins with a name in bold."""
+    return Text.assemble((head, "bold"), rest)
 
 
 def shown_path(path: Path) -> str:

@@ -43,8 +43,8 @@ def estimate(
     console.print(_summary(rows))
     _print_reasons(rows)
     for column, meant in misspelt_columns(table.columns):
-        console.print(f"Column {column} was not read: did you mean {meant}?", markup=False)
-    console.print(f"Predicted, not measured: {out}", markup=False)
+        console.print(f"Column {column} was not read: did you mean {meant}?")
+    console.print(f"Predicted, not measured: {out}")
     if score:
         _print_scores(rows)
 
@@ -59,7 +59,7 @@ def _print_reasons(rows: Sequence[PricedRow]) -> None:
     """The first rows that were not priced, counted as an editor counts lines: the header is line 1."""
     refused = [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
     for line, reason in refused[:MOST_REASONS]:
-        console.print(f"  line {line}: {reason}", markup=False)
+        console.print(f"  line {line}: {reason}")
     if len(refused) > MOST_REASONS:
         console.print(f"  ... and {len(refused) - MOST_REASONS} more.")
 
@@ -73,7 +73,7 @@ def _print_scores(rows: Sequence[PricedRow]) -> None:
     if len(confirmed) < len(rows):
         console.print(f"{len(rows) - len(confirmed)} rows with confirmed=no are left out.")
     for message in unreadable[:MOST_UNREADABLE]:
-        console.print(f"Left out: {message}", markup=False)
+        console.print(f"Left out: {message}")
     if len(unreadable) > MOST_UNREADABLE:
         console.print(f"... and {len(unreadable) - MOST_UNREADABLE} more rows whose measurements cannot be read.")
 

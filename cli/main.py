@@ -11,13 +11,12 @@ import sys
 from typing import NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from cli import estimate, export, plan, rehearse, sweep, train, ui
+from cli import cancel, estimate, export, plan, rehearse, report, status, sweep, train, ui
 from cli.calibrate import command as calibrate
-from cli.console import USAGE_EXIT_CODE
-from conf.errors import TrisweepError
+from cli.console import complaints, headed
+from conf.credentials import hide_credentials
+from conf.errors import EXIT_USAGE, TrisweepError
 
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
 
@@ -34,9 +33,9 @@ app.command()(calibrate.calibrate)
 app.command()(export.export)
 app.command(context_settings={"ignore_unknown_options": True})(train.train)
 app.command()(sweep.sweep)
-app.command()(sweep.status)
-app.command()(sweep.cancel)
-app.command()(sweep.report)
+app.command()(status.status)
+app.command()(cancel.cancel)
+app.command()(report.report)
 app.command()(ui.ui)
 
 
@@ -53,5 +52,7 @@ def main() -> None:
 
 
 def _complain(message: str) -> NoReturn:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]trisweep:[/] {escape(message)}")
-    sys.exit(USAGE_EXIT_CODE)
+    line = headed("trisweep:", f" {hide_credentials(message)}")
+    line.stylize("red", 0, len("trisweep:"))
+    complaints.print(line)
+    sys.exit(EXIT_USAGE)

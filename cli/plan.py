@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-import yaml
-from rich.markup import escape
 
-from cli.arguments import Overrides, ShowConfig, complete_override, complete_sweep
-from cli.console import console
+from cli.arguments import OverrideTexts, ShowConfig, complete_override, complete_sweep, composed, print_config
+from cli.console import console, headed
+from cli.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
-from conf.load import compose_tree, load
+from conf.overrides import Override
 from sweeps.planner import OBJECTIVES
 from sweeps.planner.objectives import SCALING_KINDS
 
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from sweeps.trial import SweepRecord
 
 MOST_REASONS = 5
-DEFAULT_TOP = 10
 MOST = 10**18  # tokens or steps, far above what anybody trains: their seconds and dollars stay within a float
-FORMATS = ("table", "json", "csv")
+FORMATS = (DEFAULT_FORMAT, "json", "csv")
 Word = TypeVar("Word", bound=str)
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'parallel.tensor_parallel_size=8'; may be repeated."
@@ -39,7 +37,7 @@ Name = Annotated[
 
 def plan(
     name: Name = None,
-    overrides: Overrides = None,
+    overrides: OverrideTexts = None,
     cfg: ShowConfig = False,
     search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False,
     objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
@@ -63,38 +61,36 @@ def plan(
     output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    sweep, given = sweep_and_overrides(name, overrides or [])
-    complete = [*([f"sweep={sweep}"] if sweep else []), *given]
+    asked = composed(*sweep_and_overrides(name, overrides or []))
     if cfg:
-        print_config(complete)
+        print_config(asked)
         return
-    numbers = (budget, deadline, tokens, steps, top)
-    words = (objective, devices, clusters, mixed, implementation, explain, scaling, output_format)
-    flags = (search, pareto, exhaustive_knobs)
-    if sweep and not any(flags) and all(flag is None for flag in (*numbers, *words)):
-        from sweeps.plan import plan_sweep
-
-        print_plan(plan_sweep(complete, proxy=False, git_sha=""))
-        return
-    from cli.search import SearchOptions, run_search
-
     options = SearchOptions(
-        objective=_one_of("objective", objective or "time", OBJECTIVES),
-        training_limits=(budget, deadline),
+        search=search,
+        objective=_known("objective", objective, OBJECTIVES),
+        budget=budget,
+        deadline=deadline,
         num_tokens=None if tokens is None else round(tokens),
         num_steps=steps,
         devices=devices,
         clusters=tuple(clusters.split(",")) if clusters else (),
         mixed=mixed,
-        implementation=implementation or "trisweep",
+        implementation=implementation,
         pareto=pareto,
         explain=tuple(explain or ()),
-        scaling=None if scaling is None else _one_of("scaling", scaling, SCALING_KINDS),
+        scaling=_known("scaling", scaling, SCALING_KINDS),
         exhaustive_knobs=exhaustive_knobs,
-        top=top or DEFAULT_TOP,
-        output_format=_one_of("format", output_format or "table", FORMATS),
+        top=top,
+        output_format=_known("format", output_format, FORMATS),
     )
-    run_search(complete, options, console)
+    if options.ask_for_a_search or asked.overrides.chosen("sweep") is None:
+        from cli.search import run_search
+
+        run_search(asked, options)
+    else:
+        from sweeps.plan import plan_sweep
+
+        print_plan(plan_sweep(asked, proxy=False, git_sha=""))
 
 
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -107,20 +103,17 @@ def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str
         raise UsageError(
             "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
         )
-    return (None, [name, *overrides]) if "=" in name else (name, list(overrides))
+    is_override = Override.parse(name).value is not None
+    return (None, [name, *overrides]) if is_override else (name, list(overrides))
 
 
-def _one_of(option: str, value: str, known: Sequence[Word]) -> Word:
-    for one in known:
-        if one == value:
-            return one
+def _known(option: str, value: str | None, known: Sequence[Word]) -> Word | None:
+    if value is None:
+        return None
+    for word in known:
+        if word == value:
+            return word
     raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
-
-
-def print_config(overrides: Sequence[str]) -> None:
-    """The composed configuration, once it is known to be valid."""
-    load(overrides)
-    typer.echo(yaml.safe_dump(compose_tree(overrides), sort_keys=False), nl=False)
 
 
 def print_plan(record: SweepRecord) -> None:
@@ -132,16 +125,16 @@ def print_plan(record: SweepRecord) -> None:
     console.print(plan_table(record.plan))
     impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
     for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
-        console.print(f"Cannot exist: {escape(reason)}")
+        console.print(f"Cannot exist: {reason}")
     for trial in record.plan:
         if trial.chosen_because:
-            console.print(f"  {trial.trial_id}: {trial.chosen_because}", markup=False)
+            console.print(f"  {trial.trial_id}: {trial.chosen_because}")
     console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
 
 
 def print_question(record: SweepRecord) -> None:
     """What the sweep asks, of which model on which devices."""
-    console.print(f"[bold]{record.name}[/]: {record.spec.question}")
+    console.print(headed(record.name, f": {record.spec.question}"))
     size = next((trial.experiment for trial in record.plan if trial.experiment), None)
     if size:
         cluster = size.cluster

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from conf.units import TERA
 from launcher.progress import Progress
-from launcher.state import TrialState
+from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
 WIDE_COLUMNS = 110
@@ -44,7 +44,7 @@ class LiveProgress:
     ) -> None:
         self._live.stop()
 
-    def show(self, states: Sequence[TrialState]) -> None:
+    def show(self, states: Sequence[Reading]) -> None:
         rows = max(3, self._console.height - 6)
         self._live.update(
             Group(state_table(_worth_showing(states, rows), self._console.width), _footer(states)), refresh=True
@@ -66,23 +66,23 @@ class PlainProgress:
     ) -> None:
         return None
 
-    def show(self, states: Sequence[TrialState]) -> None:
+    def show(self, states: Sequence[Reading]) -> None:
         """The first call only remembers what had ended before the sweep went on."""
-        before, self._seen = self._seen, {state.trial_id: state.outcome for state in states}
+        before, self._seen = self._seen, {state.name: state.outcome for state in states}
         for state in states:
-            known = state.outcome if not before and state.outcome is not Outcome.RUNNING else before.get(state.trial_id)
+            known = state.outcome if not before and state.outcome is not Outcome.RUNNING else before.get(state.name)
             if state.outcome is not known:
                 self._tell(state, states)
 
-    def _tell(self, state: TrialState, states: Sequence[TrialState]) -> None:
+    def _tell(self, state: Reading, states: Sequence[Reading]) -> None:
         if state.outcome is Outcome.RUNNING:
-            self._line(f"started   {state.trial_id}")
+            self._line(f"started   {state.name}")
         elif state.outcome is not None and state.outcome.is_final:
             took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
-            self._line(f"finished  {state.trial_id}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
+            self._line(f"finished  {state.name}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def progress_on(console: Console) -> Progress:
@@ -90,7 +90,7 @@ def progress_on(console: Console) -> Progress:
     return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
 
 
-def sweep_seconds_left(states: Sequence[TrialState], now: float) -> float | None:
+def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
     """Time until the last trial ends, from the trials that this sweep has completed; None before the first has.
 
     Trials that wait are taken to last as long as those that ended, and to be run at the same pace.
@@ -105,7 +105,7 @@ def sweep_seconds_left(states: Sequence[TrialState], now: float) -> float | None
     return max(0.0, (unfinished * busy / len(spans) - spent) / max(1, len(running)))
 
 
-def trial_seconds_left(state: TrialState) -> float | None:
+def trial_seconds_left(state: Reading) -> float | None:
     """Steps that are left, at the pace of the last one."""
     if state.outcome is not Outcome.RUNNING or state.step_seconds is None:
         return None
@@ -122,16 +122,16 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
-def _worth_showing(states: Sequence[TrialState], rows: int) -> list[TrialState]:
+def _worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
     """What fits the terminal: running trials first, then the last that ended, then those that wait."""
     relevant = [state for state in states if state.outcome is not None]
     rank = {Outcome.RUNNING: 0, Outcome.PENDING: 2, Outcome.INFEASIBLE: 3}
     chosen = sorted(relevant, key=lambda state: (rank.get(state.outcome or Outcome.PENDING, 1), -(state.ended or 0)))
-    kept = {state.trial_id for state in chosen[:rows]}
-    return [state for state in relevant if state.trial_id in kept]
+    kept = {state.name for state in chosen[:rows]}
+    return [state for state in relevant if state.name in kept]
 
 
-def state_table(states: Sequence[TrialState], width: int) -> Table:
+def state_table(states: Sequence[Reading], width: int) -> Table:
     """Trial, state, step, TFLOPS, loss, time left: 80 columns; a wider terminal also shows the log."""
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
     table.add_column("trial", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -146,13 +146,13 @@ def state_table(states: Sequence[TrialState], width: int) -> Table:
     return table
 
 
-def _row(state: TrialState) -> list[Text]:
+def _row(state: Reading) -> list[Text]:
     outcome = state.outcome or Outcome.PENDING
     left = trial_seconds_left(state)
     rate = state.model_flops_per_second_per_device
     step = f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""
     return [
-        Text(state.trial_id),
+        Text(state.name),
         Text(outcome.value, style=COLOURS.get(outcome, "red")),
         Text(step),
         Text(f"{rate / TERA:.4g}" if rate else ""),
@@ -161,19 +161,19 @@ def _row(state: TrialState) -> list[Text]:
     ]
 
 
-def _footer(states: Sequence[TrialState]) -> Text:
+def _footer(states: Sequence[Reading]) -> Text:
     left = sweep_seconds_left(states, time.time())
     about = "" if left is None else f", about {duration(left)} left"
     return Text(f"{_counted(states)}{about}. Ctrl-C stops; the same command continues.", style="dim")
 
 
-def _counted(states: Sequence[TrialState]) -> str:
+def _counted(states: Sequence[Reading]) -> str:
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
     ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
     return f"{ended} of {len(chosen)} trials ended"
 
 
-def _numbers(state: TrialState) -> str:
+def _numbers(state: Reading) -> str:
     if state.outcome is not Outcome.COMPLETED or state.model_flops_per_second_per_device is None:
         return f"; {state.cause}" if state.cause else ""
     rate = f"{state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"

@@ -6,18 +6,17 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import Overrides, ShowConfig
+from cli.arguments import OverrideTexts, ShowConfig, composed, print_config
 from cli.console import console
-from cli.plan import Name, print_config, sweep_and_overrides
+from cli.plan import Name, sweep_and_overrides
 from conf.errors import ConfigError, UsageError
-from conf.load import load
 
 FORMATS = ("table", "json")
 
 
 def rehearse(
     name: Name = None,
-    overrides: Overrides = None,
+    overrides: OverrideTexts = None,
     cfg: ShowConfig = False,
     output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
@@ -26,17 +25,16 @@ def rehearse(
     Says what one rank of each stage holds at its fullest moment, computes, sends and receives, as counted, beside what
     the cost model predicts.
     """
-    sweep, given = sweep_and_overrides(name, overrides or [])
-    complete = [*([f"sweep={sweep}"] if sweep else []), *given]
+    asked = composed(*sweep_and_overrides(name, overrides or []))
     if cfg:
-        print_config(complete)
+        print_config(asked)
         return
     if output_format not in FORMATS:
         raise ConfigError("--format", output_format, "is not known", f"Use one of {', '.join(FORMATS)}.")
     from results.rehearsal_table import comparison, memory_table, predict, work_table
     from train_core.rehearsal.rehearse import rehearse as rehearse_all
 
-    experiment = load(complete).experiment()
+    experiment = asked.settings.experiment()
     predicted = predict(experiment)
     found = rehearse_all(experiment)
     if output_format == "json":

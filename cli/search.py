@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from cli.search_options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.search_output import Answer, print_answer, print_explanations, print_mixed
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
-from conf.load import load
-from sweeps.planner import Candidate, Objective, Space, Training, choose, pareto_front
+from conf.load import Composition, compose
+from conf.overrides import Overrides
+from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 from sweeps.planner.space import enumerated
@@ -24,32 +24,7 @@ if TYPE_CHECKING:
 BEST = "best"
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """What the command line said.
-
-    Attributes:
-        training_limits: budget in dollars and deadline in hours.
-        explain: `best`, or overrides of the configured plan with blanks between them.
-    """
-
-    objective: Objective
-    training_limits: tuple[float | None, float | None]
-    num_tokens: int | None
-    num_steps: int | None
-    devices: str | None
-    clusters: tuple[str, ...]
-    mixed: str | None
-    implementation: str
-    pareto: bool
-    explain: tuple[str, ...]
-    scaling: ScalingKind | None
-    exhaustive_knobs: bool
-    top: int
-    output_format: str
-
-
-def run_search(overrides: Sequence[str], options: SearchOptions, console: Console) -> None:
+def run_search(asked: Composition, options: SearchOptions) -> None:
     """Search and print.
 
     Raises:
@@ -57,55 +32,55 @@ def run_search(overrides: Sequence[str], options: SearchOptions, console: Consol
         InfeasiblePlan: no plan fits, or none keeps the limits; plans that were named are explained all the same.
     """
     if options.mixed is not None:
-        _run_mixed(overrides, options, console)
+        _run_mixed(asked, options)
         return
-    asked = request(
-        overrides, devices=options.devices, clusters=options.clusters, implementation=options.implementation
+    wanted = request(
+        asked, devices=options.devices, clusters=options.clusters, implementation=options.chosen_implementation
     )
-    training = _training(asked, options)
+    training = _training(wanted, options)
     try:
-        choice = choose(asked.spaces, options.objective, training, options.top)
+        choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown)
     except InfeasiblePlan:
-        named = [_named(one, overrides, asked.spaces[0]) for one in options.explain if one != BEST]
-        print_explanations(named, options.output_format, console)
+        named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]
+        print_explanations(named, options.chosen_format)
         raise
     answer = Answer(
-        request=asked,
+        request=wanted,
         training=training,
-        objective=options.objective,
+        objective=options.chosen_objective,
         choice=choice,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
-        explanations=_explanations(overrides, options, asked, choice.best[0]),
-        scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, asked.spaces)),
-        knobs=enumerated(asked.spaces[-1]) if options.exhaustive_knobs else None,
+        explanations=_explanations(asked, options, wanted, choice.best[0]),
+        scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
+        knobs=enumerated(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
-    print_answer(answer, options.output_format, console)
+    print_answer(answer, options.chosen_format)
 
 
-def _run_mixed(overrides: Sequence[str], options: SearchOptions, console: Console) -> None:
+def _run_mixed(asked: Composition, options: SearchOptions) -> None:
     """One job over several types of devices."""
     from sweeps.planner.mixed import choose_mixed
 
     assert options.mixed is not None
-    budget, deadline = options.training_limits
-    taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, budget, deadline)
-    if any(taken) or options.objective != "time":
+    limits = (options.budget, options.deadline)
+    taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, *limits)
+    if any(taken) or options.chosen_objective != DEFAULT_OBJECTIVE:
         remedy = (
             "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline and --objective."
         )
         raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
-    asked = mixed_request(overrides, options.mixed, options.implementation)
-    training = _training(asked, options)
-    print_mixed(choose_mixed(asked.spaces, options.top), asked, training, options.output_format, console)
+    wanted = mixed_request(asked, options.mixed, options.chosen_implementation)
+    training = _training(wanted, options)
+    print_mixed(choose_mixed(wanted.spaces, options.num_shown), wanted, training, options.chosen_format)
 
 
-def _training(asked: Request, options: SearchOptions) -> Training:
+def _training(wanted: Request, options: SearchOptions) -> Training:
     if options.num_tokens is not None and options.num_steps is not None:
         raise UsageError("--tokens and --steps both say how long the training is", "Give one of them.")
     num_steps = options.num_steps
     if options.num_tokens is not None:
-        num_steps = steps_for(options.num_tokens, tokens_per_step(asked.spaces[0]))
-    budget, deadline = options.training_limits
+        num_steps = steps_for(options.num_tokens, tokens_per_step(wanted.spaces[0]))
+    budget, deadline = options.budget, options.deadline
     for name, limit in (("budget", budget), ("deadline", deadline)):
         if limit is not None and not limit > 0:
             raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")
@@ -125,30 +100,28 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
 
 
 def _explanations(
-    overrides: Sequence[str], options: SearchOptions, asked: Request, best: Candidate
+    asked: Composition, options: SearchOptions, wanted: Request, best: Candidate
 ) -> tuple[Explanation, ...]:
     """The winner where that was asked for, and named plans on the cluster and the number of devices that won."""
-    return tuple(
-        _winner(best, asked) if named == BEST else _named(named, overrides, best.space) for named in options.explain
-    )
+    return tuple(_winner(best, wanted) if plan == BEST else _named(plan, asked, best.space) for plan in options.explain)
 
 
-def _winner(best: Candidate, asked: Request) -> Explanation:
+def _winner(best: Candidate, wanted: Request) -> Explanation:
     from sweeps.planner.explain import explain
 
     setting = best.space.setting
-    parts = asked.settings.model_copy(update={"cluster": setting.cluster})
+    parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     return explain(best.strategy, parts, setting.implementation)
 
 
-def _named(named: str, overrides: Sequence[str], space: Space) -> Explanation:
+def _named(plan: str, asked: Composition, space: Space) -> Explanation:
     """The configured plan with the overrides that name it, where the space is unless it says otherwise."""
     from sweeps.planner.explain import explain
 
-    own, cluster = named.split(), space.setting.cluster
-    settings = load([*overrides, f"cluster={cluster.name}", *own])
-    if not any(one.startswith(("cluster=", "cluster.")) for one in own):
+    own, cluster = Overrides.parse(plan.split()), space.setting.cluster
+    settings = compose(asked.overrides + Overrides.choosing("cluster", cluster.name) + own).settings
+    if not own.of({"cluster"}).entries:
         settings = settings.model_copy(update={"cluster": cluster})
-    given = any(one.startswith("parallel.world_size=") for one in own)
+    given = "parallel.world_size" in own.pinned()
     world_size = settings.parallel.world_size if given else space.world_size
     return explain(configured_strategy(settings, world_size), settings, space.setting.implementation)

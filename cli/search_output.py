@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
+from cli.console import console
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.request import Request
 
@@ -47,7 +47,7 @@ class Answer:
     knobs: dict[str, list[int | str | bool]] | None
 
 
-def print_answer(answer: Answer, output_format: str, console: Console) -> None:
+def print_answer(answer: Answer, output_format: str) -> None:
     """On stdout; JSON and CSV alone there."""
     if output_format == "json":
         typer.echo(json.dumps(_document(answer), indent=1))
@@ -55,22 +55,22 @@ def print_answer(answer: Answer, output_format: str, console: Console) -> None:
         from results.search.rows import as_csv, search_row
 
         rows = answer.front if answer.front is not None else answer.choice.best
-        typer.echo(as_csv([search_row(one, answer.training) for one in rows]), nl=False)
+        typer.echo(as_csv([search_row(found, answer.training) for found in rows]), nl=False)
     else:
-        _print_tables(answer, console)
+        _print_tables(answer)
 
 
-def print_explanations(explanations: Sequence[Explanation], output_format: str, console: Console) -> None:
+def print_explanations(explanations: Sequence[Explanation], output_format: str) -> None:
     """Alone, where a search found no plan; CSV, a line for each plan that was found, has none for them."""
     if explanations and output_format == "json":
         from results.search.explanation import explanation_document
 
-        typer.echo(json.dumps({"explanations": [explanation_document(one) for one in explanations]}, indent=1))
+        typer.echo(json.dumps({"explanations": [explanation_document(each) for each in explanations]}, indent=1))
     elif output_format == "table":
-        _print_explanations(explanations, console)
+        _print_explanations(explanations)
 
 
-def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str, console: Console) -> None:
+def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str) -> None:
     """The same for one job over several types of devices."""
     from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
     from results.search.rows import as_csv
@@ -78,7 +78,7 @@ def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_
     if output_format == "json":
         typer.echo(json.dumps(mixed_document(choice, asked.spaces, training), indent=1))
     elif output_format == "csv":
-        typer.echo(as_csv([mixed_row(one, asked.spaces, training) for one in choice.best]), nl=False)
+        typer.echo(as_csv([mixed_row(found, asked.spaces, training) for found in choice.best]), nl=False)
     else:
         console.print(_question(asked))
         console.print(mixed_table(choice.best, asked.spaces, training))
@@ -92,11 +92,11 @@ def _document(answer: Answer) -> dict[str, object]:
 
     settings = answer.request.settings
     document = search_document(answer.choice, answer.training, settings)
-    document["left_out"] = [{"cluster": one.cluster, "reason": str(one.reason)} for one in answer.request.left_out]
+    document["left_out"] = [{"cluster": out.cluster, "reason": str(out.reason)} for out in answer.request.left_out]
     if answer.front is not None:
-        document["pareto"] = [search_row(one, answer.training) for one in answer.front]
+        document["pareto"] = [search_row(found, answer.training) for found in answer.front]
     if answer.explanations:
-        document["explanations"] = [explanation_document(one) for one in answer.explanations]
+        document["explanations"] = [explanation_document(each) for each in answer.explanations]
     if answer.scaling is not None:
         kind, points = answer.scaling
         document["scaling"] = scaling_document(points, kind)
@@ -105,7 +105,7 @@ def _document(answer: Answer) -> dict[str, object]:
     return document
 
 
-def _print_tables(answer: Answer, console: Console) -> None:
+def _print_tables(answer: Answer) -> None:
     from results.search.table import search_table
 
     choice, training = answer.choice, answer.training
@@ -118,20 +118,20 @@ def _print_tables(answer: Answer, console: Console) -> None:
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
         + f"; searched in {choice.search_seconds:.2f} s."
     )
-    for one in answer.request.left_out:
-        console.print(f"Left out: {one.cluster}: {one.reason}", markup=False)
+    for out in answer.request.left_out:
+        console.print(f"Left out: {out.cluster}: {out.reason}")
     if answer.front is not None:
         title = "nothing beats these in time and money"
         console.print(search_table(answer.front, training, title, several_places=True))
-    _print_scaling(answer, console)
-    _print_explanations(answer.explanations, console)
+    _print_scaling(answer)
+    _print_explanations(answer.explanations)
     if answer.knobs is not None:
         console.print("Enumerated, in every legal combination:")
         for name, values in answer.knobs.items():
             console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
 
 
-def _print_scaling(answer: Answer, console: Console) -> None:
+def _print_scaling(answer: Answer) -> None:
     if answer.scaling is not None:
         from results.search.scaling_curve import scaling_table
 
@@ -139,7 +139,7 @@ def _print_scaling(answer: Answer, console: Console) -> None:
         console.print(scaling_table(points, kind))
 
 
-def _print_explanations(explanations: Sequence[Explanation], console: Console) -> None:
+def _print_explanations(explanations: Sequence[Explanation]) -> None:
     if explanations:
         from results.search.explanation import explanation_lines
 

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.progress import COLOURS, state_table
-from launcher.state import TrialState
+from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
 UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
 
 
-def status_table(states: Sequence[TrialState], width: int) -> RenderableType:
+def status_table(states: Sequence[Reading], width: int) -> RenderableType:
     """All chosen trials; details below of those that run, stopped or ended badly."""
     shown = [state for state in states if state.outcome is not None]
     details = [_details(state) for state in shown if _has_more_to_say(state)]
@@ -27,15 +27,15 @@ def status_table(states: Sequence[TrialState], width: int) -> RenderableType:
     return Group(state_table(shown, width), *details, *impossible, _counts(states))
 
 
-def _has_more_to_say(state: TrialState) -> bool:
+def _has_more_to_say(state: Reading) -> bool:
     was_stopped = state.outcome is Outcome.PENDING and bool(state.cause)
     return state.outcome not in UNEVENTFUL or was_stopped or bool(state.quarantined)
 
 
-def _details(state: TrialState) -> RenderableType:
+def _details(state: Reading) -> RenderableType:
     """Cause, last log line and log path, each on a line of its own that a terminal may wrap."""
     outcome = state.outcome or Outcome.PENDING
-    title = Text(f"\n{state.trial_id} ", style="bold") + Text(outcome.value, style=COLOURS.get(outcome, "red"))
+    title = Text(f"\n{state.name} ", style="bold") + Text(outcome.value, style=COLOURS.get(outcome, "red"))
     job = f"job {state.job_id}" + (f" ({state.scheduler_state})" if state.scheduler_state else "")
     lines = {
         "cause": state.cause,
@@ -54,8 +54,8 @@ def _details(state: TrialState) -> RenderableType:
     return Group(title, Padding(grid, (0, 0, 0, 2)))
 
 
-def _reason(state: TrialState) -> RenderableType:
-    return Text.assemble("\n", (f"{state.trial_id} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
+def _reason(state: Reading) -> RenderableType:
+    return Text.assemble("\n", (f"{state.name} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
 
 
 def _short(path: Path | None) -> str:
@@ -63,6 +63,6 @@ def _short(path: Path | None) -> str:
     return min((str(path), os.path.relpath(path)), key=len) if path else ""
 
 
-def _counts(states: Sequence[TrialState]) -> Text:
+def _counts(states: Sequence[Reading]) -> Text:
     counted = Counter(state.outcome.value if state.outcome else "left out" for state in states)
     return Text("\n" + ", ".join(f"{number} {name}" for name, number in counted.most_common()), style="bold")

@@ -1,4 +1,4 @@
-"""`trisweep sweep`, `status`, `cancel` and `report`: the life of one sweep."""
+"""`trisweep sweep`: plan, measure and report."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import Overrides, ShowConfig, Sweep
-from cli.console import INTERRUPTED_EXIT_CODE, console, shown_path
-from cli.plan import print_config, print_plan, print_question
+from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
+from cli.console import console, shown_path
+from cli.plan import print_plan, print_question
+from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from launcher.where import Place
-    from sweeps.trial import SweepFolder, SweepRecord
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepRecord
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
-Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
 
 
 def sweep(
-    name: Sweep,
-    overrides: Overrides = None,
+    name: SweepName,
+    overrides: OverrideTexts = None,
     dry_run: DryRun = False,
     here: Here = False,
     retry_failed: RetryFailed = False,
@@ -32,72 +33,32 @@ def sweep(
 
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
-    from launcher.where import choose_place, prepare_tokens, sweep_overrides
+    from launcher.tokens import prepare_tokens
+    from launcher.where import choose_place
     from sweeps.plan import plan_sweep
+    from sweeps.sweep import Sweep
     from train_core.process.git_sha import git_sha
 
     if cfg:
-        print_config(sweep_overrides(name, overrides or []))
+        print_config(composed(name, overrides))
         return
-    place = choose_place(name, overrides or [], here=here, dry_run=dry_run)
-    record = place.folder.continued(plan_sweep(place.overrides, proxy=place.proxy, git_sha=git_sha()))
+    place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
+    record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
     if dry_run:
         _show_what_would_run(place, record)
         return
-    prepare_tokens(place, record)
+    prepare_tokens(place.folder, record)
+    planned = Sweep(place.folder, record)
     if place.on_slurm:
-        _submit(place, record, retry_failed)
+        _submit(place, planned, retry_failed)
     else:
-        _run_here(place, record, retry_failed)
-
-
-def status(name: Sweep, overrides: Overrides = None) -> None:
-    """Every trial: state, progress, cause of failure, last log line, log path."""
-    from cli.status_table import status_table
-    from launcher.state import reconcile, trial_state, trial_states
-    from launcher.trainings import trainings_of
-    from launcher.where import existing_folder
-
-    folder = existing_folder(name, overrides or [])
-    record, trainings = folder.read_record(), trainings_of(folder.path.parent, name)
-    jobs = reconcile([*folder.trials_of(record), *(run.folder for run in trainings)])
-    console.print(f"[bold]{record.name}[/] in {shown_path(folder.path)}")
-    console.print(status_table(trial_states(folder, record, jobs), console.width))
-    if trainings:
-        states = [trial_state(run.folder, run.trial, jobs.get(run.folder.path)) for run in trainings]
-        console.print(f"\n[bold]Trainings from {record.name}[/] in {shown_path(trainings[0].folder.path.parent)}")
-        console.print(status_table(states, console.width))
-
-
-def cancel(name: Sweep, overrides: Overrides = None, training: Training = None) -> None:
-    """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
-    from launcher.cancel import cancel_sweep, cancel_training
-    from launcher.trainings import training_of
-    from launcher.where import existing_folder
-
-    folder = existing_folder(name, overrides or [])
-    if training is not None:
-        job_id = cancel_training(training_of(folder.path.parent, name, training))
-        console.print(f"Job {job_id} cancelled. `trisweep train --from-best {name}` goes on from its last checkpoint.")
-        return
-    number = cancel_sweep(folder, folder.read_record())
-    console.print(f"{number} trials cancelled in {shown_path(folder.path)}; finished points keep their results.")
-
-
-def report(name: Sweep, overrides: Overrides = None) -> None:
-    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
-    from launcher.state import reconcile
-    from launcher.where import existing_folder
-
-    folder = existing_folder(name, overrides or [])
-    record = folder.read_record()
-    reconcile(folder.trials_of(record))
-    _report(folder, record)
+        _run_here(place, planned, retry_failed)
 
 
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     """The points, and, for Slurm, each request with the text that sbatch would get."""
     from launcher.sweep import dry_run
+    from sweeps.sweep import Sweep
 
     print_plan(record)
     chosen = [trial for trial in record.trials if trial.selected]
@@ -106,31 +67,31 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         for trial in chosen:
             console.print(f"  {trial.trial_id}")
         return
-    requests = dry_run(place.folder, record, place.settings.slurm)
+    requests = dry_run(Sweep(place.folder, record), place.settings.slurm)
     hours = sum(request.device_hours for request in requests)
     for request in requests:
         each = _hours(place, request.device_hours / len(request.trials))
         console.rule(f"{len(request.trials)} trials of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
-            console.print(f"  [{index}] {trial.trial_id}", markup=False)
+            console.print(f"  [{index}] {trial.trial_id}")
         typer.echo(request.sbatch)
     console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}. Nothing was submitted.")
 
 
-def _submit(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+def _submit(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from launcher.sweep import submit
 
-    done = submit(place.folder, record, place.settings.slurm, retry_failed=retry_failed)
+    done = submit(planned, place.settings.slurm, retry_failed=retry_failed)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {len(array.trial_ids)} trials of {array.shape} tasks")
     console.print(
         f"{done.num_submitted} trials submitted ({_hours(place, done.device_hours)}), {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
-    elsewhere = (override for override in place.overrides if override.startswith("output_dir="))
+    elsewhere = place.composition.overrides.of({"output_dir"}).texts
     where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in ("status", "report", "cancel"):
-        console.print(f"  trisweep {command} {record.name} {where}")
+        console.print(f"  trisweep {command} {planned.record.name} {where}")
 
 
 def _hours(place: Place, hours: float) -> str:
@@ -139,25 +100,25 @@ def _hours(place: Place, hours: float) -> str:
     return f"{hours:,.0f} {unit} at most"
 
 
-def _run_here(place: Place, record: SweepRecord, retry_failed: bool) -> None:
+def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
     from cli.progress import progress_on
-    from launcher.state import trial_states
+    from cli.report import report_on
     from launcher.sweep import run_here
 
     if place.proxy:
-        _print_full_size_summary(record)
-    spec = record.spec.proxy
+        _print_full_size_summary(planned.record)
+    spec = planned.record.spec.proxy
     limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
     progress = progress_on(console)
     try:
-        run_here(place.folder, record, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
+        run_here(planned, time_limit_seconds=limit, progress=progress, retry_failed=retry_failed)
     except KeyboardInterrupt:
-        ended = sum(
-            state.outcome is not None and state.outcome.is_final for state in trial_states(place.folder, record)
+        ended = sum(reading.outcome is not None and reading.outcome.is_final for reading in planned.read())
+        console.print(
+            f"Interrupted with {ended} of {len(planned.record.trials)} points ended. The same command continues."
         )
-        console.print(f"Interrupted with {ended} of {len(record.trials)} points ended. The same command continues.")
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    _report(place.folder, record)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    report_on(planned, place.settings.tracking)
 
 
 def _print_full_size_summary(record: SweepRecord) -> None:
@@ -168,18 +129,3 @@ def _print_full_size_summary(record: SweepRecord) -> None:
     print_question(record)
     console.print(f"{len(record.plan)} points: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
     console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
-
-
-def _report(folder: SweepFolder, record: SweepRecord) -> None:
-    """The ranked table, the report's paths, and MLflow brought up to date."""
-    from results.collect import collect
-    from results.mlflow.sweep_import import import_sweep
-    from results.report.report import write_report
-    from results.terminal import ranked_table
-
-    paths = write_report(folder, record)
-    console.print(ranked_table(collect(folder, record)))
-    console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
-    imported = import_sweep(folder, record, record.tracking, folder.path.parent)
-    changed = imported.created + imported.updated
-    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from cli.arguments import complete_sweep
-from cli.console import FAILED_EXIT_CODE
-from conf.errors import ConfigError, UsageError
-from conf.load import load
+from cli.arguments import complete_sweep, composed, overrides_of
+from cli.console import print_unwrapped
+from conf.errors import EXIT_FAILED, ConfigError, UsageError
+from conf.load import is_name
+from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 from train_core.costs import Estimate, estimate
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from train_core.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
-
-console = Console(highlight=False, soft_wrap=True)
 
 FromBest = Annotated[
     str | None,
@@ -46,14 +43,14 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     """
     given = overrides or []
     if from_best is not None:
-        _train_best(from_best, given, name, here=here)
+        _train_best(overrides_of(from_best, given), name, here=here)
         return
     if name is not None or here:
         raise UsageError(
-            "--name and --here are of a training from a sweep", "Give --from-best SWEEP, or leave them out."
+            "--name and --here apply only to a training from a sweep", "Give --from-best SWEEP, or leave them out."
         )
     if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
-        require_memory(estimate(load(given).experiment()))
+        require_memory(estimate(composed(None, given).settings.experiment()))
     from train_core.__main__ import main
 
     sys.argv = ["train_core", *given]
@@ -69,18 +66,20 @@ def require_memory(predicted: Estimate) -> None:
         )
 
 
-def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here: bool) -> None:
+def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from launcher.long_run import long_run, write_long_run
     from launcher.where import choose_place
     from train_core.data.tokens import prepare, token_folder
 
-    place = choose_place(sweep, overrides, here=here, dry_run=False)
+    if name is not None and not is_name(name):
+        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
+        raise ConfigError("--name", name, "is not a plain name for a folder", remedy)
+    place = choose_place(overrides, here=here, dry_run=False)
+    sweep, own = str(overrides.chosen("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
-        again = " ".join(
-            ("trisweep sweep", sweep, *(o for o in overrides if o.startswith(("cluster=", "output_dir="))))
-        )
+        again = " ".join(("trisweep sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
         raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")
-    run = long_run(place.folder, overrides, name)
+    run = long_run(place.folder, own, name)
     if run.experiment.checkpoint.every_steps is None:
         raise ConfigError(
             "checkpoint.every_steps", None, "would lose a long run at its first interruption", "Give a number."
@@ -88,8 +87,8 @@ def _train_best(sweep: str, overrides: Sequence[str], name: str | None, *, here:
     require_memory(estimate(run.experiment))
     prepare(run.experiment, token_folder(run.folder, run.experiment))
     if run.best is not None:
-        write_long_run(run, sweep, overrides)
-    console.print(_introduction(run))
+        write_long_run(run, sweep, own)
+    print_unwrapped(_introduction(run))
     try:
         if place.on_slurm:
             _on_slurm(run, place)
@@ -104,9 +103,10 @@ def _into_mlflow(run: LongRun, place: Place) -> None:
     from results.mlflow.sweep_import import import_training
 
     record = place.folder.read_record()
-    imported = import_training(run.folder, run.trial, record, run.source, place.folder.path.parent)
+    tracking = record.tracking.signed_in_as(place.settings.tracking)
+    imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
     if not imported.unchanged:
-        console.print(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
+        print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
 
 
 def _introduction(run: LongRun) -> str:
@@ -144,14 +144,14 @@ class _Lines:
     def __call__(self, metrics: StepMetrics) -> None:
         due = time.monotonic() - self._said >= LINE_SECONDS
         if due or metrics.held_out_loss is not None or metrics.step == metrics.num_steps:
-            console.print(_step_line(metrics))
+            print_unwrapped(_step_line(metrics))
             self._said = time.monotonic()
 
 
 def on_this_machine(run: LongRun) -> None:
     from launcher.long_run_slurm import starting
 
-    measurement = run.folder.read_measurement()
+    measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
         with starting(run.folder) as job:
             if job is not None:
@@ -167,22 +167,22 @@ def _trained_here(run: LongRun) -> Measurement:
     from train_core.process.stop import Stopped
 
     machine = this_machine()
-    if reason := why_impossible(run.trial, machine):
+    if reason := why_impossible(run.experiment, estimate(run.experiment), machine):
         raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
     devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
     try:
         return run_trial_here(run.folder.path, devices, on_step=_Lines())
     except Stopped as stopped:
-        console.print(f"Saved after step {stopped.step}. The same command goes on from there.")
+        print_unwrapped(f"Saved after step {stopped.step}. The same command goes on from there.")
         raise
 
 
 def _conclude(measurement: Measurement) -> None:
     performance = measurement.performance
     if performance is None:
-        console.print(f"{measurement.outcome}: {measurement.cause}", markup=False)
-        raise typer.Exit(FAILED_EXIT_CODE)
-    console.print(
+        print_unwrapped(f"{measurement.outcome}: {measurement.cause}")
+        raise typer.Exit(EXIT_FAILED)
+    print_unwrapped(
         f"COMPLETED: loss {performance.final_loss:.4f}, {performance.step_seconds:.3g} s per step,"
         f" {performance.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
     )
@@ -190,20 +190,20 @@ def _conclude(measurement: Measurement) -> None:
 
 def _on_slurm(run: LongRun, place: Place) -> None:
     from launcher.long_run_slurm import starting, submit_long_run
-    from launcher.state import reconcile
+    from launcher.state import reconciled
 
-    reconcile([run.folder])
-    measurement = run.folder.read_measurement()
+    (reading,) = reconciled([run.read()])
+    measurement = reading.measurement
     if measurement is not None and measurement.performance is not None:
         _conclude(measurement)
         return
     if measurement is not None:
-        console.print(f"Its last job ended: {measurement.outcome}: {measurement.cause}", markup=False)
+        print_unwrapped(f"Its last job ended: {measurement.outcome}: {measurement.cause}")
     with starting(run.folder) as job:
         job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
     if job is None:
-        console.print(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")
-        console.print(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
-        console.print(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")
+        print_unwrapped(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")
+        print_unwrapped(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
+        print_unwrapped(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")
         return
-    console.print(f"Job {job.job_id} is {job.state}.")
+    print_unwrapped(f"Job {job.job_id} is {job.state}.")

@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+"""Of every command and rank: the work went wrong, the request was wrong, somebody pressed Ctrl-C."""
+
 
 class TrisweepError(Exception):
     """Base of every error that the command line prints as one message, with exit code 2.

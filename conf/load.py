@@ -1,29 +1,31 @@
-"""From Hydra overrides to checked `Settings`: compose the YAML groups, then validate.
+"""From overrides to checked `Settings`: compose the YAML groups, then validate.
 
-This is the only module that knows Hydra and OmegaConf; composing costs 50 ms and more, so sweeps vary points with
-`with_values`, which does not compose, and what was composed is remembered until a file changes.
+Only this module and `conf.application` know Hydra and OmegaConf. Composing costs 150 ms, so a command composes once and
+passes the `Composition` on, and a sweep makes its points with `with_values`, which does not compose.
 """
 
 from __future__ import annotations
 
-import copy
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import hydra
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import ClusterSpec, Value
+from conf.overrides import Override, Overrides
+from conf.schema import ClusterSpec, Name, Value
 from conf.settings import Settings
 
 MOST_SHOWN = 20
@@ -37,8 +39,34 @@ def options(group: str, folder: Path | None = None) -> list[str]:
     return sorted(path.stem for path in ((folder or CONF_DIR) / group).glob("*.yaml"))
 
 
-def compose_tree(overrides: Sequence[str] = ()) -> Tree:
-    """The configuration as plain values, interpolations resolved.
+def groups() -> list[str]:
+    """Names of all config groups."""
+    return sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What was asked for and what it came to, made once and passed on.
+
+    Attributes:
+        tree: plain values, interpolations resolved. Nobody changes it: `with_values` makes changed copies.
+    """
+
+    overrides: Overrides
+    tree: Tree
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The tree, validated when it is first asked for: a search replaces the plan of a tree that is none by itself.
+
+        Raises:
+            ConfigError: names the dotted key, its value and the remedy.
+        """
+        return settings_of(self.tree)
+
+
+def compose(overrides: Overrides) -> Composition:
+    """The configuration with these overrides.
 
     Raises:
         ConfigError: an override names an unknown group, option or key, or a file is not valid YAML.
@@ -46,7 +74,21 @@ def compose_tree(overrides: Sequence[str] = ()) -> Tree:
     tree = _composed("config", overrides)
     for group in ("cluster", "model"):
         _require_own_name(group, tree, overrides)
-    return tree
+    return Composition(overrides, tree)
+
+
+def compose_tree(texts: Sequence[str] = ()) -> Tree:
+    """The tree alone, for whoever has overrides as texts."""
+    return compose(Overrides.parse(texts)).tree
+
+
+def load(texts: Sequence[str] = ()) -> Settings:
+    """The settings alone, for whoever has overrides as texts.
+
+    Raises:
+        ConfigError: names the dotted key, its value and the remedy.
+    """
+    return compose(Overrides.parse(texts)).settings
 
 
 def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
@@ -60,42 +102,20 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     """
     if name not in (known := options("cluster", folder)):
         raise ConfigError("cluster", name, "is not an option of this group", _nearest(name, known))
-    tree = _composed(f"cluster/{name}", (), folder)
-    _require_own_name("cluster", tree, [f"cluster={name}"])
+    tree = _composed(f"cluster/{name}", Overrides(), folder)
+    _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     return checked(ClusterSpec, tree["cluster"], "cluster.")
 
 
-def _composed(root: str, overrides: Sequence[str], folder: Path | None = None) -> Tree:
-    folder = folder or CONF_DIR
-    return copy.deepcopy(_composed_once(root, tuple(overrides), folder, _last_change(folder)))
-
-
-def _last_change(folder: Path) -> int:
-    """Of any file or list of files, in nanoseconds."""
-    groups = [folder, *(path for path in folder.iterdir() if path.is_dir())]
-    return max(path.stat().st_mtime_ns for group in groups for path in (group, *group.glob("*.yaml")))
-
-
-@lru_cache(maxsize=64)
-def _composed_once(root: str, overrides: tuple[str, ...], folder: Path, last_change: int) -> Tree:
-    """A command asks for the same several times; `last_change` keeps what files no longer say from being remembered."""
+def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tree:
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(folder), version_base="1.3"):
-            composed = compose(root, overrides=[_grouped(override) for override in overrides])
+        with initialize_config_dir(str(folder or CONF_DIR), version_base="1.3"):
+            composed = hydra.compose(root, overrides=[_as_hydra_spells(override) for override in overrides])
         tree: Tree = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _explained(error, overrides) from None
     return tree
-
-
-def load(overrides: Sequence[str] = ()) -> Settings:
-    """Compose and validate.
-
-    Raises:
-        ConfigError: names the dotted key, its value and the remedy.
-    """
-    return settings_of(compose_tree(overrides))
 
 
 def settings_of(tree: Tree) -> Settings:
@@ -115,53 +135,74 @@ def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Mo
         raise _first_complaint(error, model, prefix) from None
 
 
-def with_values(tree: Tree, values: Mapping[str, Value]) -> Tree:
-    """A copy of `tree` in which every dotted key of `values` has its value.
+def is_name(text: str) -> bool:
+    """It can name a folder, as it can name a sweep: no slashes, no blanks, nothing hidden."""
+    try:
+        return bool(TypeAdapter(Name).validate_python(text))
+    except ValidationError:
+        return False
+
+
+def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """A copy of `tree` in which every dotted key of `values` has its value; it shares with `tree` what is the same.
 
     Raises:
         ConfigError: a key that the configuration does not have.
     """
-    changed = copy.deepcopy(tree)
+    changed = dict(tree)
     for dotted, value in values.items():
         *parents, leaf = dotted.split(".")
         node: Any = changed
         for parent in parents:
-            node = node.get(parent) if isinstance(node, dict) else None
-        if not isinstance(node, dict) or leaf not in node:
-            raise ConfigError(dotted, value, "is not a key of the configuration", _nearest(dotted, _dotted_keys(tree)))
+            inner = node.get(parent)
+            if not isinstance(inner, dict):
+                raise _unknown_key(dotted, value, tree)
+            node[parent] = node = dict(inner)
+        if leaf not in node:
+            raise _unknown_key(dotted, value, tree)
         node[leaf] = value
     return changed
 
 
-def value_at(tree: Tree, dotted: str) -> Value:
-    """The plain value at a dotted key; None where there is none."""
+def _unknown_key(dotted: str, value: object, tree: Tree) -> ConfigError:
+    return ConfigError(dotted, value, "is not a key of the configuration", _nearest(dotted, _dotted_keys(tree)))
+
+
+def part_at(tree: Tree, dotted: str) -> Any:
+    """Whatever lies at a dotted key, be it a whole group; None where there is nothing."""
     node: Any = tree
     for part in dotted.split("."):
         node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def value_at(tree: Tree, dotted: str) -> Value:
+    """The plain value at a dotted key; None where there is none."""
+    node = part_at(tree, dotted)
     return None if isinstance(node, dict | list) else node
 
 
-def _require_own_name(group: str, tree: Tree, overrides: Sequence[str]) -> None:
+def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     """A file that was copied and kept the name inside would share folders and settings with the first."""
-    chosen = [override.split("=", 1)[1] for override in overrides if override.startswith(f"{group}=")]
-    named = value_at(tree, f"{group}.name")
-    if chosen and named is not None and named != chosen[-1] and f"{group}.name" not in " ".join(overrides):
-        remedy = f"Write `name: {chosen[-1]}` in that file."
-        raise ConfigError(f"{group}.name", named, f"is not the name of the file conf/{group}/{chosen[-1]}.yaml", remedy)
+    chosen, key = overrides.chosen(group), f"{group}.name"
+    named = value_at(tree, key)
+    if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
+        problem = f"is not the name of the file conf/{group}/{chosen}.yaml"
+        raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
 
 
-def _grouped(override: str) -> str:
-    """`sweep=175b` adds a group that the root does not list by default, which Hydra spells with a plus.
+def _as_hydra_spells(override: Override) -> str:
+    """The text that Hydra is given where people may write it shorter.
 
-    `device=h100-80gb` is chosen inside the cluster, which Hydra spells with an at sign. A group's option is quoted if
-    it is all digits, or Hydra would take it for a number.
+    The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
+    an at sign. And an option that is all digits needs quotes, or Hydra would take it for a number.
     """
-    key, _, option = override.partition("=")
-    if option.isdigit() and (CONF_DIR / key).is_dir():
-        override = f"{key}='{option}'"
-    if key == "device":
-        override = f"device@cluster.{override}"
-    return f"+{override}" if key == "sweep" else override
+    text, option = override.text, override.value or ""
+    if option.isdigit() and (CONF_DIR / override.key).is_dir():
+        text = f"{override.key}='{option}'"
+    if text.startswith("device="):
+        return f"device@cluster.{text}"
+    return f"+{text}" if text.startswith("sweep=") else text
 
 
 def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -181,7 +222,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"Known: {', '.join(siblings[:MOST_SHOWN])}."
 
 
-def _explained(error: Exception, overrides: Sequence[str]) -> ConfigError:
+def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways Hydra says no."""
     text = " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
@@ -192,20 +233,19 @@ def _explained(error: Exception, overrides: Sequence[str]) -> ConfigError:
         return ConfigError(group, option, "is not an option of this group", _nearest(option, options(group)))
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
-    shown = next((o for o in overrides if o in text), " ".join(overrides))
+    shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
     return ConfigError(
         "override", shown, text[:300], "Overrides look like cluster=frontier or batch.micro_batch_size=2."
     )
 
 
-def _not_overridable(key: str, overrides: Sequence[str]) -> ConfigError:
-    value = next((o.split("=", 1)[1] for o in overrides if o.lstrip("+~").startswith(f"{key}=")), None)
-    sweep = [o for o in overrides if o.startswith("sweep=")] if key != "sweep" else []
-    keys = _dotted_keys(compose_tree(sweep))
+def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
+    value, sweep = overrides.chosen(key), overrides.chosen("sweep")
+    without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
+    keys = _dotted_keys(_composed("config", without_mistake))
     if key in keys:
         return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
-    groups = sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
-    return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups]))
+    return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups()]))
 
 
 def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from conf.credentials import without_credentials
 from conf.errors import ConfigError, InfeasiblePlan
 
 Count = Annotated[int, Field(gt=0)]
@@ -447,6 +448,14 @@ class TrackingSpec(Frozen):
         if self.kind == "server" and not self.uri:
             raise ConfigError("tracking.uri", self.uri, "a tracking server needs an address", "Give tracking.uri=URL.")
         return self
+
+    def without_credentials(self) -> TrackingSpec:
+        """As records keep it: a password in the address is nobody else's."""
+        return self.model_copy(update={"uri": self.uri and without_credentials(self.uri)})
+
+    def signed_in_as(self, configured: TrackingSpec) -> TrackingSpec:
+        """With the credentials of the configuration, where that names the same store."""
+        return configured if configured.without_credentials() == self else self
 
 
 class PointSet(Frozen):

@@ -16,15 +16,17 @@ from launcher.local_jobs import controller_of, is_running_here
 from launcher.processes import end_trees
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.trainings import LongRun
-from sweeps.submission import Submission, read_submission
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.reading import TrialReading
+from sweeps.submission import read_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 
 ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
 SWEEP_END_SECONDS = 15
 
 
-def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
+def cancel_sweep(sweep: Sweep) -> int:
     """Cancel every live job of the sweep, and end the process that runs it on this machine, if there is one.
 
     Returns:
@@ -33,16 +35,12 @@ def cancel_sweep(folder: SweepFolder, record: SweepRecord) -> int:
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine.
     """
-    submissions = _unfinished(folder, record)
-    in_slurm = [job for job in submissions.values() if job.executor == "slurm"]
-    local = {
-        trial_id: job
-        for trial_id, job in submissions.items()
-        if job.executor == "local" and is_running_here(folder.trial(trial_id), job)
-    }
-    _end_sweep_process(folder)
-    end_trees(controller for job in local.values() if (controller := controller_of(job)))
-    return len(local) + cancel_jobs([job.job_id for job in in_slurm])
+    open_trials = [reading for reading in sweep.read() if reading.submission and reading.measurement is None]
+    in_slurm = [reading.job_id for reading in open_trials if reading.is_in_slurm and reading.job_id]
+    here = [reading.submission for reading in open_trials if _runs_here(reading) and reading.submission]
+    _end_sweep_process(sweep.folder)
+    end_trees(controller for job in here if (controller := controller_of(job)))
+    return len(here) + cancel_jobs(in_slurm)
 
 
 def cancel_training(run: LongRun) -> str:
@@ -58,13 +56,8 @@ def cancel_training(run: LongRun) -> str:
     return submission.job_id
 
 
-def _unfinished(folder: SweepFolder, record: SweepRecord) -> dict[str, Submission]:
-    found = ((trial.trial_id, folder.trial(trial.trial_id)) for trial in record.trials)
-    return {
-        trial_id: submission
-        for trial_id, trial in found
-        if (submission := read_submission(trial)) and trial.read_measurement() is None
-    }
+def _runs_here(reading: TrialReading) -> bool:
+    return not reading.is_in_slurm and is_running_here(reading.folder, reading.submission)
 
 
 def _end_sweep_process(folder: SweepFolder) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from conf.experiment import Experiment
 from conf.units import GIBIBYTE
 from sweeps.trial import Trial
+from train_core.costs import Estimate
 
 TOOL_SECONDS = 20
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -47,10 +49,9 @@ def this_machine() -> Machine:
     return Machine(len(os.sched_getaffinity(0)), _memory_bytes(), count_devices(os.environ))
 
 
-def why_impossible(trial: Trial, machine: Machine) -> str | None:
-    """Why `machine`, even when idle, cannot run the trial; None when it can."""
-    assert trial.experiment is not None
-    ranks, needed = trial.experiment.parallel.world_size, memory_needed(trial, machine)
+def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: Machine) -> str | None:
+    """Why `machine`, even when idle, cannot run the experiment; None when it can."""
+    ranks, needed = experiment.parallel.world_size, memory_needed(experiment, predicted, machine)
     if machine.num_devices and ranks > machine.num_devices:
         return f"needs {ranks} devices, and this machine has {machine.num_devices}"
     if needed > machine.memory_bytes:
@@ -62,13 +63,13 @@ def why_impossible(trial: Trial, machine: Machine) -> str | None:
     return None
 
 
-def memory_needed(trial: Trial, machine: Machine) -> int:
+def memory_needed(experiment: Experiment, predicted: Estimate | None, machine: Machine) -> int:
     """Host memory of all ranks as estimated; 0 on accelerators, whose memory the plan has checked."""
-    if machine.num_devices or trial.experiment is None or trial.estimate is None:
+    if machine.num_devices or predicted is None:
         return 0
-    parallel = trial.experiment.parallel
+    parallel = experiment.parallel
     ranks_per_stage = parallel.world_size // parallel.pipeline_parallel_size
-    return ranks_per_stage * sum(stage.total_bytes for stage in trial.estimate.stages)
+    return ranks_per_stage * sum(stage.total_bytes for stage in predicted.stages)
 
 
 @dataclass
@@ -85,7 +86,8 @@ class Ledger:
         """The trial's share, or None while others hold what it needs."""
         assert trial.experiment is not None
         ranks = trial.experiment.parallel.world_size
-        cores, memory = min(ranks, self.machine.num_cores), memory_needed(trial, self.machine)
+        cores = min(ranks, self.machine.num_cores)
+        memory = memory_needed(trial.experiment, trial.estimate, self.machine)
         free = self._free_devices()
         if self.machine.num_devices and len(free) < ranks:
             return None

@@ -12,21 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from conf.experiment import Experiment
 from launcher.capacity import Ledger, Machine, Share, memory_needed, why_impossible
 from launcher.local_jobs import (
     EXTRA_MINUTES,
     LocalJobFunction,
     controller_of,
-    is_locked,
     is_running_here,
     start_job,
 )
 from launcher.processes import end_trees
 from launcher.progress import Progress
-from launcher.silent_jobs import TRACEBACK_LINES, tail
-from launcher.state import TrialState, trial_state
+from launcher.silent_jobs import TRACEBACK_LINES
+from launcher.state import seen_here
+from sweeps.logs import tail
+from sweeps.reading import TrialReading
 from sweeps.submission import Submission, read_submission
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.sweep import Sweep
+from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome
 
@@ -39,7 +42,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class LocalSweep:
-    """The trials of one sweep on one machine.
+    """Runs the trials of one sweep on this machine.
 
     Attributes:
         code: the snapshot that jobs run.
@@ -48,8 +51,7 @@ class LocalSweep:
         interrupted: a signal asked to stop.
     """
 
-    folder: SweepFolder
-    record: SweepRecord
+    sweep: Sweep
     machine: Machine
     code: Path
     time_limit_seconds: float | None
@@ -60,7 +62,7 @@ class LocalSweep:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.machine)
-        self._still: dict[str, TrialState] = {}
+        self._still: dict[str, TrialReading] = {}
 
     def run(self, trials: list[Trial], progress: Progress) -> None:
         """Until every trial has ended.
@@ -84,12 +86,12 @@ class LocalSweep:
                 self._cancel()
                 raise KeyboardInterrupt
 
-    def _states(self) -> list[TrialState]:
+    def _states(self) -> list[TrialReading]:
         """Only running trials are read again: reading takes time from the cores that are measured."""
-        for trial in self.record.trials:
+        for trial in self.sweep.record.trials:
             if trial.trial_id in self.running or trial.trial_id not in self._still:
-                self._still[trial.trial_id] = trial_state(self.folder.trial(trial.trial_id), trial)
-        return [self._still[trial.trial_id] for trial in self.record.trials]
+                self._still[trial.trial_id] = seen_here(self.sweep.read_trial(trial))
+        return [self._still[trial.trial_id] for trial in self.sweep.record.trials]
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
@@ -110,25 +112,27 @@ class LocalSweep:
 
     def _admit(self, trials: list[Trial]) -> None:
         for trial in trials:
-            folder = self.folder.trial(trial.trial_id)
+            folder = self.sweep.folder_of(trial)
             if is_running_here(folder, read_submission(folder)):
                 self._adopt(trial)
-            elif reason := why_impossible(trial, self.machine):
+            elif reason := why_impossible(_experiment(trial), trial.estimate, self.machine):
                 self._refuse(trial, reason)
             else:
                 self.waiting.append(trial)
 
     def _adopt(self, trial: Trial) -> None:
         """A job that outlived its sweep goes on, alone: which cores and devices it was given is not known any more."""
-        self.ledger.shares[trial.trial_id] = Share(
-            self.machine.num_cores, memory_needed(trial, self.machine), tuple(range(self.machine.num_devices))
-        )
+        memory = memory_needed(_experiment(trial), trial.estimate, self.machine)
+        devices = tuple(range(self.machine.num_devices))
+        self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, memory, devices)
         self.running[trial.trial_id] = None
 
     def _refuse(self, trial: Trial, reason: str) -> None:
-        folder = self.folder.trial(trial.trial_id)
+        folder = self.sweep.folder_of(trial)
         folder.path.mkdir(parents=True, exist_ok=True)
-        folder.write_measurement(without_numbers(_fingerprint(trial), Outcome.INFEASIBLE, reason, time.time()))
+        folder.write_measurement(
+            without_numbers(_experiment(trial).fingerprint, Outcome.INFEASIBLE, reason, time.time())
+        )
 
     def _start_what_fits(self) -> None:
         """In order, and later trials may pass one that waits for more than is free."""
@@ -140,8 +144,7 @@ class LocalSweep:
                 continue
             self.waiting.remove(trial)
             self.running[trial.trial_id] = start_job(
-                self.folder,
-                self.record,
+                self.sweep,
                 trial,
                 code=self.code,
                 devices=share.devices,
@@ -150,7 +153,7 @@ class LocalSweep:
             )
 
     def _collect_ended(self) -> None:
-        for trial in self.record.trials:
+        for trial in self.sweep.record.trials:
             if trial.trial_id in self.running and self._has_ended(trial.trial_id):
                 process = self.running.pop(trial.trial_id)
                 self.ledger.give_back(trial.trial_id)
@@ -158,14 +161,14 @@ class LocalSweep:
                 self._settle(trial, process)
 
     def _has_ended(self, trial_id: str) -> bool:
-        process, folder = self.running[trial_id], self.folder.trial(trial_id)
+        process, folder = self.running[trial_id], self.sweep.folder.trial(trial_id)
         if process is not None:
-            return process.poll() is not None and not is_locked(folder)
+            return process.poll() is not None and not folder.is_running_here()
         return not is_running_here(folder, read_submission(folder))
 
     def _settle(self, trial: Trial, process: subprocess.Popen[bytes] | None) -> None:
         """A job that ended without a word has failed; an adopted one, of whose end nothing is known, runs again."""
-        folder = self.folder.trial(trial.trial_id)
+        folder = self.sweep.folder_of(trial)
         submission = read_submission(folder)
         if folder.read_measurement() is not None:
             return
@@ -175,7 +178,7 @@ class LocalSweep:
         folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
 
     def _cancel(self) -> None:
-        submissions = [read_submission(self.folder.trial(trial_id)) for trial_id in self.running]
+        submissions = [read_submission(self.sweep.folder.trial(trial_id)) for trial_id in self.running]
         controllers = [controller_of(submission) for submission in submissions if submission]
         end_trees([controller for controller in controllers if controller])
         for process in self.running.values():
@@ -189,11 +192,11 @@ def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None
     limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
     if time.time() - submission.submitted >= limit:
         cause = "did not end at its time limit and was ended"
-        return without_numbers(_fingerprint(trial), Outcome.TIMED_OUT, cause, submission.submitted, words)
+        return without_numbers(_experiment(trial).fingerprint, Outcome.TIMED_OUT, cause, submission.submitted, words)
     cause = "the job's supervisor ended without writing a measurement (killed, or it could not start)"
-    return without_numbers(_fingerprint(trial), Outcome.FAILED, cause, submission.submitted, words)
+    return without_numbers(_experiment(trial).fingerprint, Outcome.FAILED, cause, submission.submitted, words)
 
 
-def _fingerprint(trial: Trial) -> str:
+def _experiment(trial: Trial) -> Experiment:
     assert trial.experiment is not None
-    return trial.experiment.fingerprint
+    return trial.experiment

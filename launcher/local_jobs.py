@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import socket
@@ -15,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from launcher.submission import next_attempt, write_trial
 from sweeps.submission import Submission, shape_of, write_submission
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.sweep import Sweep
+from sweeps.trial import Trial
 from train_core.trial_folder import TrialFolder
 
 LocalJobFunction = Callable[[str, tuple[int, ...], float | None], object]
@@ -25,21 +24,6 @@ EXTRA_MINUTES = 10
 """The supervisor keeps the time limit; submitit's own is a second fence behind it."""
 
 UNLIMITED_MINUTES = 60 * 24 * 365
-
-
-def is_locked(folder: TrialFolder) -> bool:
-    """A supervisor, or a rank of it, holds the trial."""
-    try:
-        descriptor = os.open(folder.running_lock, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def controller_of(submission: Submission) -> psutil.Process | None:
@@ -58,12 +42,11 @@ def controller_of(submission: Submission) -> psutil.Process | None:
 
 def is_running_here(folder: TrialFolder, submission: Submission | None) -> bool:
     """It holds its lock, or is still starting and has not taken it yet."""
-    return is_locked(folder) or (submission is not None and controller_of(submission) is not None)
+    return folder.is_running_here() or (submission is not None and controller_of(submission) is not None)
 
 
 def start_job(
-    folder: SweepFolder,
-    record: SweepRecord,
+    sweep: Sweep,
     trial: Trial,
     *,
     code: Path,
@@ -77,9 +60,8 @@ def start_job(
         code: the snapshot that the job runs.
     """
     assert trial.experiment is not None
-    trial_folder = folder.trial(trial.trial_id)
-    attempt, lost_nodes = next_attempt(trial_folder)
-    write_trial(folder, record, trial)
+    attempt, lost_nodes = sweep.read_trial(trial).next_attempt
+    trial_folder = sweep.prepare(trial)
     started = _submit(trial_folder, code, devices, time_limit_seconds, job)
     write_submission(
         trial_folder,

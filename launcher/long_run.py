@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
-from conf.load import Tree, checked, compose_tree
+from conf.load import checked, compose, part_at, with_values
+from conf.overrides import Overrides
 from launcher.trainings import TRAININGS, Best, LongRun, read_stored
-from sweeps.trial import SweepFolder, SweepRecord, Trial
-from train_core.measurement import Measurement, Outcome
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder
 
 NUM_STEPS = "training.num_steps"
@@ -18,37 +18,36 @@ PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "o
 """Overrides of these say where the sweep is and how its job is asked for, not what is trained."""
 
 
-def best_of(folder: SweepFolder, record: SweepRecord) -> Best:
+def best_of(sweep: Sweep) -> Best:
     """The trial with the most model FLOP/s per device: as measured, else as predicted among those not tried.
 
     Raises:
         UsageError: no point of the sweep can run.
     """
-    told = {trial.trial_id: _measurement(folder, trial) for trial in record.trials}
+    readings = sweep.read()
     measured = [
-        Best(trial, True, measurement.performance.model_flops_per_second_per_device)
-        for trial in record.trials
-        if (measurement := told[trial.trial_id]) is not None and measurement.performance is not None
+        Best(reading.trial, True, reading.performance.model_flops_per_second_per_device)
+        for reading in readings
+        if reading.performance is not None
     ]
     predicted = [
         Best(trial, False, trial.estimate.model_flops_per_second_per_device)
-        for trial in record.trials
-        if trial.infeasible_reason is None and trial.estimate is not None and told[trial.trial_id] is None
+        for reading in readings
+        if (trial := reading.trial).infeasible_reason is None and trial.estimate and not _has_spoken(reading)
     ]
     if not (measured or predicted):
-        raise UsageError(f"No point of {folder.path} can run", f"See why with `trisweep status {record.name}`.")
+        remedy = f"See why with `trisweep status {sweep.record.name}`."
+        raise UsageError(f"No point of {sweep.folder.path} can run", remedy)
     return max(measured or predicted, key=lambda best: best.flops_per_second_per_device)
 
 
-def _measurement(folder: SweepFolder, trial: Trial) -> Measurement | None:
-    """How the trial ended, unless it ended for no fault of its own or the file is of another experiment."""
-    measurement = folder.trial(trial.trial_id).read_measurement() if trial.experiment else None
-    if measurement is None or trial.experiment is None or measurement.fingerprint != trial.experiment.fingerprint:
-        return None
-    return None if measurement.outcome in (Outcome.CANCELLED, Outcome.NODE_FAILED) else measurement
+def _has_spoken(reading: TrialReading) -> bool:
+    """The trial ended by a fault of its own, and not because somebody cancelled it or its node failed."""
+    told = reading.measurement
+    return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.NODE_FAILED)
 
 
-def long_run(sweep: SweepFolder, overrides: Sequence[str], name: str | None) -> LongRun:
+def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> LongRun:
     """The training that goes on in its folder, or a new one of the sweep's best plan; nothing is written.
 
     Raises:
@@ -58,20 +57,18 @@ def long_run(sweep: SweepFolder, overrides: Sequence[str], name: str | None) -> 
     if not sweep.record.exists():
         raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
     _require_of_training(overrides)
-    asked = sorted(override for override in overrides if _group(override) not in PLACE_GROUPS)
+    asked = overrides.without(PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
-        return _continued(folder, asked)
-    record = sweep.read_record()
-    best = best_of(sweep, record)
+        return _continued(folder, sorted(asked.texts))
+    best = best_of(Sweep.stored_in(sweep))
     assert best.trial.experiment is not None
     return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
 
 
-def write_long_run(run: LongRun, sweep: str, overrides: Sequence[str]) -> None:
+def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
     """Make the folder of a new run."""
     assert run.best is not None
-    asked = sorted(override for override in overrides if _group(override) not in PLACE_GROUPS)
     run.folder.write_trial(
         {
             "experiment": run.experiment.model_dump(mode="json"),
@@ -79,7 +76,7 @@ def write_long_run(run: LongRun, sweep: str, overrides: Sequence[str]) -> None:
             "sweep": sweep,
             "point": run.best.trial.point,
             "from_trial": run.source,
-            "overrides": asked,
+            "overrides": sorted(overrides.without(PLACE_GROUPS).texts),
         }
     )
 
@@ -95,45 +92,20 @@ def _continued(folder: TrialFolder, asked: list[str]) -> LongRun:
     return found.run
 
 
-def _experiment(planned: Experiment, asked: Sequence[str]) -> Experiment:
+def _experiment(planned: Experiment, asked: Overrides) -> Experiment:
     """The planned one with regular checkpoints, and with what was asked for."""
-    if not any(_key(override) == NUM_STEPS for override in asked):
+    if asked.chosen(NUM_STEPS) is None:
         problem = "is what the sweep measured, and does not say how long to train"
         raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
-    composed = compose_tree(["checkpoint=regular", *asked])
+    composed = compose(Overrides.choosing("checkpoint", "regular") + asked).tree
     tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
-    for override in asked:
-        try:
-            _take(tree, composed, _key(override).split("."))
-        except (KeyError, TypeError):
-            value = override.partition("=")[2]
-            raise ConfigError(
-                _key(override), value, "is not a key of a training", "Correct it, or leave it out."
-            ) from None
-    return checked(Experiment, tree)
+    return checked(Experiment, with_values(tree, {override.key: part_at(composed, override.key) for override in asked}))
 
 
-def _require_of_training(overrides: Sequence[str]) -> None:
+def _require_of_training(overrides: Overrides) -> None:
     """An override that neither chooses the place nor changes the training would be ignored."""
     for override in overrides:
-        key, value = _key(override), override.partition("=")[2]
-        changes_cluster = _group(override) in ("cluster", "device") and key != "cluster"
-        if changes_cluster or _group(override) not in PLACE_GROUPS | Experiment.model_fields.keys():
+        changes_cluster = override.group in ("cluster", "device") and override.key != "cluster"
+        if changes_cluster or override.group not in PLACE_GROUPS | Experiment.model_fields.keys():
             problem = "changes nothing of a training, which takes its cluster from the sweep"
-            raise ConfigError(key, value, problem, "Leave it out, or give it to `trisweep sweep`.")
-
-
-def _take(tree: Tree, composed: Tree, path: Sequence[str]) -> None:
-    """Set what lies at `path` as it was composed."""
-    target: Any = tree
-    for part in path[:-1]:
-        target, composed = target[part], composed[part]
-    target[path[-1]] = composed[path[-1]]
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").split("=", 1)[0]
-
-
-def _group(override: str) -> str:
-    return _key(override).split(".", 1)[0].split("@", 1)[0]
+            raise ConfigError(override.key, override.value, problem, "Leave it out, or give it to `trisweep sweep`.")

@@ -13,7 +13,6 @@ from launcher.sbatch import python_command, require_time_to_save, sbatch_paramet
 from launcher.slurm import require_sbatch, write_down
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.snapshot import snapshot_code
-from launcher.submission import next_attempt
 from launcher.trainings import LongRun
 from sweeps.submission import read_submission, shape_of
 from train_core.job.supervisor import held
@@ -70,12 +69,12 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     from submitit.core.utils import FailedJobError
 
     folder, shape = run.folder, shape_of(run.experiment)
-    attempt, lost_nodes = next_attempt(folder)
+    attempt, lost_nodes = run.read().next_attempt
     folder.measurement.unlink(missing_ok=True)
     folder.logs.mkdir(parents=True, exist_ok=True)
-    logs = folder.path.absolute() / "submitit"
+    logs = folder.submitit.absolute()
     executor = SlurmExecutor(logs, max_num_timeout=0, python=python_command(slurm))
-    code = snapshot_code(folder.path.absolute() / "code")
+    code = snapshot_code(folder.code.absolute())
     executor.update_parameters(**sbatch_parameters(slurm, shape, code, f"trisweep-{folder.path.name}", requeues=True))
     try:
         job = executor.submit(run_in_slurm, str(folder.path.absolute()))

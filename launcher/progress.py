@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from launcher.state import TrialState
+from sweeps.reading import TrialReading
 
 
 class Progress(Protocol):
     """What a running sweep tells how it stands. A context: entered when trials start, left when they have ended."""
 
-    def show(self, states: Sequence[TrialState]) -> None: ...
+    def show(self, states: Sequence[TrialReading]) -> None: ...
 
     def __enter__(self) -> Self: ...
 

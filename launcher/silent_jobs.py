@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 from launcher.slurm_query import JobState, age
+from sweeps.logs import tail
+from sweeps.reading import Reading
 from sweeps.submission import Submission
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.measurement import Measurement, Outcome, RankFailure
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import JobFolder
 
 OUTCOME_OF_STATE = {
     "TIMEOUT": Outcome.TIMED_OUT,
@@ -47,7 +48,6 @@ SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
 """How long after such an end nothing is concluded: files may still appear, and Slurm may still requeue the job."""
 
 DEFAULT_SETTLING_SECONDS = 2.0
-TAIL_BYTES = 65_536
 TRACEBACK_LINES = 40
 
 
@@ -55,23 +55,24 @@ def is_settled(state: JobState) -> bool:
     return not state.is_live and age(state) >= SETTLING_SECONDS.get(state.name, DEFAULT_SETTLING_SECONDS)
 
 
-def verdict(folder: TrialFolder, submission: Submission, state: JobState | None) -> Measurement:
+def verdict(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
-    failure = why_ended(folder, submission, state)
-    measurement = failed_measurement(folder.read_experiment().fingerprint, failure, submission.submitted)
+    assert reading.experiment is not None
+    failure = why_ended(reading.folder, submission, state)
+    measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
     ended = state.ended if state and state.ended else time.time()
     rankless = {"failing_rank": None} if failure.rank < 0 else {}
     return measurement.model_copy(update={**rankless, "ended": ended})
 
 
-def why_ended(folder: TrialFolder, submission: Submission, state: JobState | None) -> RankFailure:
+def why_ended(folder: JobFolder, submission: Submission, state: JobState | None) -> RankFailure:
     """What ended a job that left no result; rank -1 where no rank is to blame."""
     log = tail(submission.error_of(0))
     log = _since_last_start(log) if state else log
     return _failure(folder, submission, state, log) or _unknown(state, log)
 
 
-def _failure(folder: TrialFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure | None:
+def _failure(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure | None:
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
     outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
@@ -119,17 +120,6 @@ def _ranks(tasks: str) -> list[int]:
     """`0,4-6` -> 0, 4, 5, 6."""
     spans = (part.partition("-") for part in tasks.split(","))
     return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
-
-
-def tail(path: Path) -> str:
-    """The end of a file that may be large, still growing, or absent."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _last_lines(text: str) -> str:

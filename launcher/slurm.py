@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from launcher.resources import by_shape, device_hours, split
 from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster
 from launcher.snapshot import snapshot_code
-from launcher.submission import next_attempt, write_trial
+from sweeps.reading import TrialReading
 from sweeps.submission import JobShape, Submission, write_submission
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, Trial
 from train_core.trial_folder import TrialFolder
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
@@ -54,17 +55,17 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
+def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
     """What `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
     """
-    code = folder.code.absolute() / "SNAPSHOT"
+    code = sweep.folder.code.absolute() / "SNAPSHOT"
     return [
         Request(
             shape,
             tuple(part),
-            sbatch_text(slurm, _parameters(slurm, shape, code, record), logs_folder(folder), len(part)),
+            sbatch_text(slurm, _parameters(slurm, shape, code, sweep), logs_folder(sweep.folder), len(part)),
             sum(device_hours(trial.experiment, slurm) for trial in part if trial.experiment),
         )
         for shape, part in _arrays(slurm, trials)
@@ -72,9 +73,9 @@ def requests(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials:
 
 
 def submit_trials(
-    folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, trials: Sequence[Trial], job: SlurmJob = run_in_slurm
+    sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading], job: SlurmJob = run_in_slurm
 ) -> list[SubmittedArray]:
-    """Submit `trials` and return at once; every trial folder then names its job.
+    """Submit the trials that were read and return at once; every trial folder then names its job.
 
     Args:
         job: what each task of a job calls with the trial folder.
@@ -83,12 +84,13 @@ def submit_trials(
         UsageError: there is no sbatch here, or Slurm refuses the request.
     """
     require_sbatch()
-    arrays = _arrays(slurm, trials)
-    code = snapshot_code(folder.code.absolute())
+    arrays = _arrays(slurm, [reading.trial for reading in readings])
+    attempts = {reading.name: reading.next_attempt for reading in readings}
+    code = snapshot_code(sweep.folder.code.absolute())
     submitted = []
     for shape, part in arrays:
-        parameters = _parameters(slurm, shape, code, record)
-        submitted.append(_submit_array(folder, record, part, shape, parameters, python_command(slurm), job))
+        parameters = _parameters(slurm, shape, code, sweep)
+        submitted.append(_submit_array(sweep, part, attempts, shape, parameters, python_command(slurm), job))
     return submitted
 
 
@@ -100,7 +102,7 @@ def require_sbatch() -> None:
 
 def logs_folder(folder: SweepFolder) -> Path:
     """Where submitit keeps what it hands to the jobs, and their output."""
-    return folder.path.absolute() / "submitit"
+    return folder.submitit.absolute()
 
 
 def max_array_size(slurm: SlurmSpec) -> int:
@@ -113,14 +115,14 @@ def _arrays(slurm: SlurmSpec, trials: Sequence[Trial]) -> list[tuple[JobShape, l
     return [(shape, part) for shape, group in by_shape(trials).items() for part in split(group, size)]
 
 
-def _parameters(slurm: SlurmSpec, shape: JobShape, code: Path, record: SweepRecord) -> dict[str, Any]:
-    return sbatch_parameters(slurm, shape, code, f"trisweep-{record.name}")
+def _parameters(slurm: SlurmSpec, shape: JobShape, code: Path, sweep: Sweep) -> dict[str, Any]:
+    return sbatch_parameters(slurm, shape, code, f"trisweep-{sweep.record.name}")
 
 
 def _submit_array(
-    folder: SweepFolder,
-    record: SweepRecord,
+    sweep: Sweep,
     trials: Sequence[Trial],
+    attempts: Mapping[str, tuple[int, int]],
     shape: JobShape,
     parameters: dict[str, Any],
     python: str,
@@ -129,9 +131,8 @@ def _submit_array(
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError
 
-    attempts = [next_attempt(folder.trial(trial.trial_id)) for trial in trials]
-    trial_folders = [write_trial(folder, record, trial) for trial in trials]
-    executor = SlurmExecutor(logs_folder(folder), max_num_timeout=0, python=python)
+    trial_folders = [sweep.prepare(trial) for trial in trials]
+    executor = SlurmExecutor(logs_folder(sweep.folder), max_num_timeout=0, python=python)
     executor.update_parameters(**parameters)
     try:
         with executor.batch():
@@ -141,8 +142,9 @@ def _submit_array(
         raise UsageError(
             f"Slurm refused the job array of shape {shape}: {' '.join(str(refusal).split())}", remedy
         ) from None
-    for trial_folder, submitted, (attempt, lost_nodes) in zip(trial_folders, jobs, attempts, strict=True):
-        write_down(trial_folder, logs_folder(folder), submitted.job_id, shape, attempt, lost_nodes)
+    for trial_folder, submitted in zip(trial_folders, jobs, strict=True):
+        attempt, lost_nodes = attempts[trial_folder.path.name]
+        write_down(trial_folder, logs_folder(sweep.folder), submitted.job_id, shape, attempt, lost_nodes)
     master = jobs[0].job_id.split("_")[0]
     return SubmittedArray(master, shape, tuple(trial.trial_id for trial in trials))
 

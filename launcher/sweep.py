@@ -14,10 +14,9 @@ from launcher.progress import Progress
 from launcher.resources import device_hours
 from launcher.slurm import Request, SlurmJob, SubmittedArray, requests, require_sbatch, submit_trials
 from launcher.snapshot import snapshot_code
-from launcher.state import TrialState, reconcile, trial_states
-from launcher.submission import runnable, to_run
-from sweeps.submission import read_submission
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from launcher.state import reconciled, seen_here
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
 
 UNLIMITED = 1_000_000
 
@@ -40,14 +39,13 @@ class SubmissionSummary:
 
 
 def run_here(
-    folder: SweepFolder,
-    record: SweepRecord,
+    sweep: Sweep,
     *,
     time_limit_seconds: float | None,
     progress: Progress,
     retry_failed: bool = False,
     job: LocalJobFunction = run_on_this_machine,
-) -> list[TrialState]:
+) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
     Args:
@@ -60,20 +58,20 @@ def run_here(
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the jobs have been ended, and the same call continues.
     """
-    with locked(folder):
-        folder.write_record(record)
-        trials = to_run(folder, runnable(record), retry_failed=retry_failed, max_resubmits=UNLIMITED)
-        if trials:
-            code = snapshot_code(folder.code.absolute())
-            sweep = LocalSweep(folder, record, this_machine(), code, time_limit_seconds, job)
+    with locked(sweep.folder):
+        sweep.folder.write_record(sweep.record)
+        readings = [sweep.read_trial(trial) for trial in sweep.runnable]
+        to_run = [each for each in readings if each.is_to_run(retry_failed=retry_failed, max_resubmits=UNLIMITED)]
+        if to_run:
+            code = snapshot_code(sweep.folder.code.absolute())
             with progress:
-                sweep.run(trials, progress)
-        return trial_states(folder, record)
+                here = LocalSweep(sweep, this_machine(), code, time_limit_seconds, job)
+                here.run([reading.trial for reading in to_run], progress)
+        return [seen_here(reading) for reading in sweep.read()]
 
 
 def submit(
-    folder: SweepFolder,
-    record: SweepRecord,
+    sweep: Sweep,
     slurm: SlurmSpec,
     *,
     retry_failed: bool = False,
@@ -86,25 +84,18 @@ def submit(
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
     require_sbatch()
-    with locked(folder):
-        folder.write_record(record)
-        reconcile(folder.trials_of(record))
-        chosen = runnable(record)
-        open_trials = to_run(folder, chosen, retry_failed=retry_failed, max_resubmits=slurm.max_resubmits)
-        fresh = [trial for trial in open_trials if not _has_job(folder, trial)]
-        arrays = submit_trials(folder, record, slurm, fresh, job) if fresh else []
-    hours = sum(device_hours(trial.experiment, slurm) for trial in fresh if trial.experiment)
-    num_live = len(open_trials) - len(fresh)
-    return SubmissionSummary(tuple(arrays), len(fresh), len(chosen) - len(open_trials), num_live, hours)
+    with locked(sweep.folder):
+        sweep.folder.write_record(sweep.record)
+        chosen = reconciled(sweep.read_trial(trial) for trial in sweep.runnable)
+        limit = slurm.max_resubmits
+        to_run = [each for each in chosen if each.is_to_run(retry_failed=retry_failed, max_resubmits=limit)]
+        fresh = [reading for reading in to_run if not reading.awaits_slurm]
+        arrays = submit_trials(sweep, slurm, fresh, job) if fresh else []
+    hours = sum(device_hours(reading.experiment, slurm) for reading in fresh if reading.experiment)
+    num_live = len(to_run) - len(fresh)
+    return SubmissionSummary(tuple(arrays), len(fresh), len(chosen) - len(to_run), num_live, hours)
 
 
-def dry_run(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec) -> list[Request]:
+def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[Request]:
     """Every array that a first `submit` would hand to sbatch, as text. Needs no Slurm and writes nothing."""
-    return requests(folder, record, slurm, runnable(record))
-
-
-def _has_job(folder: SweepFolder, trial: Trial) -> bool:
-    """Its last job has not been found ended: `reconcile` wrote a measurement for every one that was."""
-    trial_folder = folder.trial(trial.trial_id)
-    submission = read_submission(trial_folder)
-    return submission is not None and submission.executor == "slurm" and trial_folder.read_measurement() is None
+    return requests(sweep, slurm, sweep.runnable)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.experiment import Experiment
+from sweeps.reading import Reading
 from sweeps.trial import Trial
-from train_core.costs import estimate
 from train_core.trial_folder import TrialFolder
 
 TRAININGS = "train"
@@ -45,18 +45,9 @@ class LongRun:
     source: str
     best: Best | None
 
-    @property
-    def trial(self) -> Trial:
-        """The run as launcher and results know what runs."""
-        return Trial(
-            trial_id=self.folder.path.name,
-            point={},
-            experiment=self.experiment,
-            estimate=estimate(self.experiment),
-            infeasible_reason=None,
-            selected=True,
-            is_baseline=False,
-        )
+    def read(self) -> Reading:
+        """How it stands now."""
+        return Reading(folder=self.folder, experiment=self.experiment)
 
 
 class Stored(NamedTuple):
@@ -70,7 +61,7 @@ class Stored(NamedTuple):
 def read_stored(folder: TrialFolder) -> Stored | None:
     """None where the folder is of something else."""
     try:
-        stored = json.loads(folder.trial.read_text())
+        stored = json.loads(folder.trial.read_bytes())
         run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None)
         return Stored(run, str(stored["sweep"]), list(stored["overrides"]))
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
@@ -79,8 +70,8 @@ def read_stored(folder: TrialFolder) -> Stored | None:
 
 def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
     """Every training that was begun from the sweep, wherever it was measured, by name."""
-    folders = sorted((output_dir / TRAININGS).glob("*/trial.json"))
-    found = [read_stored(TrialFolder(path.parent)) for path in folders]
+    folders = [TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*"))]
+    found = [read_stored(folder) for folder in folders]
     return [stored.run for stored in found if stored is not None and stored.sweep == sweep]
 
 

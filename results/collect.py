@@ -6,6 +6,7 @@ columns of this table at all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas
@@ -14,8 +15,8 @@ from conf.experiment import Experiment
 from conf.knobs import KNOBS
 from conf.schema import BatchPlan, Value
 from results.scaling import Scaling, scalings
-from results.trial_result import TrialResult, read_results
-from sweeps.trial import SweepFolder, SweepRecord, Trial
+from sweeps.reading import TrialReading
+from sweeps.trial import Trial
 from train_core.costs import Estimate
 from train_core.measurement import Environment, Outcome, Performance, StepTerms
 
@@ -27,18 +28,8 @@ ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
 
 
-def collect(folder: SweepFolder, record: SweepRecord | None = None) -> pandas.DataFrame:
-    """The sweep as a table in the order of its record; the columns are the same however far it has come.
-
-    Raises:
-        FileNotFoundError: the folder holds no sweep.json and no `record` is given.
-    """
-    results = read_results(folder, record or folder.read_record())
-    return frame_of(results)
-
-
-def frame_of(results: list[TrialResult]) -> pandas.DataFrame:
-    """`results` as the table of `collect`."""
+def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
+    """A sweep as a table in the order of its record; the columns are the same however far it has come."""
     rows = [_row(result, relation) for result, relation in zip(results, scalings(results), strict=True)]
     return pandas.DataFrame(rows, columns=list(rows[0]) if rows else None)
 
@@ -49,7 +40,7 @@ def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:
     return pandas.DataFrame(rows)
 
 
-def _row(result: TrialResult, relation: Scaling) -> Row:
+def _row(result: TrialReading, relation: Scaling) -> Row:
     trial, measurement = result.trial, result.measurement
     return (
         _identity(trial)
@@ -112,7 +103,7 @@ def _sizes_of_point(point: dict[str, Value]) -> Row:
     return {name: named[name] for name in _sizes_of_nothing() if name in named}
 
 
-def _progress(result: TrialResult) -> Row:
+def _progress(result: TrialReading) -> Row:
     """How far an unfinished trial has come; of a finished one only the counts remain."""
     last = result.steps[-1] if result.steps else None
     live = last if last and result.outcome is Outcome.RUNNING else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.experiment import Experiment
-from results.trial_result import TrialResult
+from sweeps.reading import TrialReading
 from train_core.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]
@@ -34,13 +34,13 @@ class Scaling:
     note: str
 
 
-def scalings(results: Sequence[TrialResult]) -> list[Scaling]:
+def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
     """One for every result, in the same order."""
     baseline = next((result for result in results if result.trial.is_baseline), None)
     return [scaling(result, baseline) for result in results]
 
 
-def scaling(result: TrialResult, baseline: TrialResult | None) -> Scaling:
+def scaling(result: TrialReading, baseline: TrialReading | None) -> Scaling:
     """`result` against `baseline`.
 
     Efficiency needs the same model, precision, recomputation, cluster and device; only layout and batch may differ.
@@ -75,7 +75,7 @@ def _compared(experiment: Experiment, here: Performance, base_experiment: Experi
     )
 
 
-def _differences(result: TrialResult, baseline: TrialResult) -> list[str]:
+def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
     """Names of what must be equal and is not."""
     here, base = result.trial.experiment, baseline.trial.experiment
     assert here is not None
@@ -90,7 +90,7 @@ def _differences(result: TrialResult, baseline: TrialResult) -> list[str]:
     return [name for name, differs in unequal.items() if differs]
 
 
-def _device(result: TrialResult) -> str | None:
+def _device(result: TrialReading) -> str | None:
     environment = result.measurement.environment if result.measurement else None
     return environment.device if environment else None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from results.score import Comparison, Score, score
 from results.units import ABSENT
@@ -32,7 +32,7 @@ def score_table(comparisons: Sequence[Comparison]) -> Table:
         table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
     groups = _by_table(comparisons)
     for name, members in groups.items():
-        table.add_row(escape(name), *_cells(score(members)))
+        table.add_row(Text(name), *_cells(score(members)))
     if len(groups) > 1:
         table.add_row("in all", *_cells(score(comparisons)))
     return table
@@ -62,7 +62,7 @@ def _worst(one: Comparison | None) -> str:
     if one is None or one.step_error is None:
         return ABSENT
     layout = " ".join(text_of(one.row, column).removesuffix(".0") for column in LAYOUT_COLUMNS)
-    return f"{100 * one.step_error:+.1f} %: " + escape(f"{text_of(one.row, 'model')} {layout}".strip())
+    return f"{100 * one.step_error:+.1f} %: " + f"{text_of(one.row, 'model')} {layout}".strip()
 
 
 def _percent(share: float | None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -123,9 +122,9 @@ def _given(row: dict[str, Any], name: str) -> float | None:
     return None if value is None or value != value else float(value)
 
 
-def _layout(label: str, is_baseline: bool) -> str:
+def _layout(label: str, is_baseline: bool) -> Text:
     """Spaces let a narrow terminal break the line between parts."""
-    return escape(label.replace("-", " ")) + (" [bold]*[/bold]" if is_baseline else "")
+    return Text.assemble(label.replace("-", " "), (" *" if is_baseline else "", "bold"))
 
 
 def _outcome(outcome: Any) -> Text:

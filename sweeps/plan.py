@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
-from conf.load import Tree, compose_tree, settings_of, value_at, with_values
+from conf.load import Composition, Tree, compose, part_at, settings_of, value_at, with_values
+from conf.overrides import Overrides
 from conf.schema import PointSet, ProxySpec, SweepSpec, Value
 from conf.settings import Settings
 from conf.units import GIBIBYTE
@@ -22,36 +22,34 @@ JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
 """Overrides of these name the sweep or say how its jobs are asked for, not what is planned and measured."""
 
 
-def plan_sweep(overrides: Sequence[str], *, proxy: bool, git_sha: str) -> SweepRecord:
+def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
     """The whole sweep before it runs.
 
     Args:
-        overrides: Hydra overrides, `sweep=NAME` among them.
+        asked: the configuration, with the choice of a sweep in it.
         proxy: measure the sweep's stand-in instead of the full-size points, which are then predicted only.
 
     Raises:
-        ConfigError: the configuration is wrong, or no sweep was named.
-        UsageError: `proxy` was asked of a sweep that has none.
+        ConfigError: the configuration is wrong.
+        UsageError: no sweep was named, or `proxy` was asked of a sweep that has none.
     """
-    tree = compose_tree(overrides)
-    settings = settings_of(tree)
+    settings = asked.settings
     spec = _sweep_of(settings)
-    pinned = _pinned(overrides, tree)
+    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
     if settings.search.kind == "planner":
-        plan = _planned_trials(tree, spec, overrides, spec.max_trials)
+        plan = _planned_trials(asked, spec, spec.max_trials)
     else:
-        plan = make_trials(tree, spec, pinned, spec.max_trials)
-    trials = _proxy_trials(spec, overrides, pinned) if proxy else plan
+        plan = make_trials(asked.tree, spec, pinned, spec.max_trials)
     return SweepRecord(
         name=spec.name,
         mode="proxy" if proxy else "cluster",
         spec=spec,
-        tracking=settings.tracking,
-        overrides=tuple(override for override in overrides if _group(override) not in JOB_GROUPS),
+        tracking=settings.tracking.without_credentials(),
+        overrides=asked.overrides.without(JOB_GROUPS).texts,
         git_sha=git_sha,
         created=time.time(),
         plan=plan,
-        trials=trials,
+        trials=_proxy_trials(spec, asked, pinned) if proxy else plan,
     )
 
 
@@ -69,33 +67,29 @@ def make_trials(
     return _selected(named, max_trials)
 
 
-def _planned_trials(
-    tree: Tree, points: PointSet, overrides: Sequence[str], max_trials: int | None = None
-) -> tuple[Trial, ...]:
+def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The baseline and what the planner chooses, on as many devices as any point of the sweep uses."""
-    asked = request(overrides)
-    chosen = planned_points(asked.spaces[0], asked.settings, asked.settings.search)
+    wanted = request(asked)
     spread = {"parallel.layers_per_stage": None}  # a list that is pinned is of the planner's number of stages
-    baseline = _draft(tree, {**spread, **points.baseline}).model_copy(update={"is_baseline": True})
+    baseline = _draft(asked.tree, {**spread, **points.baseline}).model_copy(update={"is_baseline": True})
     trials = {baseline.trial_id: baseline}
-    for one in chosen:
-        trial = _draft(tree, one.values())
-        trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": one.because})
+    for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
+        trial = _draft(asked.tree, chosen.values())
+        trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": chosen.because})
     return _selected(list(trials.values()), max_trials)
 
 
-def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> tuple[Trial, ...]:
+def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[Trial, ...]:
     """The stand-in's trials. A user's override restricts them where they vary that key and know that value."""
     if spec.proxy is None:
         raise UsageError(
             f"Sweep {spec.name} has no proxy to measure on this machine",
             "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
         )
-    of_proxy = _proxy_overrides(spec.proxy, overrides)
-    tree = compose_tree(of_proxy)
-    if value_at(tree, "search.kind") == "planner":
-        knobs = [override for override in overrides if _key(override) in KNOB_KEYS]
-        return _planned_trials(tree, spec.proxy, [*of_proxy, *knobs])
+    proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
+    if value_at(proxy.tree, "search.kind") == "planner":
+        return _planned_trials(_with_knobs(proxy, asked), spec.proxy)
+    tree = proxy.tree
     varied: dict[str, set[Value]] = {key: set(values) for key, values in spec.proxy.axes.items()}
     for point in (spec.proxy.baseline, *spec.proxy.points):
         for key, value in point.items():
@@ -103,7 +97,7 @@ def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> t
     restricting = {key: value for key, value in pinned.items() if key in varied}
     for key, value in restricting.items():
         if value not in varied[key]:
-            known = ", ".join(str(one) for one in sorted(varied[key], key=str))
+            known = ", ".join(sorted(map(str, varied[key])))
             raise ConfigError(
                 key,
                 value,
@@ -113,29 +107,23 @@ def _proxy_trials(spec: SweepSpec, overrides: Sequence[str], pinned: Point) -> t
     return make_trials(tree, spec.proxy, restricting)
 
 
-def _proxy_overrides(proxy: ProxySpec, overrides: Sequence[str]) -> list[str]:
+def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
     """The sweep's own overrides, and the user's that are not about a group which the proxy chooses itself."""
-    claimed = {_group(override) for override in proxy.overrides} | {"slurm", "device"}
-    return [*proxy.overrides, *(override for override in overrides if _group(override) not in claimed)]
+    own = Overrides.parse(proxy.overrides)
+    return own + overrides.without({override.group for override in own} | {"slurm", "device"})
+
+
+def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
+    """The proxy, with the knobs that the user pinned pinned in it too."""
+    knobs = Overrides(tuple(override for override in asked.overrides if override.key in KNOB_KEYS))
+    values = {key: part_at(asked.tree, key) for key in knobs.pinned()}
+    return Composition(proxy.overrides + knobs, with_values(proxy.tree, values))
 
 
 def _sweep_of(settings: Settings) -> SweepSpec:
     if settings.sweep is None:
         raise UsageError("No sweep was named", "Give one, such as `trisweep plan 175b`.")
     return settings.sweep
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").split("=", 1)[0]
-
-
-def _group(override: str) -> str:
-    return re.split("[.@]", _key(override), maxsplit=1)[0]
-
-
-def _pinned(overrides: Sequence[str], tree: Tree) -> Point:
-    """Values of the dotted keys that the user overrode, as composed."""
-    return {key: value_at(tree, key) for override in overrides if "." in (key := _key(override))}
 
 
 def _draft(tree: Tree, point: Point) -> Trial:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from conf.experiment import Experiment
 from conf.schema import Count, Frozen
-from train_core.trial_folder import TrialFolder, write_atomically
+from train_core.trial_folder import JobFolder, write_atomically
 
 
 class JobShape(Frozen):
@@ -64,13 +64,10 @@ class Submission(Frozen):
         return Path(self.error.replace("%t", str(rank)))
 
 
-def read_submission(folder: TrialFolder) -> Submission | None:
-    """None when nothing was ever submitted (or the file is not readable as a submission)."""
-    try:
-        return Submission.model_validate_json(folder.submission.read_bytes())
-    except (OSError, ValidationError):
-        return None
+def read_submission(folder: JobFolder) -> Submission | None:
+    """None when nothing was ever submitted, or when the file was damaged and has been put aside."""
+    return folder.read(Submission, folder.submission)
 
 
-def write_submission(folder: TrialFolder, submission: Submission) -> None:
+def write_submission(folder: JobFolder, submission: Submission) -> None:
     write_atomically(folder.submission, submission.model_dump_json(indent=1))

@@ -67,8 +67,10 @@ class SweepFolder:
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
+    submitit/       what submitit hands to Slurm's jobs, and their output
     report.md, report.csv, report.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
+    ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -77,13 +79,17 @@ class SweepFolder:
         self.lock = self.path / "sweep.lock"
         self.trials = self.path / "trials"
         self.code = self.path / "code"
+        self.submitit = self.path / "submitit"
         self.tracking_id = self.path / "tracking_id"
+        self.tokens = self.path.absolute().parent / "tokens"
+
+    @classmethod
+    def started_in(cls, output_dir: Path, name: str) -> list[SweepFolder]:
+        """The folders below `output_dir` whose name matches, where a sweep was started."""
+        return [cls(record.parent) for record in output_dir.glob(f"{name}/sweep.json")]
 
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)
-
-    def trials_of(self, record: SweepRecord) -> list[TrialFolder]:
-        return [self.trial(trial.trial_id) for trial in record.trials]
 
     def report(self, suffix: Literal["md", "csv", "html"]) -> Path:
         return self.path / f"report.{suffix}"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import compose_tree, load, load_cluster
 from conf.schema import PointSet, Value
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
+from tests.composed import compose_tree, load, load_cluster
 from tests.covering import covering
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan

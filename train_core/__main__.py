@@ -11,16 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-import hydra
-from omegaconf import DictConfig, OmegaConf
-
-from conf.errors import TrisweepError, UsageError
+from conf.application import run_with_hydra
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
 from conf.experiment import Experiment
-from conf.load import CONF_DIR, settings_of
+from conf.load import Tree, settings_of
 from conf.settings import Settings
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
@@ -30,11 +27,14 @@ from train_core.watch.hang import ranks_text
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 
 
-@hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")
-def main(config: DictConfig) -> None:
-    """Train the configured experiment once."""
+def main() -> None:
+    """Train the experiment that the command line configures."""
+    run_with_hydra(_train)
+
+
+def _train(tree: Tree) -> None:
     try:
-        measurement = _run(config)
+        measurement = _run(tree)
     except TrisweepError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
@@ -51,12 +51,12 @@ def main(config: DictConfig) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _run(config: DictConfig) -> Measurement | None:
+def _run(tree: Tree) -> Measurement | None:
     """None on the ranks that do not report."""
-    settings = settings_of(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
-    from train_core.process.world import seat_from_launcher  # late, because it imports torch
+    from train_core.process.world import seat_from_launcher  # here, because it imports torch
 
     seat = seat_from_launcher(os.environ)
     if seat is None or seat.size == 1:  # several ranks have their first prepare them, once they have met
@@ -108,7 +108,7 @@ def _summary(measurement: Measurement) -> str:
         f"{measurement.outcome}: {performance.step_seconds * 1e3:.1f} ms a step"
         f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
         f" {performance.num_timed_steps} steps), {performance.tokens_per_second:,.0f} tokens/s,"
-        f" {performance.model_flops_per_second_per_device / 1e12:.3g} TFLOPS a device"
+        f" {performance.model_flops_per_second_per_device / TERA:.3g} TFLOPS a device"
         f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"

@@ -1,8 +1,9 @@
-"""The trial folder: the contract between the trainer, the launcher and the results. Every file name in it is here."""
+"""Folders in which jobs work, and their file names: the contract between the trainer, the launcher and the results."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
@@ -19,6 +20,8 @@ from train_core.attempt import Attempt, AttemptOver, last_attempt
 from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
 
 Model = TypeVar("Model", bound=BaseModel)
+DAMAGED = ".corrupt-"
+"""Before the time (seconds since the epoch) in the name of a damaged file that was put aside."""
 
 
 @contextlib.contextmanager
@@ -61,49 +64,33 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         file.write(text.encode())
 
 
-class TrialFolder:
-    """One trial on disk.
+class JobFolder:
+    """A folder in which a job works.
 
     Given an attempt, every method that writes first looks whether a later one works here, and raises AttemptOver.
 
-    trial.json          the experiment and where the trial belongs; written by the launcher before it submits
     submission.json     Slurm's or the local executor's job ids; written by the launcher
     attempt             the `Attempt` that Slurm started last; written by its rank 0
-    heartbeat           touched by rank 0 at every step
-    metrics.jsonl       one `StepMetrics` a line, appended by rank 0
-    checkpoints/        step-000100/ and so on; see `checkpoint_folder`
-    failures/           one `RankFailure` for every rank that caught its own exception
-    waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank
-    measurement.json    a `Measurement`, once the trial has ended
-    tracking_id         of a long run: names it in MLflow, wherever the folder is moved; written by the first import
-    traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
-    starting.lock       held (flock) while a long run is submitted, and while it trains on this machine
+    failures/           `rank-N.json`: one `RankFailure` for every rank that caught its own exception
+    starting.lock       held (flock) while a job is submitted that no sweep submits
     running.lock        held (flock) by the job while it runs on this machine
-    logs/               standard output and error of the job and of every rank
+    logs/               standard output and error of the job, and of every rank in `rank-N.log`
+    code/               the code as it was when a job was submitted that no sweep submits
+    submitit/           what submitit hands to such a job through Slurm
+    NAME.corrupt-TIME   a file of the folder that could not be read, and was put aside
     """
 
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
         self.path = Path(path)
         self.attempt = attempt
         self.claim = self.path / "attempt"
-        self.trial = self.path / "trial.json"
         self.submission = self.path / "submission.json"
-        self.heartbeat = self.path / "heartbeat"
-        self.metrics = self.path / "metrics.jsonl"
-        self.checkpoints = self.path / "checkpoints"
         self.failures = self.path / "failures"
-        self.waits = self.path / "waits"
-        self.alarm = self.waits / "alarm"
-        self.measurement = self.path / "measurement.json"
-        self.tracking_id = self.path / "tracking_id"
-        self.traces = self.path / "traces"
         self.starting_lock = self.path / "starting.lock"
         self.running_lock = self.path / "running.lock"
         self.logs = self.path / "logs"
-
-    def write_trial(self, trial: dict[str, Any]) -> None:
-        """`trial` holds at least `experiment`, the experiment as plain values."""
-        write_atomically(self.trial, json.dumps(trial, indent=1), durable=False)
+        self.code = self.path / "code"
+        self.submitit = self.path / "submitit"
 
     def claim_for_attempt(self) -> None:
         """Rank 0 takes the folder; from now on earlier attempts can write nothing here."""
@@ -116,12 +103,113 @@ class TrialFolder:
         if self.attempt is not None and (last := last_attempt(self.claim)) is not None and last > self.attempt:
             raise AttemptOver(f"attempt {self.attempt} is over: attempt {last} works in {self.path}")
 
+    def rank_log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.log"
+
+    def failure_of(self, rank: int) -> Path:
+        return self.failures / f"rank-{rank:05d}.json"
+
+    def write_failure(self, failure: RankFailure) -> None:
+        self.require_current()
+        write_atomically(self.failure_of(failure.rank), failure.model_dump_json(indent=1))
+
+    def read_failures(self) -> list[RankFailure]:
+        """Earliest first."""
+        read = (self.read(RankFailure, path) for path in self.failures.glob("rank-*.json"))
+        return sorted((failure for failure in read if failure), key=lambda failure: failure.time)
+
+    def forget_failures(self) -> None:
+        for path in self.failures.glob("rank-*.json"):
+            path.unlink(missing_ok=True)
+
+    def read(self, model: type[Model], path: Path) -> Model | None:
+        """What a file of this folder holds; None where it is not there, or is damaged and has been put aside."""
+        try:
+            content = path.read_bytes()
+        except IsADirectoryError:
+            self.put_aside(path)
+            return None
+        except OSError:  # not there, or just being replaced on a network file system
+            return None
+        found = _parsed(model, content)
+        if found is None:
+            self.put_aside(path)
+        return found
+
+    def put_aside(self, path: Path) -> Path | None:
+        """Rename a damaged file, so that it is kept, hides nothing, and is not taken for a result; its new path.
+
+        None where another reader was faster, or where the folder is not ours to write.
+        """
+        try:
+            return path.rename(self.path / f"{path.stem}{DAMAGED}{int(time.time())}{path.suffix}")
+        except OSError:
+            return None
+
+    def quarantined(self) -> list[Path]:
+        """Damaged files that were put aside."""
+        return sorted(self.path.glob(f"*{DAMAGED}*"))
+
+    def is_running_here(self) -> bool:
+        """A job of this machine, a supervisor or a rank of it, holds the folder."""
+        try:
+            descriptor = os.open(self.running_lock, os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+
+class TrialFolder(JobFolder):
+    """One trial, or one long training, on disk; besides what every job's folder has:
+
+    trial.json          the experiment and where the trial belongs; written by the launcher before it submits
+    heartbeat           touched by rank 0 at every step
+    metrics.jsonl       one `StepMetrics` a line, appended by rank 0
+    checkpoints/        step-000100/ and so on; see `checkpoint_folder`
+    waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank in `rank-N.json`
+    measurement.json    a `Measurement`, once the trial has ended
+    tracking_id         names a long training in MLflow, wherever the folder is moved; written by the first import
+    traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
+    """
+
+    def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
+        super().__init__(path, attempt)
+        self.trial = self.path / "trial.json"
+        self.heartbeat = self.path / "heartbeat"
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.waits = self.path / "waits"
+        self.alarm = self.waits / "alarm"
+        self.measurement = self.path / "measurement.json"
+        self.tracking_id = self.path / "tracking_id"
+        self.traces = self.path / "traces"
+
+    def write_trial(self, trial: dict[str, Any]) -> None:
+        """`trial` holds at least `experiment`, the experiment as plain values."""
+        write_atomically(self.trial, json.dumps(trial, indent=1), durable=False)
+
     def holds_trial(self, trial: dict[str, Any]) -> bool:
         """`trial.json` has exactly this content."""
         try:
-            return bool(json.loads(self.trial.read_text()) == json.loads(json.dumps(trial)))
-        except (OSError, json.JSONDecodeError):
+            return bool(json.loads(self.trial.read_bytes()) == json.loads(json.dumps(trial)))
+        except (OSError, ValueError):  # not there, or not JSON, or not even text
             return False
+
+    def put_aside_damaged_trial(self) -> Path | None:
+        """Where `trial.json` is now, if it was there and did not hold an experiment."""
+        try:
+            trial = json.loads(self.trial.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            trial = None
+        return None if isinstance(trial, dict) and "experiment" in trial else self.put_aside(self.trial)
 
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
@@ -129,7 +217,8 @@ class TrialFolder:
     def clear_results(self) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""
         self.forget_progress()
-        for path in (*self.failures.glob("rank-*.json"), *self.waits.glob("*")):
+        self.forget_failures()
+        for path in self.waits.glob("*"):
             path.unlink(missing_ok=True)
 
     def forget_progress(self) -> None:
@@ -160,15 +249,6 @@ class TrialFolder:
         parsed = (_parsed(StepMetrics, line) for line in self.metrics.read_text(errors="replace").splitlines())
         return [metrics for metrics in parsed if metrics]
 
-    def write_failure(self, failure: RankFailure) -> None:
-        self.require_current()
-        write_atomically(self.failures / f"rank-{failure.rank:05d}.json", failure.model_dump_json(indent=1))
-
-    def read_failures(self) -> list[RankFailure]:
-        """Earliest first."""
-        parsed = (_parsed(RankFailure, path.read_text()) for path in self.failures.glob("rank-*.json"))
-        return sorted((failure for failure in parsed if failure), key=lambda failure: failure.time)
-
     def raise_alarm(self) -> bool:
         """Ask every rank where it stands; True for the first that asks."""
         self.require_current()
@@ -194,7 +274,7 @@ class TrialFolder:
         """Where a rank stands; None if it has not said so since `not_before`, in the file system's time."""
         path = self._standing_of(rank)
         try:
-            return _parsed(Standing, path.read_text()) if path.stat().st_mtime >= not_before else None
+            return _parsed(Standing, path.read_bytes()) if path.stat().st_mtime >= not_before else None
         except FileNotFoundError:
             return None
 
@@ -218,26 +298,11 @@ class TrialFolder:
             file.write(measurement.model_dump_json(indent=1).encode())
 
     def read_measurement(self) -> Measurement | None:
-        """None when the trial has not ended, or when its file was corrupt and has been put aside."""
-        try:
-            text = self.measurement.read_text(errors="replace")
-        except OSError:  # not there, or just being replaced on a network file system
-            return None
-        measurement = _parsed(Measurement, text)
-        if measurement is None:
-            with contextlib.suppress(FileNotFoundError):  # another reader was faster
-                self.measurement.rename(self.quarantined_name())
-        return measurement
-
-    def quarantined_name(self) -> Path:
-        return self.path / f"measurement.corrupt-{int(time.time())}.json"
-
-    def quarantined(self) -> list[Path]:
-        """Corrupt measurement files that were put aside."""
-        return sorted(self.path.glob("measurement.corrupt-*.json"))
+        """None when the trial has not ended, or when its file was damaged and has been put aside."""
+        return self.read(Measurement, self.measurement)
 
 
-def _parsed(model: type[Model], text: str) -> Model | None:
+def _parsed(model: type[Model], text: str | bytes) -> Model | None:
     try:
         return model.model_validate_json(text)
     except ValidationError:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import complete_override, complete_sweep
+from cli.arguments import complete_override, complete_sweep, composed, overrides_of
 
 
 def calibrate(
@@ -36,8 +36,8 @@ def calibrate(
     if from_results is not None:
         from cli.calibrate.refine import refine_and_write
 
-        refine_and_write(from_results, overrides or [], output, dry_run=dry_run)
+        refine_and_write(composed(from_results, overrides), output, dry_run=dry_run)
     else:
         from cli.calibrate.measure import measure_and_write
 
-        measure_and_write(overrides or [], output, nodes, here=here, dry_run=dry_run)
+        measure_and_write(overrides_of(None, overrides), output, nodes, here=here, dry_run=dry_run)

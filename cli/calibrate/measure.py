@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
 from calibrate.cluster_file import cluster_path
 from cli.calibrate.output import plain_table, print_changes, shown, write_file
-from cli.console import INTERRUPTED_EXIT_CODE, console
+from cli.console import console
+from conf.errors import EXIT_INTERRUPTED
+from conf.overrides import Overrides
 from conf.units import GIGA, TERA
 from train_core.rates.link_fit import fit_patterns
 from train_core.rates.record import DeviceRates
 
 
 def measure_and_write(
-    overrides: Sequence[str], output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
+    overrides: Overrides, output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
 ) -> None:
     """Measure the named cluster and write its file; `dry_run` shows the request alone."""
     calibration = choose_calibration(overrides, output, num_nodes, here=here, dry_run=dry_run)
@@ -44,7 +45,7 @@ def _measured(calibration: Calibration) -> DeviceRates:
     except KeyboardInterrupt:
         path = cluster_path(calibration.output).name
         console.print(f"Interrupted. What was running has been ended, and {path} is as it was.")
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager
@@ -57,9 +58,9 @@ def _telling() -> Iterator[Callable[[str], None]]:
         if line and line != told:
             told = line
             if status is not None:
-                status.update(escape(line))
+                status.update(line)
             else:
-                console.print(f"  {line}", markup=False)
+                console.print(f"  {line}")
 
     if not console.is_terminal or console.is_dumb_terminal:
         status = None
@@ -78,7 +79,7 @@ def _show_request(calibration: Calibration) -> None:
     console.print(f"  {num_products} matrix products and {len(plan.attention_shapes)} attentions in each of", end=" ")
     console.print(", ".join(plan.dtypes) + "; memory; small kernels")
     for link in plan.links:
-        console.print(f"  link {link.name}: groups of {', '.join(map(str, link.group_sizes))}", markup=False)
+        console.print(f"  link {link.name}: groups of {', '.join(map(str, link.group_sizes))}")
     if calibration.on_slurm:
         typer.echo(calibration.request)
     console.print("Nothing was run or written.")
@@ -86,8 +87,8 @@ def _show_request(calibration: Calibration) -> None:
 
 def _products_table(rates: DeviceRates) -> Table:
     table = plain_table("Matrix products, measured: TFLOPS of one rank, all ranks at once", "shape", *rates.plan.dtypes)
-    by_shape = {(one.product, one.dtype): one.flops_per_second.median / TERA for one in rates.products}
-    for product in dict.fromkeys(one.product for one in rates.products):
+    by_shape = {(rate.product, rate.dtype): rate.flops_per_second.median / TERA for rate in rates.products}
+    for product in dict.fromkeys(rate.product for rate in rates.products):
         shape = f"{product.rows} x {product.depth} x {product.columns}"
         table.add_row(shape, *(shown(by_shape[product, dtype]) for dtype in rates.plan.dtypes))
     return table
@@ -98,8 +99,8 @@ def _links_table(rates: DeviceRates) -> Table:
     table = plain_table(
         "Links, measured: fit of each pattern alone", "link", "pattern", "GB/s", "microseconds", "error %"
     )
-    for link in dict.fromkeys(one.link for one in rates.link_times):
-        for pattern, fit in fit_patterns([one for one in rates.link_times if one.link == link]).items():
+    for link in dict.fromkeys(timed.link for timed in rates.link_times):
+        for pattern, fit in fit_patterns([timed for timed in rates.link_times if timed.link == link]).items():
             row = (fit.bandwidth_bytes_per_second / GIGA, 1e6 * fit.latency_seconds, 100 * fit.error)
-            table.add_row(escape(link), pattern.replace("_", "-"), *map(shown, row))
+            table.add_row(link, pattern.replace("_", "-"), *map(shown, row))
     return table

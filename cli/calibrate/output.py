@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich import box
 from rich.table import Table
 
 from calibrate.calibration import Draft
 from calibrate.cluster_change import dotted
-from cli.console import console
+from cli.console import console, shown_path
 from conf.load import options
 
 
@@ -28,14 +26,13 @@ def print_changes(new: Draft, how: str) -> None:
             )
     console.print(table)
     for note in new.notes:
-        console.print(f"{note}.", markup=False)
+        console.print(f"{note}.")
 
 
 def write_file(new: Draft) -> None:
     """Put the file in its place and say where that is."""
     path = new.write()
-    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    console.print(f"Written: {near}", markup=False)
+    console.print(f"Written: {shown_path(path)}")
     if new.output != new.cluster.name and new.cluster.name in options("slurm"):
         console.print(
             f"Slurm settings go by the name too: copy conf/slurm/{new.cluster.name}.yaml to {new.output}.yaml."

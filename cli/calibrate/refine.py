@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from calibrate.calibration import checked_output, draft, stamp_of
 from calibrate.cluster_change import Change
@@ -16,21 +16,21 @@ from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit
 from calibrate.value_source import source_after
 from cli.calibrate.output import plain_table, print_changes, shown, write_file
 from cli.console import console
-from conf.load import load_cluster
+from conf.load import Composition, load_cluster
 
 
-def refine_and_write(name: str, overrides: Sequence[str], output: str | None, *, dry_run: bool) -> None:
-    """Fit the constants to the trials of sweep `name` and write the cluster's file; `dry_run` shows the fit alone.
+def refine_and_write(asked: Composition, output: str | None, *, dry_run: bool) -> None:
+    """Fit the constants to the trials of a sweep and write the cluster's file; `dry_run` shows the fit alone.
 
     Raises:
         UsageError: there is no such sweep, too few trials have ended, or no constant makes predictions better.
     """
-    sweep = measured_sweep(name, overrides)
-    cluster = load_cluster(sweep.cluster)
+    measured, name = measured_sweep(asked), str(asked.overrides.chosen("sweep"))
+    cluster = load_cluster(measured.cluster)
     output = checked_output(cluster.name, output)
     if not dry_run:
         require_writable(cluster.name, output)
-    trials = finished_trials(sweep.folder, sweep.record, cluster)
+    trials = finished_trials(measured.sweep, cluster)
     found = refit_cluster(cluster, trials)
     console.print(f"{len(trials)} finished trials of sweep {name}, {cluster.name} as its file says now.")
     console.print(_trials_table(found))
@@ -49,7 +49,7 @@ def refine_and_write(name: str, overrides: Sequence[str], output: str | None, *,
 
 
 def _fitted_changes(found: Refit, sweep: str, source: str, stamp: str) -> list[Change]:
-    counted = sum(one.trial.counts for one in found.trials)
+    counted = sum(refitted.trial.counts for refitted in found.trials)
     gain = f"mean error {100 * found.error_before:.1f} % -> {100 * found.error_after:.1f} %"
     origin = f"fitted: {counted} trials of sweep {sweep}, {gain}"
     moved = [name for name in found.fitted if found.after[name] != found.before[name]]
@@ -68,7 +68,7 @@ def _machines(sweep: str, trials: Sequence[FinishedTrial]) -> str:
 
 
 def _print_errors(found: Refit) -> None:
-    counted = sum(one.trial.counts for one in found.trials)
+    counted = sum(refitted.trial.counts for refitted in found.trials)
     console.print(
         f"Mean error of the predicted step time over {counted} trials: {100 * found.error_before:.1f} % before,"
         f" {100 * found.error_after:.1f} % after."
@@ -78,15 +78,16 @@ def _print_errors(found: Refit) -> None:
         return
     console.print(f"Each trial predicted by a fit without it: {100 * found.error_left_out:.1f} %.")
     if found.error_left_out >= found.error_before:
-        console.print("[yellow]That is no better than before: the fit describes these trials and may not hold.[/]")
+        warning = "That is no better than before: the fit describes these trials and may not hold."
+        console.print(Text(warning, style="yellow"))
 
 
 def _trials_table(found: Refit) -> Table:
     """Seconds of a step; what is not fitted to is marked."""
     table = plain_table("Seconds of a step", "layout", "measured", "predicted before", "after", "without it")
-    for one in found.trials:
-        mark = "" if one.trial.counts else " (shares devices: not fitted to)"
-        predicted = (one.before, one.after, one.left_out)
-        name = escape(one.trial.label.replace("-", " ")) + mark
-        table.add_row(name, shown(one.trial.step_seconds), *map(shown, predicted))
+    for refitted in found.trials:
+        mark = "" if refitted.trial.counts else " (shares devices: not fitted to)"
+        predicted = (refitted.before, refitted.after, refitted.left_out)
+        name = refitted.trial.label.replace("-", " ") + mark
+        table.add_row(name, shown(refitted.trial.step_seconds), *map(shown, predicted))
     return table

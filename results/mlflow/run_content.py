@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from conf.experiment import Experiment
 from results.collect import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
-from results.trial_result import TrialResult, ranked
-from sweeps.trial import SweepRecord, Trial
+from sweeps.reading import Reading, TrialReading, ranked
+from sweeps.trial import SweepRecord
+from train_core.costs import Estimate, estimate
 from train_core.measurement import Outcome, Performance, StepMetrics
 
 MAX_TAG_LENGTH = 4000
@@ -75,7 +77,7 @@ class RunContent:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def sweep_run(record: SweepRecord, results: Sequence[TrialResult]) -> RunContent:
+def sweep_run(record: SweepRecord, results: Sequence[TrialReading]) -> RunContent:
     """The parent: the question, how many trials ended how, and the best measured layout."""
     outcomes = Counter(result.outcome.value for result in results if result.outcome)
     is_live = any(result.outcome is not None and not result.outcome.is_final for result in results)
@@ -96,33 +98,43 @@ def sweep_run(record: SweepRecord, results: Sequence[TrialResult]) -> RunContent
     )
 
 
-def trial_run(record: SweepRecord, result: TrialResult) -> RunContent:
+def trial_run(record: SweepRecord, result: TrialReading) -> RunContent:
     """The child of one trial."""
-    trial, measurement = result.trial, result.measurement
+    trial = result.trial
+    run = _run(record, result, trial.estimate)
+    tags = {"is_baseline": str(trial.is_baseline).lower()}
+    point = {f"point.{key}": str(value) for key, value in trial.point.items()}
+    return replace(run, name=result.label, tags=run.tags | tags, params=point | run.params)
+
+
+def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunContent:
+    """The long training with a plan that was taken from a trial of the sweep."""
+    assert reading.experiment is not None
+    run = _run(record, reading, estimate(reading.experiment))
+    return replace(run, tags=run.tags | {"is_baseline": "false", "from_trial": from_trial})
+
+
+def _run(record: SweepRecord, result: Reading, predicted: Estimate | None) -> RunContent:
+    """What a trial and a long training have in common."""
+    experiment, measurement = result.experiment, result.measurement
     started = measurement.started if measurement else result.steps[0].time if result.steps else record.created
     is_final = result.outcome is not None and result.outcome.is_final
     ended = measurement.ended if measurement else started
     return RunContent(
-        key=f"{trial.trial_id}/{trial.experiment.fingerprint if trial.experiment else ''}",
-        name=result.label,
+        key=f"{result.name}/{experiment.fingerprint if experiment else ''}",
+        name=f"training {result.name}",
         status=STATUS.get(result.outcome, "FAILED"),
         start_ms=_milliseconds(started),
         end_ms=_milliseconds(ended) if is_final else None,
         attempt=str(result.steps[0].time) if result.steps else "",
         tags=_common_tags(record) | _trial_tags(result),
-        params=_params(trial),
+        params=_params(experiment),
         metrics=(
-            *_predicted_metrics(trial, _milliseconds(record.created)),
+            *_predicted_metrics(predicted, _milliseconds(record.created)),
             *_step_metrics(result.steps),
             *_measured_metrics(result.performance, _milliseconds(ended)),
         ),
     )
-
-
-def training_run(record: SweepRecord, result: TrialResult, from_trial: str) -> RunContent:
-    """The long run of a plan that was taken from a trial of the sweep."""
-    run = trial_run(record, result)
-    return replace(run, name=f"training {result.trial.trial_id}", tags=run.tags | {"from_trial": from_trial})
 
 
 def _common_tags(record: SweepRecord) -> dict[str, str]:
@@ -135,19 +147,18 @@ def _common_tags(record: SweepRecord) -> dict[str, str]:
     }
 
 
-def _trial_tags(result: TrialResult) -> dict[str, str]:
-    trial, measurement = result.trial, result.measurement
+def _trial_tags(result: Reading) -> dict[str, str]:
+    experiment, measurement = result.experiment, result.measurement
     tags = {
-        "trial_id": trial.trial_id,
+        "trial_id": result.name,
         "outcome": result.outcome.value if result.outcome else "LEFT_OUT",
         "cause": result.cause[:MAX_TAG_LENGTH],
-        "is_baseline": str(trial.is_baseline).lower(),
         "kind": "measured" if result.performance else "not measured",
     }
-    if trial.experiment:
-        tags["fingerprint"] = trial.experiment.fingerprint
-        tags["shape"] = f"{trial.experiment.num_nodes}x{trial.experiment.tasks_per_node}"
-        tags["cluster"] = trial.experiment.cluster.name
+    if experiment:
+        tags["fingerprint"] = experiment.fingerprint
+        tags["shape"] = f"{experiment.num_nodes}x{experiment.tasks_per_node}"
+        tags["cluster"] = experiment.cluster.name
     if performance := result.performance:
         tags["flops_formula"] = performance.flops_formula
         tags["peak_source"] = performance.peak_source
@@ -159,16 +170,14 @@ def _trial_tags(result: TrialResult) -> dict[str, str]:
     return tags
 
 
-def _params(trial: Trial) -> dict[str, str]:
-    """The point, and the whole experiment but for the cluster, which is an artifact."""
-    params = {f"point.{key}": str(value) for key, value in trial.point.items()}
-    if trial.experiment is None:
-        return params
-    experiment = trial.experiment
+def _params(experiment: Experiment | None) -> dict[str, str]:
+    """The whole experiment but for the cluster, which is an artifact."""
+    if experiment is None:
+        return {}
     derived = {"data_parallel_size": experiment.data_parallel_size, "num_micro_batches": experiment.num_micro_batches}
     tree = experiment.model_dump(mode="json", exclude={"cluster": True, "data": {"cache_dir"}})
     groups = {f"{group}.{name}": value for group, values in tree.items() for name, value in values.items()}
-    return params | {key: str(value) for key, value in (derived | groups).items()}
+    return {key: str(value) for key, value in (derived | groups).items()}
 
 
 def _step_metrics(steps: Sequence[StepMetrics]) -> list[LoggedMetric]:
@@ -180,10 +189,10 @@ def _step_metrics(steps: Sequence[StepMetrics]) -> list[LoggedMetric]:
     ]
 
 
-def _predicted_metrics(trial: Trial, timestamp_ms: int) -> list[LoggedMetric]:
-    if trial.estimate is None:
+def _predicted_metrics(predicted: Estimate | None, timestamp_ms: int) -> list[LoggedMetric]:
+    if predicted is None:
         return []
-    values = {name: getattr(trial.estimate, name) for name in ESTIMATE_FIELDS} | trial.estimate.step_terms.model_dump()
+    values = {name: getattr(predicted, name) for name in ESTIMATE_FIELDS} | predicted.step_terms.model_dump()
     return _numbers({f"predicted.{name}": value for name, value in values.items()}, timestamp_ms)
 
 

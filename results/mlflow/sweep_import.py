@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,10 @@ from conf.errors import UsageError
 from conf.schema import TrackingSpec
 from results.mlflow.run_content import LoggedMetric, RunContent, sweep_run, training_run, trial_run
 from results.mlflow.store import connect, experiment_id, tracking_uri
-from results.trial_result import read_result, read_results
-from sweeps.trial import SweepFolder, SweepRecord, Trial
-from train_core.trial_folder import TrialFolder, write_atomically
+from sweeps.reading import Reading, TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
+from train_core.trial_folder import write_atomically
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -54,41 +55,54 @@ class ImportSummary:
     unchanged: int
 
 
-def import_sweep(folder: SweepFolder, record: SweepRecord, tracking: TrackingSpec, output_dir: Path) -> ImportSummary:
+def import_sweep(
+    sweep: Sweep,
+    tracking: TrackingSpec,
+    output_dir: Path,
+    read: Callable[[Sweep], Sequence[TrialReading]] = Sweep.read,
+) -> ImportSummary:
     """Bring the runs of this sweep up to date with its folder.
+
+    Args:
+        read: called once no other import runs, as an older state could undo a newer one.
 
     Raises:
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
     """
     with _only_writer(output_dir), _failures_explained(tracking):
-        results = read_results(folder, record)  # after the wait for the lock, or an older state could undo a newer one
+        folder, record = sweep
+        results = read(sweep)
         importer = _Importer(connect(tracking, output_dir), tracking, output_dir, _tracking_id(folder.tracking_id))
         parent = importer.sync(sweep_run(record, results), None)
         if parent.is_stale:
             importer.client.log_artifact(parent.run_id, str(folder.record))
             importer.seal(parent)
         for result in results:
-            files = folder.trial(result.trial.trial_id)
-            importer.sync_with_artifacts(trial_run(record, result), parent.run_id, result.trial, files)
+            importer.sync_with_artifacts(trial_run(record, result), parent.run_id, result)
     return importer.summary(parent.run_id)
 
 
 def import_training(
-    files: TrialFolder, training: Trial, record: SweepRecord, from_trial: str, output_dir: Path
+    training: Reading,
+    record: SweepRecord,
+    from_trial: str,
+    tracking: TrackingSpec,
+    output_dir: Path,
 ) -> ImportSummary:
     """Bring the run of a long training up to date with its folder: losses, rates, and how it ended.
 
     Args:
         record: of the sweep whose trial `from_trial` gave its plan.
+        tracking: the record's, with the credentials that it does not keep.
 
     Raises:
         UsageError: as `import_sweep`.
     """
-    with _only_writer(output_dir), _failures_explained(record.tracking):
-        content = training_run(record, read_result(files, training), from_trial)
-        client = connect(record.tracking, output_dir)
-        importer = _Importer(client, record.tracking, output_dir, _tracking_id(files.tracking_id))
-        return importer.summary(importer.sync_with_artifacts(content, None, training, files))
+    with _only_writer(output_dir), _failures_explained(tracking):
+        content = training_run(record, training, from_trial)
+        client = connect(tracking, output_dir)
+        importer = _Importer(client, tracking, output_dir, _tracking_id(training.folder.tracking_id))
+        return importer.summary(importer.sync_with_artifacts(content, None, training))
 
 
 @dataclass(frozen=True)
@@ -124,13 +138,11 @@ class _Importer:
         self._log(run_id, content, run)
         return _Synced(run_id, content, is_stale=True)
 
-    def sync_with_artifacts(
-        self, content: RunContent, parent_run_id: str | None, trial: Trial, files: TrialFolder
-    ) -> str:
+    def sync_with_artifacts(self, content: RunContent, parent_run_id: str | None, reading: Reading) -> str:
         """The same, with what the trial wrote, and closed; the run's id."""
         synced = self.sync(content, parent_run_id)
         if synced.is_stale:
-            _log_artifacts(self.client, synced.run_id, trial, files)
+            _log_artifacts(self.client, synced.run_id, reading)
             self.seal(synced)
         return synced.run_id
 
@@ -196,10 +208,11 @@ def _batches(metrics: Sequence[LoggedMetric], size: int) -> list[list[Any]]:
     return [logged[start : start + size] for start in range(0, max(1, len(logged)), size)]
 
 
-def _log_artifacts(client: MlflowClient, run_id: str, trial: Trial, files: TrialFolder) -> None:
+def _log_artifacts(client: MlflowClient, run_id: str, reading: Reading) -> None:
     """The resolved experiment, what the trial wrote, and its logs."""
-    if trial.experiment:
-        client.log_text(run_id, trial.experiment.model_dump_json(indent=1), "experiment.json")
+    files = reading.folder
+    if reading.experiment:
+        client.log_text(run_id, reading.experiment.model_dump_json(indent=1), "experiment.json")
     for path in (files.measurement, files.metrics):
         if path.exists():
             client.log_artifact(run_id, str(path))

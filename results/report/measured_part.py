@@ -12,8 +12,8 @@ from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
 from results.report.verdict import verdict
 from results.scaling import Scaling, scalings
-from results.trial_result import TrialResult, ranked
 from results.units import count, gib, percent, seconds, significant, tflops
+from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
 
@@ -57,7 +57,7 @@ class MeasuredPart:
     notes: tuple[str, ...]
 
 
-def measured_part(record: SweepRecord, results: Sequence[TrialResult]) -> MeasuredPart:
+def measured_part(record: SweepRecord, results: Sequence[TrialReading]) -> MeasuredPart:
     """Everything that the trials of this sweep measured, and how the others ended."""
     best_first = ranked(list(results))
     relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
@@ -81,7 +81,7 @@ def _subject(record: SweepRecord) -> str:
     return f"the proxy {model}, a small stand-in for {full}"
 
 
-def _facts(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[tuple[str, str], ...]:
+def _facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[str, str], ...]:
     """One line each; values that differ between trials are all named."""
     environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
     performances = [result.performance for result in results if result.performance]
@@ -130,14 +130,14 @@ def _day(time_seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
 
 
-def _ranked_table(best_first: Sequence[TrialResult]) -> ReportTable | None:
+def _ranked_table(best_first: Sequence[TrialReading]) -> ReportTable | None:
     if not best_first:
         return None
     rows = [_ranked_row(position, result) for position, result in enumerate(best_first, start=1)]
     return ReportTable(RANKED_COLUMNS, tuple(rows), frozenset(RANKED_COLUMNS) - {"layout"}, frozenset({0}))
 
 
-def _ranked_row(position: int, result: TrialResult) -> tuple[Cell, ...]:
+def _ranked_row(position: int, result: TrialReading) -> tuple[Cell, ...]:
     performance = result.performance
     assert performance is not None
     spread = (performance.step_seconds_max - performance.step_seconds_min) / performance.step_seconds
@@ -161,11 +161,11 @@ def _rate_cell(rate: float) -> Cell:
     return number(tflops(rate), rate)
 
 
-def named(result: TrialResult) -> str:
+def named(result: TrialReading) -> str:
     return result.label + (" (baseline)" if result.trial.is_baseline else "")
 
 
-def _scaling_table(best_first: Sequence[TrialResult], relations: dict[str, Scaling]) -> ReportTable | None:
+def _scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:
     """Those that can be compared with the baseline; None when only the baseline itself can."""
     rows = []
     for result in best_first:
@@ -187,7 +187,7 @@ def _scaling_table(best_first: Sequence[TrialResult], relations: dict[str, Scali
     return ReportTable(SCALING_COLUMNS, tuple(rows), numeric) if rows else None
 
 
-def _incomparable(best_first: Sequence[TrialResult], relations: dict[str, Scaling]) -> tuple[str, ...]:
+def _incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:
     """One line for each reason, with how many measured trials it concerns."""
     reasons = Counter(relations[result.trial.trial_id].note for result in best_first if _no_kind(result, relations))
     return tuple(
@@ -196,11 +196,11 @@ def _incomparable(best_first: Sequence[TrialResult], relations: dict[str, Scalin
     )
 
 
-def _no_kind(result: TrialResult, relations: dict[str, Scaling]) -> bool:
+def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
     return relations[result.trial.trial_id].kind is None
 
 
-def _unfinished_table(record: SweepRecord, results: Sequence[TrialResult]) -> ReportTable | None:
+def _unfinished_table(record: SweepRecord, results: Sequence[TrialReading]) -> ReportTable | None:
     """Trials without a measurement. Full-size points that cannot run belong to the prediction."""
     left = [result for result in results if result.outcome is not None and not result.performance]
     shown = [result for result in left if record.mode == "proxy" or result.outcome is not Outcome.INFEASIBLE]
@@ -218,14 +218,14 @@ def _unfinished_table(record: SweepRecord, results: Sequence[TrialResult]) -> Re
     return ReportTable(UNFINISHED_COLUMNS, tuple(rows), frozenset())
 
 
-def _cause(result: TrialResult) -> str:
+def _cause(result: TrialReading) -> str:
     if result.cause or not result.steps:
         return result.cause
     last = result.steps[-1]
     return f"step {last.step} of {last.num_steps} done" if result.outcome is Outcome.RUNNING else ""
 
 
-def _notes(record: SweepRecord, results: Sequence[TrialResult]) -> tuple[str, ...]:
+def _notes(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[str, ...]:
     notes = _noise_note([result.performance for result in results if result.performance])
     if left_out := sum(result.outcome is None for result in results):
         notes.append(

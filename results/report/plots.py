@@ -11,7 +11,7 @@ from conf.units import GIBIBYTE, TERA
 from results.report.predicted_part import has_device_per_rank
 from results.report.verdict import rate_spread
 from results.terminal import by_prediction, plan_label
-from results.trial_result import TrialResult, ranked
+from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, StepTime
 
@@ -29,7 +29,7 @@ STEP_TERMS = {
 }
 
 
-def figures(record: SweepRecord, results: Sequence[TrialResult]) -> dict[str, Figure]:
+def figures(record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, Figure]:
     """The plots that have something to show, by the id of their place in the page."""
     fitting = [trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None]
     built = {
@@ -42,7 +42,7 @@ def figures(record: SweepRecord, results: Sequence[TrialResult]) -> dict[str, Fi
     return {name: figure for name, figure in built.items() if figure}
 
 
-def measured_rate(best_first: Sequence[TrialResult]) -> Figure | None:
+def measured_rate(best_first: Sequence[TrialReading]) -> Figure | None:
     """Bars of model TFLOPS per device, with the rates of the slowest and the fastest timed step."""
     shown = [(result, result.performance) for result in best_first[:MAX_BARS] if result.performance]
     if not shown:
@@ -67,7 +67,7 @@ def measured_rate(best_first: Sequence[TrialResult]) -> Figure | None:
     return _bar_chart([bars], "measured model TFLOPS per device", len(shown))
 
 
-def loss_curves(best_first: Sequence[TrialResult]) -> Figure | None:
+def loss_curves(best_first: Sequence[TrialReading]) -> Figure | None:
     """Training loss over the steps, every measured trial a line."""
     shown = [(result, result.performance) for result in best_first[:MAX_CURVES] if result.performance]
     names = _distinct_names([result.label for result, _ in shown])
@@ -164,7 +164,7 @@ def _capacity_lines(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
     ]
 
 
-def predicted_beside_measured(results: Sequence[TrialResult]) -> Figure | None:
+def predicted_beside_measured(results: Sequence[TrialReading]) -> Figure | None:
     """Step seconds, measured over predicted; a perfect prediction lies on the diagonal."""
     shown = [(r.label, r.trial.estimate, r.performance) for r in results if has_device_per_rank(r)]
     if not shown:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
 from results.terminal import by_prediction, plan_label
-from results.trial_result import TrialResult
 from results.units import ABSENT, count, error_percent, gib, percent, seconds, significant, tflops
+from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
@@ -47,7 +47,7 @@ class PredictedPart:
     beside: ReportTable | None
 
 
-def predicted_part(record: SweepRecord, results: Sequence[TrialResult]) -> PredictedPart:
+def predicted_part(record: SweepRecord, results: Sequence[TrialReading]) -> PredictedPart:
     """The plan of this sweep, ranked; beside it what was measured where the trials are the plan."""
     plan = by_prediction(record.plan)
     fitting = [trial for trial in plan if trial.infeasible_reason is None]
@@ -135,13 +135,13 @@ def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:
     return ReportTable(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
 
 
-def _beside_table(results: Sequence[TrialResult]) -> ReportTable | None:
+def _beside_table(results: Sequence[TrialReading]) -> ReportTable | None:
     """Trials that have both numbers; errors in percent of the measurement."""
     rows = [row for result in results if (row := _beside_row(result))]
     return ReportTable(BESIDE_COLUMNS, tuple(rows), frozenset(BESIDE_COLUMNS) - {"layout"}) if rows else None
 
 
-def _beside_row(result: TrialResult) -> tuple[Cell, ...] | None:
+def _beside_row(result: TrialReading) -> tuple[Cell, ...] | None:
     predicted, measured = result.trial.estimate, result.performance
     if predicted is None or measured is None:
         return None
@@ -167,7 +167,7 @@ def memory_as_measured(trial: Trial) -> int:
     return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
 
 
-def has_device_per_rank(result: TrialResult) -> bool:
+def has_device_per_rank(result: TrialReading) -> bool:
     """The cost model gives every rank a device; ranks that shared one cannot be held against it."""
     experiment, performance = result.trial.experiment, result.performance
     return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)

@@ -16,15 +16,16 @@ import pandas
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from results.collect import frame_of, plan_frame
+from results.collect import collect, plan_frame
 from results.published import PublishedFigure, chosen_figures
 from results.report.measured_part import measured_part
 from results.report.plots import figures
 from results.report.predicted_part import predicted_part
 from results.report.published_part import published_table
 from results.report.step_terms_part import step_terms_table
-from results.trial_result import TrialResult, read_results
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
 from train_core.trial_folder import write_atomically
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -39,14 +40,14 @@ class ReportPaths:
     html: Path
 
 
-def write_report(folder: SweepFolder, record: SweepRecord) -> ReportPaths:
-    """Write all three files from what is on disk now; the same folder gives the same text.
+def write_report(sweep: Sweep, results: Sequence[TrialReading]) -> ReportPaths:
+    """Write all three files; the same sweep, read to the same results, gives the same text.
 
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
     """
+    folder, record = sweep
     published = chosen_figures(record.spec.published)
-    results = read_results(folder, record)
     content = _content(record, results, published)
     paths = ReportPaths(folder.report("md"), folder.report("csv"), folder.report("html"))
     write_atomically(paths.markdown, _markdown(content))
@@ -57,10 +58,10 @@ def write_report(folder: SweepFolder, record: SweepRecord) -> ReportPaths:
 
 
 def report_frame(
-    record: SweepRecord, results: Sequence[TrialResult], published: Sequence[PublishedFigure]
+    record: SweepRecord, results: Sequence[TrialReading], published: Sequence[PublishedFigure]
 ) -> pandas.DataFrame:
     """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
-    trials = frame_of(list(results)).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
+    trials = collect(results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
     parts = [trials]
     if record.mode == "proxy" and record.plan:
         parts.append(plan_frame(record.plan).assign(part="plan"))
@@ -75,7 +76,7 @@ def report_frame(
 
 
 def _content(
-    record: SweepRecord, results: Sequence[TrialResult], published: Sequence[PublishedFigure]
+    record: SweepRecord, results: Sequence[TrialReading], published: Sequence[PublishedFigure]
 ) -> dict[str, Any]:
     """What both templates show."""
     return {
@@ -130,7 +131,7 @@ def _markdown(content: dict[str, Any]) -> str:
     return _environment().get_template("report.md").render(content)
 
 
-def _page(content: dict[str, Any], record: SweepRecord, results: Sequence[TrialResult]) -> str:
+def _page(content: dict[str, Any], record: SweepRecord, results: Sequence[TrialReading]) -> str:
     from plotly.offline import get_plotlyjs  # 5 MB of text, read only when a page is written
 
     # Inside a script element only "<" could end it early; JSON allows it to be spelled as an escape.

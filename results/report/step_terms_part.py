@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from results.report.measured_part import named
 from results.report.predicted_part import has_device_per_rank
 from results.report.table import Cell, ReportTable, number, text
-from results.trial_result import TrialResult, ranked
 from results.units import seconds
+from sweeps.reading import TrialReading, ranked
 from train_core.costs import StepTime
 from train_core.measurement import Breakdown, StepTerms
 
@@ -16,7 +16,7 @@ TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", 
 COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
 
 
-def step_terms_table(results: Sequence[TrialResult]) -> ReportTable | None:
+def step_terms_table(results: Sequence[TrialReading]) -> ReportTable | None:
     """Two rows for every trial with a breakdown, fastest trial first; None when no trial has one.
 
     Ranks that shared a device have no predicted row: the cost model gives each a device of its own.
@@ -41,7 +41,7 @@ def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:
     return tuple(getattr(terms, name) for name in StepTerms.model_fields)
 
 
-def _rows(result: TrialResult) -> Iterator[tuple[Cell, ...]]:
+def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
     breakdown = result.performance.breakdown if result.performance else None
     if breakdown is None:
         return
@@ -54,7 +54,7 @@ def _slowest(breakdown: Breakdown) -> str:
     return f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
 
 
-def _row(result: TrialResult, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
+def _row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
     """A term that is not known is part of another, so the sum lacks nothing."""
     numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
     return text(named(result)), text(kind), text(whose), *numbers

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from results.trial_result import TrialResult
 from results.units import count, percent, seconds, tflops
+from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
 
 
-def verdict(record: SweepRecord, results: Sequence[TrialResult], best_first: Sequence[TrialResult]) -> str:
+def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Sequence[TrialReading]) -> str:
     """Which layout is fastest, or, when nothing was measured, what to do. Text between backticks is a command."""
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
@@ -27,7 +27,7 @@ def verdict(record: SweepRecord, results: Sequence[TrialResult], best_first: Seq
     )
 
 
-def _best_sentence(best_first: Sequence[TrialResult]) -> str:
+def _best_sentence(best_first: Sequence[TrialReading]) -> str:
     best = best_first[0]
     assert best.performance is not None
     sentence = (
@@ -42,9 +42,9 @@ def _best_sentence(best_first: Sequence[TrialResult]) -> str:
     return sentence + _best_by_size(best_first)
 
 
-def _best_by_size(best_first: Sequence[TrialResult]) -> str:
+def _best_by_size(best_first: Sequence[TrialReading]) -> str:
     """Fewer devices are easily faster per device, so every number of devices has a best of its own."""
-    best: dict[int, TrialResult] = {}
+    best: dict[int, TrialReading] = {}
     for result in best_first:
         if result.performance:
             best.setdefault(result.performance.num_devices, result)
@@ -54,7 +54,7 @@ def _best_by_size(best_first: Sequence[TrialResult]) -> str:
     return f" Fastest by number of devices: {'; '.join(named_by_size)}."
 
 
-def _tokens(result: TrialResult) -> str:
+def _tokens(result: TrialReading) -> str:
     return count(result.performance.tokens_per_second if result.performance else None)
 
 

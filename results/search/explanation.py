@@ -7,8 +7,8 @@ from typing import Any
 
 from rich import box
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from conf.units import GIBIBYTE
 from results.units import gib, seconds
@@ -21,10 +21,10 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
     """What to print, one after the other."""
     predicted = explanation.estimate
     if predicted is None:
-        yield f"[bold]{explanation.label}[/] cannot exist: {escape(explanation.reason or '')}"
+        yield Text.assemble((explanation.label, "bold"), f" cannot exist: {explanation.reason or ''}")
         return
     step, capacity = predicted.step_seconds, predicted.memory_capacity_bytes
-    yield f"[bold]{explanation.label}[/]: predicted {seconds(step)} s a step"
+    yield Text.assemble((explanation.label, "bold"), f": predicted {seconds(step)} s a step")
     yield "  time    " + _shares(explanation.terms, step, seconds, " s")
     yield (
         f"  memory  stage {predicted.worst_stage} of {len(predicted.stages)} needs most,"
@@ -73,7 +73,7 @@ def _alternatives(explanation: Explanation) -> Table:
             seconds(predicted.step_seconds if predicted else None),
             "" if one.slower is None else f"{100 * one.slower:+.1f} %",
             gib(predicted.peak_memory_bytes if predicted else None),
-            escape(one.reason or ""),
+            Text(one.reason or ""),
         )
     return table
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.knobs import KNOBS, KnobValue
-from conf.load import Tree, compose_tree, load_cluster, settings_of, with_values
+from conf.load import Composition, load_cluster, part_at, settings_of, with_values
+from conf.overrides import Overrides
 from conf.schema import ClusterSpec, SweepSpec
 from conf.settings import Settings
 from sweeps.planner.limits import require_searchable
@@ -46,7 +47,7 @@ class Request:
 
 
 def request(
-    overrides: Sequence[str],
+    asked: Composition,
     *,
     devices: str | None = None,
     clusters: Sequence[str] = (),
@@ -55,6 +56,7 @@ def request(
     """The spaces for a configuration: one for every cluster and number of its devices.
 
     Args:
+        asked: the configuration; its plan need not be one that can exist, as a search replaces it.
         devices: `512`, `256,512`, a range `64-512` (whole nodes within), or `all`; None takes what the overrides or the
             sweep say, else the whole cluster.
         clusters: files of conf/cluster to choose among; without any, the configuration's.
@@ -63,13 +65,13 @@ def request(
         ConfigError: something is unknown, or cannot be.
         InfeasiblePlan: the only cluster, or each of them, cannot run such a job.
     """
-    tree = compose_tree(overrides)
-    pinned = _pinned(tree, overrides)
-    settings = settings_of(with_values(tree, _neutral(pinned)))
+    named = asked.overrides.pinned()
+    pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
+    settings = settings_of(with_values(asked.tree, _neutral(pinned)))
     require_searchable(settings.model, settings.batch)
     knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
     if clusters:
-        _require_no_cluster_values(overrides)
+        _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation).dropping(settings.training.dropout)
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
@@ -77,7 +79,7 @@ def request(
     left_out: list[LeftOut] = []
     for cluster in chosen:
         parts = devices.split(",") if devices and len(chosen) > 1 else [devices]
-        sizes, lacking = _offered(cluster, parts, settings, overrides)
+        sizes, lacking = _offered(cluster, parts, settings, asked.overrides)
         left_out += lacking
         for size in sizes:
             gradient_dtype = settings.precision.gradient_dtype
@@ -90,7 +92,7 @@ def request(
 
 
 def _offered(
-    cluster: ClusterSpec, parts: Sequence[str | None], settings: Settings, overrides: Sequence[str]
+    cluster: ClusterSpec, parts: Sequence[str | None], settings: Settings, overrides: Overrides
 ) -> tuple[list[int], list[LeftOut]]:
     """The numbers of this cluster's devices that the job can have, of those asked for, and why not the others."""
     sizes: set[int] = set()
@@ -104,13 +106,12 @@ def _offered(
     return sorted(sizes), list(lacking.values())
 
 
-def _require_no_cluster_values(overrides: Sequence[str]) -> None:
+def _require_no_cluster_values(overrides: Overrides) -> None:
     """A choice among clusters takes each as its file says: one override could not tell for which it is meant."""
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key.startswith("cluster."):
+    for override in overrides.of({"cluster"}):
+        if override.pins:
             remedy = "Write it into a copy of the cluster's file, or search one cluster with cluster=NAME."
-            raise ConfigError(key, value, "says not which of --clusters it is for", remedy)
+            raise ConfigError(override.key, override.value, "does not say which of --clusters it is for", remedy)
 
 
 def configured_strategy(settings: Settings, world_size: int) -> Strategy:
@@ -136,10 +137,10 @@ def offers(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def mixed_request(overrides: Sequence[str], text: str, implementation: str) -> Request:
+def mixed_request(asked: Composition, text: str, implementation: str) -> Request:
     """One space for each offer of a mixed job; only what such a job can choose may be pinned."""
     parts = [
-        request(overrides, devices=str(number), clusters=[name], implementation=implementation)
+        request(asked, devices=str(number), clusters=[name], implementation=implementation)
         for name, number in offers(text)
     ]
     for knob in ("pipeline_parallel_size", "virtual_pipeline_size", "schedule", "layers_per_stage"):
@@ -148,12 +149,6 @@ def mixed_request(overrides: Sequence[str], text: str, implementation: str) -> R
             remedy = "Leave it out: stages follow from the devices, pipelines run 1F1B."
             raise ConfigError(f"parallel.{knob}", value, "is not chosen in a job over several types", remedy)
     return Request(parts[0].settings, tuple(part.spaces[0] for part in parts))
-
-
-def _pinned(tree: Tree, overrides: Sequence[str]) -> dict[str, Any]:
-    """Values of the knobs that the overrides name one by one; a group such as `parallel=single` pins nothing."""
-    named = {override.lstrip("+~").split("=", 1)[0] for override in overrides}
-    return {key: tree[key.split(".")[0]][key.split(".")[1]] for key in KNOB_KEYS if key in named}
 
 
 def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,10 +186,10 @@ def _dtype(settings: Settings, cluster: ClusterSpec) -> Any:
     return dtype
 
 
-def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Sequence[str]) -> list[int]:
+def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Overrides) -> list[int]:
     if devices is not None:
         return device_counts(cluster, devices)
-    if any(override.startswith("parallel.world_size=") for override in overrides):
+    if "parallel.world_size" in overrides.pinned():
         return device_counts(cluster, str(settings.parallel.world_size))
     if settings.sweep is None:
         return [cluster.num_devices]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from benchmarks.cost_model_tables import PAGE, TABLES, with_tables
-from conf.load import load_cluster, options
+from conf.load import options
+from tests.composed import load_cluster
 from train_core.costs import IMPLEMENTATIONS
 
 

@@ -15,7 +15,7 @@ from benchmarks.published_rows import PUBLISHED, RowSet, row_sets
 from benchmarks.target import at_least, at_most, figure, within
 from benchmarks.validation import Section, sections
 from benchmarks.validation_page import PAGE, page
-from conf.load import load_cluster
+from tests.composed import load_cluster
 
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 ROOT = Path(__file__).parents[2]

@@ -16,6 +16,7 @@ from conf.load import load_cluster
 from launcher.snapshot import snapshot_code
 from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder
+from tests.composed import composed
 from train_core.measurement import Environment, Measurement, Outcome, Performance
 
 PROGRAM = "from cli.main import main; main()"
@@ -155,7 +156,7 @@ def finish(folder, trial, step_seconds):
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """The smoke sweep, whose trials took three times what was predicted."""
-    record = plan_sweep(["sweep=smoke", "cluster=local"], proxy=False, git_sha="")
+    record = plan_sweep(composed(["sweep=smoke", "cluster=local"]), proxy=False, git_sha="")
     folder = SweepFolder(tmp_path / "runs" / "smoke-local")
     folder.write_record(record)
     for trial in record.trials:

@@ -11,8 +11,9 @@ from calibrate.refit_cluster import CONSTANTS, FinishedTrial, Refit, predicted_s
 from calibrate.robust_fit import Constant, choose, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
-from conf.load import compose_tree, settings_of, with_values
+from conf.load import settings_of, with_values
 from conf.schema import ClusterSpec
+from tests.composed import compose_tree
 
 SMALL = {"model.hidden_size": 512, "model.ffn_hidden_size": 2048}
 LONG = {"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 16384}

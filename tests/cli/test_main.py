@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> Pat
         (["train", "modle=tiny"], r"modle = 'tiny': is not a key or group.*Did you mean model\?"),
         (["train", "parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
         (["train", "data=megatron", "data.path=/nowhere"], r"data\.path = '/nowhere': /nowhere\.idx: No such file"),
-        (["train", "--name", "x"], r"--name and --here are of a training from a sweep"),
+        (["train", "--name", "x"], r"--name and --here apply only to a training from a sweep"),
         (["train", "--from-best", "smoke", "--here"], r"No sweep smoke has been started in .*`trisweep sweep smoke`"),
         (["sweep", "smoke", "--there"], r"No such option"),
     ],

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from conf.load import load
 from results.units import significant
 from sweeps.plan import plan_sweep
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
+from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
 
@@ -113,7 +113,7 @@ def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> Non
 def test_a_sweep_whose_points_are_searched_shows_those_that_it_will_run_and_why(plan: Plan) -> None:
     shown = " ".join(plan("smoke", "search=planner").split())
     assert "points at full size" in shown
-    points = plan_sweep(["sweep=smoke", "search=planner"], proxy=False, git_sha="").plan
+    points = plan_sweep(composed(["sweep=smoke", "search=planner"]), proxy=False, git_sha="").plan
     chosen = [f"{point.trial_id}: {point.chosen_because}" for point in points if point.chosen_because]
     assert len(chosen) > 5
     assert all(line in shown for line in chosen)
@@ -270,7 +270,10 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--tokens", "9" * 400], "Invalid value for '--tokens'"),
         ([*GPT_22B, "--steps", "9" * 400], "Invalid value for '--steps'"),
         ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
-        ([*GPT_22B, "--clusters", "selene,dgx-h100", "cluster.num_nodes=4"], "says not which of --clusters it is for"),
+        (
+            [*GPT_22B, "--clusters", "selene,dgx-h100", "cluster.num_nodes=4"],
+            "does not say which of --clusters it is for",
+        ),
         ([*GPT_22B, "--implementation", "mine"], "Known: trisweep"),
         ([*GPT_22B, "--mixed", "selene:16"], "names fewer than two clusters"),
         ([*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--pareto"], "--mixed says which devices"),

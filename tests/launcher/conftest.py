@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from conf.load import load
 from conf.schema import SlurmSpec
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
 
 
 class Silent:

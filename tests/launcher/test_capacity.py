@@ -61,7 +61,8 @@ def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of):
     machine = this_machine()
     assert machine.num_cores == len(os.sched_getaffinity(0))
     assert machine.memory_bytes > 2**28
-    assert why_impossible(record_of([{"training.seed": 1}]).trials[0], Machine(1, 2**40, 0)) is None
+    (small,) = record_of([{"training.seed": 1}]).trials
+    assert why_impossible(small.experiment, small.estimate, Machine(1, 2**40, 0)) is None
 
 
 def test_importing_the_submitter_costs_neither_torch_nor_mlflow_nor_pandas():

@@ -13,12 +13,14 @@ import pytest
 
 from cli.train import on_this_machine
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
+from conf.overrides import Overrides
 from launcher.job import goes_on
 from launcher.long_run import best_of, long_run, write_long_run
 from launcher.long_run_slurm import LiveJob, starting
 from launcher.sbatch import require_time_to_save
 from launcher.slurm import write_down
 from sweeps.submission import JobShape
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, Performance
@@ -65,17 +67,17 @@ def test_the_fastest_measured_plan_is_the_best_whatever_is_predicted_of_others(s
     folder, record = started
     end(folder, record, 0, 1e9)
     fastest = end(folder, record, 1, 2e9)
-    best = best_of(folder, record)
+    best = best_of(Sweep(folder, record))
     assert (best.trial.trial_id, best.is_measured, best.flops_per_second_per_device) == (fastest, True, 2e9)
 
 
 def test_without_a_measurement_it_is_the_best_predicted_of_those_that_did_not_fail(started: Any) -> None:
     folder, record = started
     by_rate = sorted(record.trials, key=lambda trial: -trial.estimate.model_flops_per_second_per_device)
-    assert best_of(folder, record).trial == by_rate[0]
+    assert best_of(Sweep(folder, record)).trial == by_rate[0]
     end(folder, record, record.trials.index(by_rate[0]), Outcome.OUT_OF_MEMORY)
     end(folder, record, record.trials.index(by_rate[1]), Outcome.CANCELLED)
-    best = best_of(folder, record)
+    best = best_of(Sweep(folder, record))
     assert (best.trial, best.is_measured) == (by_rate[1], False)
 
 
@@ -84,13 +86,17 @@ def test_a_sweep_in_which_nothing_can_run_says_so(started: Any) -> None:
     for index in range(3):
         end(folder, record, index, Outcome.FAILED)
     with pytest.raises(UsageError, match=r"No point of .* can run"):
-        best_of(folder, record)
+        best_of(Sweep(folder, record))
 
 
 def test_the_run_is_the_plan_with_regular_checkpoints_and_what_was_asked_for(started: Any) -> None:
     folder, record = started
     chosen = end(folder, record, 2, 1e9)
-    run = long_run(folder, [STEPS, "data=synthetic", "checkpoint.keep_last=5", "slurm.qos=long", "cluster=local"], None)
+    run = long_run(
+        folder,
+        Overrides.parse([STEPS, "data=synthetic", "checkpoint.keep_last=5", "slurm.qos=long", "cluster=local"]),
+        None,
+    )
     planned = record.trials[2].experiment
     assert run.source == chosen
     assert (run.experiment.parallel, run.experiment.batch, run.experiment.model, run.experiment.cluster) == (
@@ -109,31 +115,31 @@ def test_the_run_is_the_plan_with_regular_checkpoints_and_what_was_asked_for(sta
 def test_a_run_goes_on_with_its_own_plan_even_if_a_better_one_was_measured_since(started: Any) -> None:
     folder, record = started
     first = end(folder, record, 0, 1e9)
-    write_long_run(long_run(folder, [STEPS], None), record.name, [STEPS])
+    write_long_run(long_run(folder, Overrides.parse([STEPS]), None), record.name, Overrides.parse([STEPS]))
     end(folder, record, 1, 2e9)
-    again = long_run(folder, [STEPS, "slurm.qos=long"], None)
+    again = long_run(folder, Overrides.parse([STEPS, "slurm.qos=long"]), None)
     assert (again.source, again.best) == (first, None)
     assert again.experiment.batch.micro_batch_size == 1
-    assert long_run(folder, [STEPS], "another").source != first
+    assert long_run(folder, Overrides.parse([STEPS]), "another").source != first
 
 
 def test_a_run_that_was_started_otherwise_is_not_gone_on_with(started: Any) -> None:
     folder, record = started
-    write_long_run(long_run(folder, [STEPS], None), record.name, [STEPS])
+    write_long_run(long_run(folder, Overrides.parse([STEPS]), None), record.name, Overrides.parse([STEPS]))
     with pytest.raises(
         UsageError, match=r"holds a training with training\.num_steps=50, and now .*num_steps=60.*--name NAME"
     ):
-        long_run(folder, ["training.num_steps=60"], None)
+        long_run(folder, Overrides.parse(["training.num_steps=60"]), None)
 
 
 @pytest.mark.parametrize("content", ["", "{}", json.dumps({"experiment": {}, "from_trial": "x", "overrides": []})])
 def test_a_folder_of_something_else_is_left_alone(started: Any, content: str) -> None:
     folder, _ = started
-    run = long_run(folder, [STEPS], None)
+    run = long_run(folder, Overrides.parse([STEPS]), None)
     run.folder.path.mkdir(parents=True)
     run.folder.trial.write_text(content)
     with pytest.raises(UsageError, match="is not of a training from a sweep"):
-        long_run(folder, [STEPS], None)
+        long_run(folder, Overrides.parse([STEPS]), None)
     assert run.folder.trial.read_text() == content
 
 
@@ -142,24 +148,24 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"training\.num_steps = 3: is what the sweep measured.*training\.num_steps=N"
     ):
-        long_run(folder, [], None)
+        long_run(folder, Overrides.parse([]), None)
     with pytest.raises(InfeasiblePlan, match=r"parallel\.world_size"):
-        long_run(folder, [STEPS, "parallel.tensor_parallel_size=3"], None)
+        long_run(folder, Overrides.parse([STEPS, "parallel.tensor_parallel_size=3"]), None)
     for ignored in ("cluster.device.memory_bytes=1", "device=h100-80gb", "hydra.job.name=x", "sweep=smoke"):
         with pytest.raises(ConfigError, match=r"changes nothing of a training"):
-            long_run(folder, [STEPS, ignored], None)
-    with pytest.raises(ConfigError, match=r"model\.made\.up = '1': is not a key of a training"):
-        long_run(folder, [STEPS, "+model.made.up=1"], None)
+            long_run(folder, Overrides.parse([STEPS, ignored]), None)
+    with pytest.raises(ConfigError, match=r"model\.made\.up = 1: is not a key of the configuration"):
+        long_run(folder, Overrides.parse([STEPS, "+model.made.up=1"]), None)
     with pytest.raises(UsageError, match="There is no sweep in"):
-        long_run(SweepFolder(tmp_path / "nowhere"), [STEPS], None)
+        long_run(SweepFolder(tmp_path / "nowhere"), Overrides.parse([STEPS]), None)
 
 
 def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, record = started
-    run = long_run(folder, [STEPS], None)
-    write_long_run(run, record.name, [STEPS])
+    run = long_run(folder, Overrides.parse([STEPS]), None)
+    write_long_run(run, record.name, Overrides.parse([STEPS]))
     with (
         starting(run.folder) as job,
         pytest.raises(UsageError, match="another process is running"),

@@ -20,10 +20,9 @@ from conf.errors import ConfigError, UsageError
 from launcher.capacity import Machine
 from launcher.folder_lock import locked
 from launcher.local_jobs import is_running_here
-from launcher.state import trial_states
-from launcher.submission import write_trial
 from launcher.sweep import run_here
 from sweeps.submission import read_submission
+from sweeps.sweep import Sweep
 from train_core.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,11 +73,11 @@ def make_job(behaviour="complete", seconds=0.0):
     return job
 
 
-def write_measurement(trial, outcome):
+def write_measurement(folder, trial, outcome):
     """As an earlier sweep would have left it."""
-    trial.write_measurement(
+    folder.trial(trial.trial_id).write_measurement(
         Measurement(
-            fingerprint="0" * 12,
+            fingerprint=trial.experiment.fingerprint,
             outcome=Outcome(outcome),
             cause="made so by the test",
             failing_rank=None,
@@ -92,7 +91,7 @@ def write_measurement(trial, outcome):
 
 
 def run(folder, record, progress, job, **options):
-    return run_here(folder, record, time_limit_seconds=60.0, progress=progress, job=job, **options)
+    return run_here(Sweep(folder, record), time_limit_seconds=60.0, progress=progress, job=job, **options)
 
 
 def num_runs(folder, record):
@@ -111,7 +110,7 @@ def until(condition, seconds=30.0):
 
 def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(folder, record_of, progress):
     record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
-    states = run_here(folder, record, time_limit_seconds=120.0, progress=progress)
+    states = run_here(Sweep(folder, record), time_limit_seconds=120.0, progress=progress)
     assert [state.outcome for state in states] == [Outcome.COMPLETED], states
     assert states[0].model_flops_per_second_per_device > 0
     assert states[0].num_steps_done == states[0].num_steps == 3
@@ -120,7 +119,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(folder, 
     assert cache == str(folder.path.parent / "tokens")
 
     started = time.monotonic()
-    run_here(folder, record, time_limit_seconds=120.0, progress=progress)
+    run_here(Sweep(folder, record), time_limit_seconds=120.0, progress=progress)
     assert time.monotonic() - started < 1
     assert folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns == written
 
@@ -138,7 +137,7 @@ def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(folder
 
 def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(folder, record_of, progress):
     record = record_of(seeds(1), "training.num_steps=100000")
-    (state,) = run_here(folder, record, time_limit_seconds=4.0, progress=progress)
+    (state,) = run_here(Sweep(folder, record), time_limit_seconds=4.0, progress=progress)
     assert state.outcome is Outcome.TIMED_OUT
     assert "4 s" in state.cause
 
@@ -152,7 +151,7 @@ def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(folde
     outcomes = [*kept, *retried, *again]
     record = record_of(seeds(len(outcomes)))
     for trial, outcome in zip(record.trials, outcomes, strict=True):
-        write_measurement(folder.trial(trial.trial_id), outcome)
+        write_measurement(folder, trial, outcome)
     run(folder, record, progress, make_job())
     assert num_runs(folder, record) == [0, 0, 0, 0, 0, 1, 1]
     run(folder, record, progress, make_job(), retry_failed=True)
@@ -256,13 +255,14 @@ from pathlib import Path
 from rich.console import Console
 from cli.progress import PlainProgress
 from launcher.sweep import run_here
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 spec = importlib.util.spec_from_file_location("jobs", {jobs!r})
 jobs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(jobs)
 folder = SweepFolder({folder!r})
 job = jobs.make_job(seconds={seconds})
-run_here(folder, folder.read_record(), time_limit_seconds=60.0, progress=PlainProgress(Console()), job=job)
+run_here(Sweep.stored_in(folder), time_limit_seconds=60.0, progress=PlainProgress(Console()), job=job)
 """
 
 
@@ -300,7 +300,7 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     assert b"KeyboardInterrupt" in words
     until(lambda: jobs_of(folder) == [], seconds=5.0)  # a process that was told to end takes a moment
     assert [folder.trial(trial.trial_id).measurement.exists() for trial in record.trials] == [False, False]
-    assert "interrupted" in trial_states(folder, record)[0].cause
+    assert "interrupted" in Sweep(folder, record).read()[0].cause
     states = run(folder, record, progress, make_job())
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
 
@@ -327,7 +327,7 @@ def test_cancel_ends_a_sweep_that_another_process_runs(folder, record_of):
     folder.write_record(record)
     sweep = start_sweep(folder, seconds=60)
     until((folder.trial(record.trials[0].trial_id).path / "runs").exists)
-    assert cancel_sweep(folder, record) == 1
+    assert cancel_sweep(Sweep(folder, record)) == 1
     sweep.communicate(timeout=20)
     assert jobs_of(folder) == []
     assert not folder.trial(record.trials[0].trial_id).measurement.exists()
@@ -352,6 +352,6 @@ def test_a_new_attempt_starts_clean(folder, record_of):
     trial = folder.trial(record.trials[0].trial_id)
     trial.path.mkdir(parents=True)
     trial.metrics.write_text("left over\n")
-    write_trial(folder, record, record.trials[0])
+    Sweep(folder, record).prepare(record.trials[0])
     assert not trial.metrics.exists()
     assert trial.read_experiment().fingerprint == record.trials[0].experiment.fingerprint

@@ -12,6 +12,7 @@ from launcher import slurm as slurm_module
 from launcher.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit
 from sweeps.submission import shape_of
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,7 +37,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_for_sbatch_is_pinned(case, record_of, slurm_of):
     settings = slurm_of(*CASES[case], "slurm.max_array_size=100")
-    shown = dry_run(FOLDER, record_of(LAYOUTS, *GPU), settings)
+    shown = dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
     text = "\n".join(f"===== {r.shape}, {r.device_hours:g} device-hours\n{r.sbatch}" for r in shown)
     text = text.replace(sys.executable, "/venv/bin/python")
     path = GOLDEN / f"{case}.txt"
@@ -49,7 +50,7 @@ def test_the_text_for_sbatch_is_pinned(case, record_of, slurm_of):
 def test_a_dry_run_needs_no_slurm_and_writes_nothing(record_of, slurm_of, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = SweepFolder(tmp_path / "sweep")
-    (one,) = dry_run(folder, record_of(LAYOUTS[:1], *GPU), slurm_of())
+    (one,) = dry_run(Sweep(folder, record_of(LAYOUTS[:1], *GPU)), slurm_of())
     assert "#SBATCH --gpus-per-node=8" in one.sbatch
     assert not folder.path.exists()
 
@@ -58,19 +59,19 @@ def test_submitting_without_sbatch_is_one_message_and_nothing_is_written(record_
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = SweepFolder(tmp_path / "sweep")
     with pytest.raises(UsageError, match="no sbatch on the PATH"):
-        submit(folder, record_of(LAYOUTS, *GPU), slurm_of())
+        submit(Sweep(folder, record_of(LAYOUTS, *GPU)), slurm_of())
     assert not folder.path.exists()
 
 
 def test_ranks_on_a_cpu_cluster_ask_for_no_gpu(record_of, slurm_of):
-    (one,) = dry_run(FOLDER, record_of([{"training.seed": 1}]), slurm_of("slurm.max_array_size=5"))
+    (one,) = dry_run(Sweep(FOLDER, record_of([{"training.seed": 1}])), slurm_of("slurm.max_array_size=5"))
     assert "gpu" not in one.sbatch.replace("gpus_", "")
 
 
 def test_an_option_that_follows_from_the_trial_is_not_free(record_of, slurm_of):
     settings = slurm_of("+slurm.extra_sbatch.nodes=3", "slurm.max_array_size=5")
     with pytest.raises(ConfigError, match=r"slurm\.extra_sbatch\.nodes = 3"):
-        dry_run(FOLDER, record_of(LAYOUTS, *GPU), settings)
+        dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
 
 
 def test_without_slurm_arrays_are_split_at_slurms_own_default(monkeypatch, tmp_path, slurm_of):

@@ -8,8 +8,8 @@ import pytest
 
 from launcher.silent_jobs import is_settled, verdict
 from launcher.slurm_query import JobState, _parsed
-from launcher.submission import write_trial
 from sweeps.submission import Submission, shape_of
+from sweeps.sweep import Sweep
 from train_core.measurement import Outcome, RankFailure
 
 
@@ -17,7 +17,8 @@ from train_core.measurement import Outcome, RankFailure
 def silent(folder, record_of, tmp_path):
     """A trial whose job has ended, and its submission; the job's words are written to its error file."""
     record = record_of([{"training.seed": 1}])
-    trial = write_trial(folder, record, record.trials[0])
+    sweep = Sweep(folder, record)
+    sweep.prepare(record.trials[0])
     submission = Submission(
         executor="slurm",
         job_id="7_0",
@@ -29,7 +30,7 @@ def silent(folder, record_of, tmp_path):
         output=str(tmp_path / "7_0_%t_log.out"),
         error=str(tmp_path / "7_0_%t_log.err"),
     )
-    return trial, submission
+    return sweep.read_trial(record.trials[0]), submission
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,13 @@ def test_every_end_has_its_outcome(silent, state, words, outcome):
     measurement = verdict(trial, submission, JobState(state, time.time()) if state else None)
     assert measurement.outcome is outcome
     assert measurement.cause
-    assert measurement.fingerprint == trial.read_experiment().fingerprint
+    assert measurement.fingerprint == trial.experiment.fingerprint
 
 
 def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent):
     trial, submission = silent
     submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
-    trial.write_failure(
+    trial.folder.write_failure(
         RankFailure(rank=3, outcome=Outcome.OUT_OF_MEMORY, cause="OutOfMemoryError: GPU", traceback="t", time=1.0)
     )
     measurement = verdict(trial, submission, JobState("FAILED", time.time()))
@@ -77,7 +78,7 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent):
     submission.error_of(0).write_text(
         "srun: error: node1: task 0: Exited with exit code 1\nsrun: error: node1: task 2: Killed\n"
     )
-    trial.write_failure(
+    trial.folder.write_failure(
         RankFailure(rank=0, outcome=Outcome.FAILED, cause="RuntimeError: Connection reset", traceback="t", time=1.0)
     )
     measurement = verdict(trial, submission, JobState("FAILED", time.time()))

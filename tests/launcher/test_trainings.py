@@ -11,10 +11,11 @@ from rich.console import Console
 
 from cli.status_table import status_table
 from conf.errors import UsageError
+from conf.overrides import Overrides
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
-from launcher.state import STOPPED, trial_state
 from launcher.trainings import LongRun, training_of, trainings_of
+from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
 from train_core.job.supervisor import held
 from train_core.measurement import Outcome, StepMetrics
@@ -40,7 +41,7 @@ def output_dir(folder: SweepFolder, record_of: Any) -> Path:
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([{"batch.micro_batch_size": 1}]))
     for name, sweep in (("second", "test"), ("first", "test"), ("foreign", "other")):
-        write_long_run(long_run(folder, STEPS, name), sweep, STEPS)
+        write_long_run(long_run(folder, Overrides.parse(STEPS), name), sweep, Overrides.parse(STEPS))
     junk = folder.path.parent / "train" / "junk"
     junk.mkdir()
     (junk / "trial.json").write_text("{}")
@@ -48,8 +49,8 @@ def output_dir(folder: SweepFolder, record_of: Any) -> Path:
 
 
 def outcome_and_cause(run: LongRun) -> tuple[Outcome | None, str]:
-    state = trial_state(run.folder, run.trial)
-    return state.outcome, state.cause
+    reading = run.read()
+    return reading.outcome, reading.cause
 
 
 def test_a_sweep_knows_its_trainings_by_name(output_dir: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
     run.folder.append_metrics(STEP)
     assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
     console = Console(width=200, file=StringIO())
-    console.print(status_table([trial_state(run.folder, run.trial)], 200))
+    console.print(status_table([run.read()], 200))
     assert STOPPED in console.file.getvalue()
 
 

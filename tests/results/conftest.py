@@ -28,9 +28,13 @@ from conf.schema import (
     TrainingPlan,
     WatchPlan,
 )
+from results.report.report import ReportPaths, write_report
+from sweeps.submission import JobShape, Submission, write_submission
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics
+from train_core.trial_folder import TrialFolder
 
 CREATED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
 NUM_STEPS = 6
@@ -234,10 +238,26 @@ def step(number: int, tokens_per_second: float = 100.0, started: float = CREATED
 
 
 def write_steps(folder: SweepFolder, trial_id: str, numbers: Sequence[int], tokens_per_second: float = 100.0) -> None:
+    """As a job in Slurm leaves them."""
     files = folder.trial(trial_id)
     files.path.mkdir(parents=True, exist_ok=True)
+    write_submission(files, in_slurm(files))
     for number in numbers:
         files.append_metrics(step(number, tokens_per_second))
+
+
+def in_slurm(files: TrialFolder) -> Submission:
+    return Submission(
+        executor="slurm",
+        job_id="7",
+        hostname="made-up-login",
+        attempt=1,
+        lost_nodes=0,
+        submitted=CREATED,
+        shape=JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=True),
+        output=str(files.logs / "7_%t_log.out"),
+        error=str(files.logs / "7_%t_log.err"),
+    )
 
 
 def finish(folder: SweepFolder, of: Trial, how: Performance | tuple[Outcome, str], **changes: Any) -> None:
@@ -265,7 +285,7 @@ def finish(folder: SweepFolder, of: Trial, how: Performance | tuple[Outcome, str
     (files.logs / "rank-0.out").write_text("made up log line\n")
 
 
-WriteSweep = Callable[..., tuple[SweepFolder, SweepRecord]]
+WriteSweep = Callable[..., Sweep]
 
 
 @pytest.fixture
@@ -279,7 +299,7 @@ def write_sweep(tmp_path: Path) -> WriteSweep:
         mode: Literal["cluster", "proxy"] = "proxy",
         published: Sequence[str] = (),
         name: str = "made-up",
-    ) -> tuple[SweepFolder, SweepRecord]:
+    ) -> Sweep:
         folder = SweepFolder(tmp_path / "runs" / name)
         spec = SweepSpec(
             name=name,
@@ -305,9 +325,14 @@ def write_sweep(tmp_path: Path) -> WriteSweep:
         for member in trials:
             if how and member.trial_id in how:
                 finish(folder, member, how[member.trial_id])
-        return folder, record
+        return Sweep(folder, record)
 
     return write
+
+
+def report_of(sweep: Sweep) -> ReportPaths:
+    """The report of what is on disk now."""
+    return write_report(sweep, sweep.read())
 
 
 SQLITE = TrackingSpec(kind="sqlite", uri=None, experiment="made-up")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import CONF_DIR, load
+from conf.load import CONF_DIR
 from results.published import chosen_figures, published_figures
 from results.report.published_part import published_table
+from tests.composed import load
 
 
 def test_the_frontier_headline_figures_are_hardware_flops_per_gcd() -> None:

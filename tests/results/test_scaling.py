@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from results.scaling import Scaling, scalings
-from results.trial_result import TrialResult
+from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 from tests.results.conftest import ENVIRONMENT, FULL, performance, trial
 from train_core.measurement import Environment, Measurement, Outcome, Performance
+from train_core.trial_folder import TrialFolder
 
 
-def result(of: Trial, measured: Performance | None, environment: Environment = ENVIRONMENT) -> TrialResult:
+@dataclass(frozen=True, kw_only=True)
+class Measured(TrialReading):
+    """A reading without a disk."""
+
+    measurement: Measurement | None
+
+
+def result(of: Trial, measured: Performance | None, environment: Environment = ENVIRONMENT) -> TrialReading:
     measurement = None
     if measured and of.experiment:
         measurement = Measurement(
@@ -27,17 +36,16 @@ def result(of: Trial, measured: Performance | None, environment: Environment = E
             started=0.0,
             ended=1.0,
         )
-    outcome = Outcome.COMPLETED if measured else Outcome.PENDING
-    return TrialResult(of, outcome, "", measurement, (), None, ())
+    return Measured(folder=TrialFolder(of.trial_id), experiment=of.experiment, trial=of, measurement=measurement)
 
 
-def against_baseline(other: TrialResult, baseline_tokens_per_second: float | None = 100.0) -> Scaling:
+def against_baseline(other: TrialReading, baseline_tokens_per_second: float | None = 100.0) -> Scaling:
     """The baseline is one device, a global batch of 8."""
     measured = performance(baseline_tokens_per_second) if baseline_tokens_per_second else None
     return scalings([result(trial("base", is_baseline=True), measured), other])[1]
 
 
-def measured_trial(tokens_per_second: float, num_devices: int, **point: Any) -> TrialResult:
+def measured_trial(tokens_per_second: float, num_devices: int, **point: Any) -> TrialReading:
     return result(trial("other", world_size=num_devices, **point), performance(tokens_per_second, num_devices))
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from results.collect import collect
 from results.terminal import by_prediction, plan_table, ranked_table
+from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
 
@@ -26,7 +27,7 @@ def shown(table: Table, width: int) -> str:
 def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int) -> None:
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
     for table, numbers in (
-        (ranked_table(collect(folder)), ("0.100", "0.0950", "2.56", "1.50")),
+        (ranked_table(collect(Sweep.stored_in(folder).read())), ("0.100", "0.0950", "2.56", "1.50")),
         (plan_table(PLAN), ("128.0 GiB short", "1.56", "192.0")),
     ):
         text = shown(table, width)
@@ -38,7 +39,7 @@ def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int)
 
 def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
-    lines = shown(ranked_table(collect(folder)), 140).splitlines()
+    lines = shown(ranked_table(collect(Sweep.stored_in(folder).read())), 140).splitlines()
     ranked = [line.split() for line in lines if "COMPLETED" in line]
     assert [line[0] for line in ranked] == ["1", "2", "3", "4"]
     assert "*" in ranked[0]
@@ -48,7 +49,7 @@ def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write
 
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep([])
-    assert "Measured here" in shown(ranked_table(collect(folder)), 80)
+    assert "Measured here" in shown(ranked_table(collect(Sweep.stored_in(folder).read())), 80)
     assert "Predicted" in shown(plan_table([]), 80)
 
 

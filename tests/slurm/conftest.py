@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
 from conf.schema import SlurmSpec
-from launcher.state import TrialState, reconcile, trial_states
+from launcher.state import reconciled
 from launcher.sweep import submit
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
@@ -74,16 +76,15 @@ def record_of(build_record: Callable[..., SweepRecord]) -> Callable[..., SweepRe
 
 
 @pytest.fixture(scope="session")
-def wait_until() -> Callable[..., list[TrialState]]:
+def wait_until() -> Callable[..., list[TrialReading]]:
     """Ask Slurm again and again, as a person would, until `reached(states)`."""
 
     def wait(
-        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialState]], bool], seconds: float = 60
-    ) -> list[TrialState]:
+        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 60
+    ) -> list[TrialReading]:
         deadline = time.monotonic() + seconds
         while True:
-            jobs = reconcile(folder.trials_of(record))
-            states = trial_states(folder, record, jobs)
+            states = reconciled(Sweep(folder, record).read())
             if reached(states):
                 return states
             assert time.monotonic() < deadline, states
@@ -141,16 +142,16 @@ def ending(
     size = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
     record = record_of([size | {"training.seed": seed} for seed in range(len(ENDS))])
     quick = slurm.model_copy(update={"time_limit_minutes": 1, "extra_sbatch": {"mem": "400M"}})
-    submit(folder, record, quick, job=make_job(ENDS))
+    submit(Sweep(folder, record), quick, job=make_job(ENDS))
     return folder, record, ENDS
 
 
 @pytest.fixture
-def state_of(ending: Ending, wait_until: Callable[..., list[TrialState]]) -> Callable[..., TrialState]:
+def state_of(ending: Ending, wait_until: Callable[..., list[TrialReading]]) -> Callable[..., TrialReading]:
     """The state of the trial that ends in the given way, once it has ended."""
     folder, record, _ = ending
 
-    def state(end: str, seconds: float = 60) -> TrialState:
+    def state(end: str, seconds: float = 60) -> TrialReading:
         index = ENDS.index(end)
         return wait_until(
             folder, record, lambda states: bool(states[index].outcome and states[index].outcome.is_final), seconds

@@ -13,6 +13,7 @@ from launcher.cancel import cancel_sweep
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.sweep import submit
 from sweeps.submission import read_submission
+from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
@@ -55,34 +56,34 @@ def until(condition, seconds=30.0):
 
 def test_an_array_larger_than_the_cluster_allows_is_split(folder, record_of, slurm):
     record = record_of(seeds(5))
-    summary = submit(folder, record, slurm.model_copy(update={"max_array_size": 2}), job=make_waiting_job())
+    summary = submit(Sweep(folder, record), slurm.model_copy(update={"max_array_size": 2}), job=make_waiting_job())
     assert [len(array.trial_ids) for array in summary.arrays] == [2, 2, 1]
     assert len({array.job_id for array in summary.arrays}) == 3
     ids = [job_id_of(folder, record, index) for index in range(5)]
     assert len(set(ids)) == 5
     assert "_" not in ids[4]
-    assert cancel_sweep(folder, record) == 5
+    assert cancel_sweep(Sweep(folder, record)) == 5
 
 
 def test_a_throttled_array_runs_no_more_than_it_may_and_cancelling_ends_running_and_queued(
     folder, record_of, slurm, wait_until
 ):
     record = record_of(seeds(3))
-    submit(folder, record, slurm.model_copy(update={"array_parallelism": 1}), job=make_waiting_job())
+    submit(Sweep(folder, record), slurm.model_copy(update={"array_parallelism": 1}), job=make_waiting_job())
     states = wait_until(folder, record, lambda states: states[0].scheduler_state == "RUNNING")
     assert [state.outcome for state in states] == [Outcome.RUNNING, Outcome.PENDING, Outcome.PENDING]
-    again = submit(folder, record, slurm, job=make_waiting_job())
+    again = submit(Sweep(folder, record), slurm, job=make_waiting_job())
     assert (again.num_submitted, again.num_live) == (0, 3)
 
-    assert cancel_sweep(folder, record) == 3
+    assert cancel_sweep(Sweep(folder, record)) == 3
     states = wait_until(folder, record, lambda states: all(state.outcome.is_final for state in states))
     assert {state.outcome for state in states} == {Outcome.CANCELLED}
-    assert cancel_sweep(folder, record) == 0
+    assert cancel_sweep(Sweep(folder, record)) == 0
 
 
 def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(folder, record_of, slurm, wait_until):
     record = record_of(seeds(1))
-    submit(folder, record, slurm, job=make_waiting_job())
+    submit(Sweep(folder, record), slurm, job=make_waiting_job())
     trial, job_id = folder.trial(record.trials[0].trial_id), job_id_of(folder, record)
     until((trial.path / "starts").exists)
 
@@ -96,14 +97,14 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(folder, reco
 
     until(lambda: len((trial.path / "starts").read_text().splitlines()) == 2, 60)
     assert trial.read_measurement() is None
-    assert cancel_sweep(folder, record) == 1
+    assert cancel_sweep(Sweep(folder, record)) == 1
 
 
 def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(folder, record_of, slurm, wait_until, monkeypatch):
     monkeypatch.setitem(silent_jobs.SETTLING_SECONDS, "NODE_FAIL", 1.0)
     record = record_of(seeds(1))
     pinned = slurm.model_copy(update={"extra_sbatch": {"no-requeue": True, "nodelist": "node4"}, "max_resubmits": 1})
-    submit(folder, record, pinned, job=make_waiting_job())
+    submit(Sweep(folder, record), pinned, job=make_waiting_job())
     until((folder.trial(record.trials[0].trial_id).path / "starts").exists)
     scontrol("update", "nodename=node4", "state=down", "reason=test")
     try:
@@ -113,22 +114,29 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(folder, rec
     assert state.outcome is Outcome.NODE_FAILED
 
     assert (
-        submit(folder, record, slurm.model_copy(update={"max_resubmits": 1}), job=make_waiting_job()).num_submitted == 1
+        submit(
+            Sweep(folder, record), slurm.model_copy(update={"max_resubmits": 1}), job=make_waiting_job()
+        ).num_submitted
+        == 1
     )
     assert read_submission(folder.trial(record.trials[0].trial_id)).lost_nodes == 1
-    assert cancel_sweep(folder, record) == 1
+    assert cancel_sweep(Sweep(folder, record)) == 1
 
 
 def test_a_request_that_slurm_refuses_is_one_message_with_slurms_reason(folder, record_of, slurm):
     with pytest.raises(UsageError, match=r"invalid partition"):
-        submit(folder, record_of(seeds(2)), slurm.model_copy(update={"partition": "nowhere"}), job=make_waiting_job())
+        submit(
+            Sweep(folder, record_of(seeds(2))),
+            slurm.model_copy(update={"partition": "nowhere"}),
+            job=make_waiting_job(),
+        )
 
 
 def test_without_accounting_the_queue_answers_and_without_both_nothing_is_concluded(
     folder, record_of, slurm, wait_until, tmp_path, monkeypatch
 ):
     record = record_of(seeds(1))
-    submit(folder, record, slurm, job=make_waiting_job())
+    submit(Sweep(folder, record), slurm, job=make_waiting_job())
     job_id = job_id_of(folder, record)
     wait_until(folder, record, lambda states: states[0].scheduler_state == "RUNNING")
     tools = tmp_path / "bin"
@@ -139,7 +147,7 @@ def test_without_accounting_the_queue_answers_and_without_both_nothing_is_conclu
     (tools / "squeue").symlink_to("/usr/bin/squeue")
     (tools / "scancel").symlink_to("/usr/bin/scancel")
     assert query_jobs([job_id, "987654"]).keys() == {job_id}
-    assert cancel_sweep(folder, record) == 1
+    assert cancel_sweep(Sweep(folder, record)) == 1
     assert wait_until(folder, record, lambda s: s[0].outcome.is_final)[0].outcome is Outcome.CANCELLED
 
 
@@ -155,18 +163,18 @@ def test_a_job_is_given_the_gpus_that_its_tasks_need(folder, record_of, slurm, g
         [{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "training.seed": seed} for seed in (1, 2)],
         "cluster.device.kind=gpu",
     )
-    submit(folder, record, slurm.model_copy(update={"gpu_request": gpu_request}), job=job)
+    submit(Sweep(folder, record), slurm.model_copy(update={"gpu_request": gpu_request}), job=job)
     seen = [folder.trial(t.trial_id).path / f"rank-{rank}" for t in record.trials for rank in (0, 1)]
     until(lambda: all(path.exists() and path.read_text() for path in seen))
     assert {len(path.read_text().split(",")) for path in seen} == {2}
-    cancel_sweep(folder, record)
+    cancel_sweep(Sweep(folder, record))
 
 
 def test_a_job_whose_submitter_died_before_writing_it_down_does_not_run(folder, record_of, slurm, monkeypatch):
     from launcher import job as job_module
 
     record = record_of(seeds(1))
-    submit(folder, record, slurm, job=make_waiting_job())
+    submit(Sweep(folder, record), slurm, job=make_waiting_job())
     trial = folder.trial(record.trials[0].trial_id)
     monkeypatch.setattr(job_module, "SUBMISSION_WAIT_SECONDS", 0.2)
     monkeypatch.setenv("SLURM_JOB_ID", "999999")
@@ -174,4 +182,4 @@ def test_a_job_whose_submitter_died_before_writing_it_down_does_not_run(folder, 
     job_module.run_in_slurm(str(trial.path))
     assert not trial.measurement.exists()
     assert trial.read_failures() == []
-    cancel_sweep(folder, record)
+    cancel_sweep(Sweep(folder, record))

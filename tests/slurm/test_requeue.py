@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from conf.overrides import Overrides
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.long_run_slurm import live_job, submit_long_run
-from launcher.state import reconcile, trial_state
+from launcher.state import reconciled
 from launcher.trainings import trainings_of
 from train_core.measurement import Outcome
 
@@ -27,8 +28,8 @@ NAMES = ["cancelled", "left-alone", "warned"]
 
 def state_of(run):
     """As `trisweep status` finds out."""
-    jobs = reconcile([run.folder])
-    return trial_state(run.folder, run.trial, jobs.get(run.folder.path))
+    (reading,) = reconciled([run.read()])
+    return reading
 
 
 def wait(reached: Callable[[], object], seconds: float) -> None:
@@ -42,9 +43,9 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     layout = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([layout], "cluster.devices_per_node=1"))
-    cancelled, left_alone, warned = runs = [long_run(folder, ASKED, name) for name in NAMES]
+    cancelled, left_alone, warned = runs = [long_run(folder, Overrides.parse(ASKED), name) for name in NAMES]
     for run in runs:
-        write_long_run(run, "test", ASKED)
+        write_long_run(run, "test", Overrides.parse(ASKED))
     unhurried = slurm.model_copy(update={"time_limit_minutes": 60})  # Slurm's own warning is to come later
     job_id = submit_long_run(warned, unhurried)
     wait(lambda: len(warned.folder.read_metrics()) > 2, 200)

@@ -10,6 +10,7 @@ import pytest
 from conf.schema import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.sweep import submit
+from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -29,9 +30,9 @@ def test_only_what_was_cancelled_runs_again_unless_failures_are_to_be_retried(en
     def quick(folder: str) -> None:
         Path(folder, "ran").write_text(str(time.time()))
 
-    summary = submit(folder, record, slurm, job=quick)
+    summary = submit(Sweep(folder, record), slurm, job=quick)
     assert (summary.num_submitted, summary.num_kept) == (1, len(ends) - 1)
     assert summary.arrays[0].trial_ids == (record.trials[ends.index("is cancelled")].trial_id,)
-    retried = submit(folder, record, slurm, retry_failed=True, job=quick)
+    retried = submit(Sweep(folder, record), slurm, retry_failed=True, job=quick)
     assert (retried.num_submitted, retried.num_live) == (5, 1)
-    assert cancel_sweep(folder, record) >= 0
+    assert cancel_sweep(Sweep(folder, record)) >= 0

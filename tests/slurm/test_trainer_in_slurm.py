@@ -8,6 +8,7 @@ import pytest
 
 from launcher.sweep import submit
 from sweeps.submission import read_submission, shape_of
+from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
@@ -53,7 +54,7 @@ def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(folder
     endless = LAYOUTS[1] | {"training.num_steps": 1_000_000}
     points = [endless | {"training.seed": seed} for seed in range(2)]
     record = record_of(points, "cluster.devices_per_node=1")
-    submit(folder, record, slurm, job=make_failing_job())
+    submit(Sweep(folder, record), slurm, job=make_failing_job())
     raised, killed = wait_until(
         folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120
     )
@@ -73,7 +74,7 @@ def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_sa
     record = record_of(LAYOUTS)
     assert [str(shape_of(trial.experiment)) for trial in record.trials] == ["1 x 2", "1 x 2", "2 x 2"]
 
-    summary = submit(folder, record, slurm)
+    summary = submit(Sweep(folder, record), slurm)
 
     assert [len(array.trial_ids) for array in summary.arrays] == [2, 1]
     states = wait_until(folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120)
@@ -84,7 +85,7 @@ def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_sa
     hosts = {folder.trial(trial.trial_id).read_measurement().environment.hostname for trial in record.trials}
     assert all(host.startswith("node") for host in hosts)
 
-    again = submit(folder, record, slurm)
+    again = submit(Sweep(folder, record), slurm)
     assert (again.num_submitted, again.num_kept, again.num_live) == (0, 3, 0)
     _text_equals_what_was_submitted(folder, record, slurm)
 
@@ -93,7 +94,7 @@ def _text_equals_what_was_submitted(folder, record, slurm):
     from launcher.sweep import dry_run
 
     snapshot = next(path.name for path in folder.code.iterdir())
-    for request in dry_run(folder, record, slurm):
+    for request in dry_run(Sweep(folder, record), slurm):
         job_id = read_submission(folder.trial(request.trials[0].trial_id)).job_id.split("_")[0]
         submitted = (folder.path / "submitit" / f"{job_id}_submission.sh").read_text()
         assert request.sbatch.replace("SNAPSHOT", snapshot) == submitted

@@ -7,11 +7,12 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import composed
 
 
 @pytest.fixture(scope="module")
 def proxy_175b() -> SweepRecord:
-    return plan_sweep(["sweep=175b"], proxy=True, git_sha="abc")
+    return plan_sweep(composed(["sweep=175b"]), proxy=True, git_sha="abc")
 
 
 def test_the_full_size_points_are_estimated_and_what_does_not_fit_says_by_how_much(proxy_175b: SweepRecord) -> None:
@@ -55,7 +56,7 @@ def test_trial_ids_are_unique(proxy_175b: SweepRecord) -> None:
 
 
 def test_the_best_predicted_points_are_measured_and_the_baseline_always() -> None:
-    record = plan_sweep(["sweep=175b", "sweep.max_trials=3"], proxy=False, git_sha="abc")
+    record = plan_sweep(composed(["sweep=175b", "sweep.max_trials=3"]), proxy=False, git_sha="abc")
     rates = {t.trial_id: t.estimate.model_flops_per_second_per_device for t in record.trials if t.estimate}
     runnable = [trial for trial in record.trials if trial.infeasible_reason is None]
     selected = [trial for trial in runnable if trial.selected]
@@ -66,26 +67,26 @@ def test_the_best_predicted_points_are_measured_and_the_baseline_always() -> Non
 
 
 def test_an_override_of_an_axis_restricts_plan_and_proxy() -> None:
-    record = plan_sweep(["sweep=175b", "parallel.tensor_parallel_size=4"], proxy=True, git_sha="abc")
+    record = plan_sweep(composed(["sweep=175b", "parallel.tensor_parallel_size=4"]), proxy=True, git_sha="abc")
     for trial in (*record.plan, *record.trials):
         assert trial.experiment is None or trial.experiment.parallel.tensor_parallel_size == 4
     assert any(trial.selected for trial in record.trials)
 
 
 def test_the_cluster_of_the_plan_can_be_chosen_and_the_proxy_stays_local() -> None:
-    record = plan_sweep(["sweep=175b", "cluster=dgx-h100"], proxy=True, git_sha="abc")
+    record = plan_sweep(composed(["sweep=175b", "cluster=dgx-h100"]), proxy=True, git_sha="abc")
     assert {t.experiment.cluster.name for t in record.plan if t.experiment} == {"dgx-h100"}
     assert {t.experiment.cluster.name for t in record.trials if t.experiment} == {"local"}
 
 
 def test_a_sweep_without_a_proxy_says_so() -> None:
     with pytest.raises(UsageError, match="Sweep smoke has no proxy"):
-        plan_sweep(["sweep=smoke"], proxy=True, git_sha="abc")
+        plan_sweep(composed(["sweep=smoke"]), proxy=True, git_sha="abc")
 
 
 def test_a_wrong_value_on_an_axis_is_an_error_not_a_row() -> None:
     with pytest.raises(ConfigError, match=r"batch\.micro_batch_size = 'two'"):
-        plan_sweep(["sweep=175b", "sweep.axes={batch.micro_batch_size:[two]}"], proxy=False, git_sha="abc")
+        plan_sweep(composed(["sweep=175b", "sweep.axes={batch.micro_batch_size:[two]}"]), proxy=False, git_sha="abc")
 
 
 def test_a_record_survives_the_disk(tmp_path: object, proxy_175b: SweepRecord) -> None:
@@ -96,17 +97,17 @@ def test_a_record_survives_the_disk(tmp_path: object, proxy_175b: SweepRecord) -
 
 def test_a_value_that_the_proxy_does_not_know_is_refused_and_not_ignored() -> None:
     with pytest.raises(ConfigError, match=r"micro_batch_size = 7: is no value that the proxy.*Use one of 1, 2, 4"):
-        plan_sweep(["sweep=175b", "batch.micro_batch_size=7"], proxy=True, git_sha="abc")
+        plan_sweep(composed(["sweep=175b", "batch.micro_batch_size=7"]), proxy=True, git_sha="abc")
 
 
 def test_a_record_says_what_was_overridden_of_the_sweep_and_not_of_its_jobs() -> None:
     overrides = ["sweep=175b", "batch.micro_batch_size=2", "slurm=frontier", "output_dir=elsewhere"]
-    record = plan_sweep(overrides, proxy=True, git_sha="abc")
+    record = plan_sweep(composed(overrides), proxy=True, git_sha="abc")
     assert record.overrides == ("batch.micro_batch_size=2",)
 
 
 def test_a_device_that_is_chosen_for_the_plan_is_not_the_proxys() -> None:
     for override in ("device=h100-80gb", "device@cluster.device=h100-80gb"):
-        record = plan_sweep(["sweep=175b", override], proxy=True, git_sha="abc")
+        record = plan_sweep(composed(["sweep=175b", override]), proxy=True, git_sha="abc")
         assert {t.experiment.cluster.device.name for t in record.plan if t.experiment} == {"H100-80GB-SXM"}
         assert {t.experiment.cluster.device.name for t in record.trials if t.experiment} == {"CPU rank"}

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
-from conf.load import compose_tree, with_values
+from conf.load import with_values
 from conf.schema import Value
 from conf.settings import Settings
+from tests.composed import compose_tree
 from train_core.process.world import Seat, World, choose_device, file_rendezvous, join, leave
 from train_core.trial_folder import TrialFolder
 

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 import train_core.__main__
-from conf.load import compose_tree
+from tests.composed import compose_tree
 from tests.forked_command import run_forked
 
 SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]
@@ -67,7 +66,7 @@ def test_ranks_of_a_launcher_prepare_no_tokens_before_they_have_met(
     monkeypatch.setattr(train_core.__main__, "prepare", None)
     monkeypatch.setattr(train_core.__main__, "_write_trial", lambda *_, **__: None)
     monkeypatch.setattr(train_core.__main__, "run_trial_as_rank", lambda folder, on_step: ran.append(folder))
-    train_core.__main__._run(OmegaConf.create(compose_tree([*TENSOR_2, f"output_dir={tmp_path}"])))
+    train_core.__main__._run(compose_tree([*TENSOR_2, f"output_dir={tmp_path}"]))
     assert len(ran) == 1
 
 

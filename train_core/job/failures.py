@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conf.errors import TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import JobFolder
 
 OUT_OF_MEMORY = re.compile(
     r"\bOutOfMemoryError\b|\bMemoryError\b|out of memory|can't allocate memory|not enough memory|Cannot allocate memory"
@@ -29,13 +29,12 @@ PEER_LOST = re.compile(
 )
 """Errors of a collective whose other side went away or failed: a consequence, not a cause."""
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 VMSTAT = Path("/proc/vmstat")
 MAX_LOG_LINES = 40
 
 
 @contextmanager
-def ended_by_failure(trial: TrialFolder, rank: int) -> Iterator[None]:
+def ended_by_failure(trial: JobFolder, rank: int) -> Iterator[None]:
     """A failure in the block is left in the trial folder, printed, and ends the process at once.
 
     A normal exit may wait for collectives, or for a thread that writes a checkpoint, that will never end. `Stopped` is

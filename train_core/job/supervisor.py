@@ -254,7 +254,7 @@ class RankStart:
 
 
 def rank_log(trial: TrialFolder, rank: int) -> Path:
-    return trial.logs / f"rank-{rank}.log"
+    return trial.rank_log(rank)
 
 
 def rank_process(start: RankStart, sender: Connection | None, stop_asked: StopAsked) -> None:

@@ -124,7 +124,7 @@ def _begin(trial: TrialFolder, rank: int) -> None:
     trial.require_current()
     if rank == 0:
         trial.claim_for_attempt()
-    (trial.failures / f"rank-{rank:05d}.json").unlink(missing_ok=True)
+    trial.failure_of(rank).unlink(missing_ok=True)
     if rank == 0:
         trial.forget_progress()
         trial.alarm.unlink(missing_ok=True)

@@ -1,18 +1,16 @@
-"""The folder of one calibration: a trial folder, with a plan and rates in place of an experiment and a measurement."""
+"""The folder of one calibration: what it is to measure, how far it is, and the rates that it found."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from train_core.rates.record import DeviceRates, RatesPlan
-from train_core.trial_folder import TrialFolder, write_atomically
+from train_core.trial_folder import JobFolder, write_atomically
 
 
-class RatesFolder(TrialFolder):
-    """One calibration on disk, besides what every trial folder has (`submission.json`, `failures/`, `logs/`).
+class RatesFolder(JobFolder):
+    """One calibration on disk; besides what every job's folder has:
 
     plan.json       the `RatesPlan`; written by the launcher
     progress        one line for every part that rank 0 begins
@@ -27,7 +25,7 @@ class RatesFolder(TrialFolder):
 
     def prepare(self, plan: RatesPlan) -> None:
         """Forget an earlier calibration and write what this one measures."""
-        self.clear_results()
+        self.forget_failures()
         for path in (self.progress, self.rates, self.submission, *self.logs.glob("*")):
             path.unlink(missing_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -53,7 +51,4 @@ class RatesFolder(TrialFolder):
 
     def read_rates(self) -> DeviceRates | None:
         """None while nothing whole is there."""
-        try:
-            return DeviceRates.model_validate_json(self.rates.read_text())
-        except (OSError, ValidationError):
-            return None
+        return self.read(DeviceRates, self.rates)

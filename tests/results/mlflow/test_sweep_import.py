@@ -19,6 +19,8 @@ from conf.schema import TrackingSpec
 from results.mlflow import sweep_import
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
+from sweeps.reading import Reading
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.results.conftest import CREATED, SQLITE, WriteSweep, finish, performance, trial, write_steps
 from train_core.measurement import Outcome
@@ -46,7 +48,7 @@ class Store:
         self.folder, self.record, self.output_dir = folder, record, output_dir
 
     def load(self) -> ImportSummary:
-        return import_sweep(self.folder, self.record, SQLITE, self.output_dir)
+        return import_sweep(Sweep(self.folder, self.record), SQLITE, self.output_dir)
 
     def client(self) -> Any:
         return connect(SQLITE, self.output_dir)
@@ -120,7 +122,13 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(
     write_steps(folder, "long", range(1, 4))
 
     def load() -> tuple[ImportSummary, Any]:
-        summary = import_training(files, training, store.record, "base", store.output_dir)
+        summary = import_training(
+            Reading(folder=files, experiment=training.experiment),
+            store.record,
+            "base",
+            store.record.tracking,
+            store.output_dir,
+        )
         return summary, store.client().get_run(summary.run_id)
 
     first, run = load()
@@ -251,7 +259,7 @@ def test_deleted_and_foreign_runs_do_not_confuse_it(store: Store) -> None:
 def test_two_sweeps_of_one_name_do_not_share_runs(store: Store, write_sweep: WriteSweep) -> None:
     store.load()
     other, record = write_sweep(TRIALS, HOW, name="another")
-    assert import_sweep(other, record, SQLITE, store.output_dir).created == 6
+    assert import_sweep(Sweep(other, record), SQLITE, store.output_dir).created == 6
     assert store.load().unchanged == 6
 
 
@@ -291,7 +299,7 @@ def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, emp
         finish(folder, member, performance(100.0))
     shutil.copy(empty_store, database_path(tmp_path / "runs"))
     start = time.monotonic()
-    import_sweep(folder, record, SQLITE, tmp_path / "runs")
+    import_sweep(Sweep(folder, record), SQLITE, tmp_path / "runs")
     assert time.monotonic() - start < 20, "on a busy machine; about 2 s alone"
 
 
@@ -313,7 +321,7 @@ def test_an_unreachable_server_is_said_within_seconds(store: Store) -> None:
     nowhere = TrackingSpec(kind="server", uri="http://127.0.0.1:9", experiment="made-up")
     start = time.monotonic()
     with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9'.*folders keep everything"):
-        import_sweep(store.folder, store.record, nowhere, store.output_dir)
+        import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
     assert time.monotonic() - start < 10
 
 
@@ -324,7 +332,7 @@ def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None
         "import os, sys; from pathlib import Path\n"
         "from results.mlflow.sweep_import import import_sweep; from sweeps.trial import SweepFolder\n"
         f"folder = SweepFolder({str(store.folder.path)!r}); record = folder.read_record()\n"
-        f"import_sweep(folder, record, record.tracking, Path({str(store.output_dir)!r}))\n"
+        f"import_sweep(Sweep(folder, record), record.tracking, Path({str(store.output_dir)!r}))\n"
         "from mlflow.telemetry.utils import is_telemetry_disabled\n"
         "sys.exit(0 if is_telemetry_disabled() else 3)\n"
     )

@@ -21,6 +21,7 @@ from conf.schema import TrackingSpec
 from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import import_sweep
 from results.mlflow.ui import serve_ui
+from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, WriteSweep, performance, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
@@ -45,7 +46,7 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
     """The UI of an imported sweep in a process that can be interrupted; it writes the link when it is ready."""
     folder, record = write_sweep(TRIALS, {"base": performance(100.0)})
     output_dir, port = tmp_path / "runs", free_port()
-    run_id = import_sweep(folder, record, SQLITE, output_dir).run_id
+    run_id = import_sweep(Sweep(folder, record), SQLITE, output_dir).run_id
     program = (
         "import sys; from pathlib import Path\n"
         "from results.mlflow.ui import serve_ui; from conf.schema import TrackingSpec\n"
@@ -138,8 +139,8 @@ def wait_for(uri: str, process: subprocess.Popen[bytes]) -> str:
 def test_a_tracking_server_gets_the_same_runs_once(server: str, write_sweep: WriteSweep, tmp_path: Path) -> None:
     folder, record = write_sweep(TRIALS, {"base": performance(100.0)})
     tracking = TrackingSpec(kind="server", uri=server, experiment="made-up")
-    first = import_sweep(folder, record, tracking, tmp_path)
-    second = import_sweep(folder, record, tracking, tmp_path)
+    first = import_sweep(Sweep(folder, record), tracking, tmp_path)
+    second = import_sweep(Sweep(folder, record), tracking, tmp_path)
     assert (first.created, second.created, second.unchanged) == (3, 0, 3)
     client = connect(tracking, tmp_path)
     runs = {run.data.tags.get("trial_id"): run for run in client.search_runs([first.experiment_id])}

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from results.report.report import write_report
-from tests.results.conftest import WriteSweep
+from tests.results.conftest import WriteSweep, report_of
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS, PUBLISHED
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -92,7 +91,7 @@ def visit(page: Path, *flags: str) -> dict[str, Any]:
 
 @pytest.fixture
 def page(write_sweep: WriteSweep) -> Path:
-    return write_report(*write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)).html
+    return report_of(write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)).html
 
 
 def test_the_page_works_without_errors_or_requests_and_its_tables_sort(page: Path) -> None:

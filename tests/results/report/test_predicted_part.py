@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conf.load import load
 from results.report.predicted_part import memory_as_measured
 from sweeps.trial import Trial
+from tests.composed import load
 from train_core.costs import estimate
 
 

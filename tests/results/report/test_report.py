@@ -12,9 +12,10 @@ import pandas
 import pytest
 
 from conf.errors import ConfigError
-from results.report.report import ReportPaths, write_report
+from results.report.report import ReportPaths
 from results.report.table import Cell, ReportTable
-from tests.results.conftest import FULL, WriteSweep, performance, trial
+from sweeps.sweep import Sweep
+from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
 from train_core.measurement import Outcome
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -45,7 +46,7 @@ PUBLISHED = ("frontier-175b", "frontier-175b-weak", "frontier-175b-recipe")
 
 @pytest.fixture
 def proxy_report(write_sweep: WriteSweep) -> ReportPaths:
-    return write_report(*write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED))
+    return report_of(write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED))
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def cluster_report(write_sweep: WriteSweep) -> ReportPaths:
     slow = performance(
         1.0, 64, step_seconds=3.12, step_seconds_min=3.0, step_seconds_max=3.2, peak_memory_bytes=(2**29,)
     )
-    return write_report(*write_sweep(PLAN, {"plan-recipe": slow}, plan=PLAN, mode="cluster"))
+    return report_of(write_sweep(PLAN, {"plan-recipe": slow}, plan=PLAN, mode="cluster"))
 
 
 def test_the_markdown_of_a_proxy_sweep_is_the_golden_file(proxy_report: ReportPaths, tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_ranks_that_shared_devices_are_not_held_against_a_prediction_that_gives_
     write_sweep: WriteSweep,
 ) -> None:
     """64 ranks on 2 devices: the measured time stays, the predicted one and the error do not."""
-    paths = write_report(*write_sweep(PLAN, {"plan-recipe": performance(1.0, 2)}, plan=PLAN, mode="cluster"))
+    paths = report_of(write_sweep(PLAN, {"plan-recipe": performance(1.0, 2)}, plan=PLAN, mode="cluster"))
     text = paths.markdown.read_text()
     row = next(line for line in text[text.index("### Predicted beside") :].splitlines() if "(baseline)" in line)
     assert [cell.strip() for cell in row.strip("|").split("|")][1:5] == ["-", "256", "-", "-"]
@@ -109,7 +110,7 @@ def test_a_measured_peak_that_varies_is_a_warning_about_the_machine(
         "base": performance(100.0, peak_source="measured"),
         "two": performance(150.0, 2, peak_source="measured", peak_flops_per_second=second_peak),
     }
-    text = write_report(*write_sweep(PROXY_TRIALS, how)).markdown.read_text()
+    text = report_of(write_sweep(PROXY_TRIALS, how)).markdown.read_text()
     assert ("varied by a factor of 1.5: other work shared this machine" in text) == is_noisy
 
 
@@ -155,12 +156,12 @@ def test_the_csv_keeps_the_parts_in_columns_of_their_own(proxy_report: ReportPat
 
 def test_the_same_folder_gives_the_same_report(write_sweep: WriteSweep) -> None:
     folder, record = write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)
-    first = [path.read_bytes() for path in files_of(write_report(folder, record))]
-    assert [path.read_bytes() for path in files_of(write_report(folder, record))] == first
+    first = [path.read_bytes() for path in files_of(report_of(Sweep(folder, record)))]
+    assert [path.read_bytes() for path in files_of(report_of(Sweep(folder, record)))] == first
 
 
 def test_before_anything_is_measured_it_says_what_to_do(write_sweep: WriteSweep) -> None:
-    paths = write_report(*write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], plan=PLAN))
+    paths = report_of(write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], plan=PLAN))
     text = paths.markdown.read_text()
     assert "Nothing has been measured yet" in text
     assert "trisweep status made-up" in text
@@ -175,7 +176,7 @@ def test_a_sweep_that_is_still_running_says_so_beside_its_best(proxy_report: Rep
 
 
 def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSweep) -> None:
-    paths = write_report(*write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=()))
+    paths = report_of(write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=()))
     text = paths.markdown.read_text()
     assert "Nothing was measured: every trial failed" in text
     assert "no space left" in text
@@ -186,21 +187,21 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
     """The made-up spread is 5 % either way: 97 may reach 100, 80 may not."""
     trials = [PROXY_TRIALS[0], trial("near", micro_batch_size=2, tensor_parallel_size=2, world_size=2), PROXY_TRIALS[1]]
     how = {"base": performance(100.0), "near": performance(97.0), "two": performance(80.0)}
-    verdict = write_report(*write_sweep(trials, how)).markdown.read_text().split("## 1.")[1].split("- subject")[0]
+    verdict = report_of(write_sweep(trials, how)).markdown.read_text().split("## 1.")[1].split("- subject")[0]
     assert "not clearly slower: tp2-pp1-dp1-mb2-gb8." in " ".join(verdict.split())
 
 
 def test_an_unknown_published_figure_is_refused_before_anything_is_written(write_sweep: WriteSweep) -> None:
     folder, record = write_sweep(PROXY_TRIALS, HOW, published=["frontier-9z"])
     with pytest.raises(ConfigError, match=r"sweep\.published"):
-        write_report(folder, record)
+        report_of(Sweep(folder, record))
     assert not any(folder.report(suffix).exists() for suffix in ("md", "csv", "html"))
 
 
 def test_a_diverged_trial_does_not_break_the_plots(write_sweep: WriteSweep) -> None:
     losses = (5.0, float("nan"), float("inf"))
     how = {"base": performance(100.0, losses=losses, final_loss=float("nan"))}
-    page = page_without_plotly(write_report(*write_sweep([PROXY_TRIALS[0]], how)))
+    page = page_without_plotly(report_of(write_sweep([PROXY_TRIALS[0]], how)))
     figure = re.search(r'id="figure-loss">(.*?)</script>', page, re.DOTALL)
     assert figure
     assert json.loads(figure.group(1))["data"][0]["y"] == [5.0, None, None]

@@ -6,9 +6,8 @@ import csv
 
 import pytest
 
-from results.report.report import write_report
 from results.units import ABSENT, seconds
-from tests.results.conftest import WriteSweep, performance, trial
+from tests.results.conftest import WriteSweep, performance, report_of, trial
 from train_core.measurement import Breakdown, Performance, StepTerms
 
 TRIALS = (trial("base", is_baseline=True), trial("two", world_size=2, pipeline_parallel_size=2))
@@ -38,7 +37,7 @@ def rows_of(markdown: str) -> list[list[str]]:
 
 def test_the_slowest_ranks_terms_stand_below_the_predicted_ones_and_say_which_they_are(write_sweep: WriteSweep) -> None:
     how = {"base": performance(100.0), "two": with_breakdown(2)}
-    predicted, measured = rows_of(write_report(*write_sweep(TRIALS, how)).markdown.read_text())
+    predicted, measured = rows_of(report_of(write_sweep(TRIALS, how)).markdown.read_text())
     assert measured[1:3] == ["measured", "rank 1 of 2"]
     assert measured[3:] == ["1.25", "0.0200", "0.300", "0.0400", "0.0500", "0.0600", "1.72"]
     assert predicted[1:3] == ["predicted", "the slowest stage"]
@@ -53,7 +52,7 @@ def test_the_slowest_ranks_terms_stand_below_the_predicted_ones_and_say_which_th
 def test_a_term_that_is_not_known_is_shown_as_that(write_sweep: WriteSweep) -> None:
     unknown = terms(1.0).model_copy(update={"data_seconds": None})
     how = {"two": performance(150.0, 1, breakdown=Breakdown(ranks=(unknown,), slowest_rank=0))}
-    paths = write_report(*write_sweep(TRIALS, how))
+    paths = report_of(write_sweep(TRIALS, how))
     (measured,) = rows_of(paths.markdown.read_text())
     assert measured[3:] == ["1.00", "0.0200", "0.300", ABSENT, "0.0500", "0.0600", "1.43"]
     with paths.csv.open(newline="") as file:
@@ -62,7 +61,7 @@ def test_a_term_that_is_not_known_is_shown_as_that(write_sweep: WriteSweep) -> N
 
 
 def test_ranks_that_shared_a_device_have_no_predicted_terms(write_sweep: WriteSweep) -> None:
-    (measured,) = rows_of(write_report(*write_sweep(TRIALS, {"two": with_breakdown(1)})).markdown.read_text())
+    (measured,) = rows_of(report_of(write_sweep(TRIALS, {"two": with_breakdown(1)})).markdown.read_text())
     assert measured[1] == "measured"
 
 
@@ -70,13 +69,13 @@ def test_ranks_that_shared_a_device_have_no_predicted_terms(write_sweep: WriteSw
 def test_both_forms_of_the_report_have_it_only_where_a_trial_was_profiled(
     write_sweep: WriteSweep, is_profiled: bool
 ) -> None:
-    paths = write_report(*write_sweep(TRIALS, {"two": with_breakdown(2) if is_profiled else performance(150.0, 2)}))
+    paths = report_of(write_sweep(TRIALS, {"two": with_breakdown(2) if is_profiled else performance(150.0, 2)}))
     assert (TITLE in paths.markdown.read_text()) == is_profiled
     assert ('id="table-step-terms"' in paths.html.read_text()) == is_profiled
 
 
 def test_the_csv_has_the_slowest_ranks_terms_beside_the_predicted_ones(write_sweep: WriteSweep) -> None:
-    paths = write_report(*write_sweep(TRIALS, {"two": with_breakdown(2)}))
+    paths = report_of(write_sweep(TRIALS, {"two": with_breakdown(2)}))
     with paths.csv.open(newline="") as file:
         base, two = csv.DictReader(file)
     assert float(two["measured_compute_seconds"]) == 1.25

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conf.load import load
 from conf.settings import Settings
 from sweeps.planner.space import PlanGrid, Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
+from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.setting import Setting
 

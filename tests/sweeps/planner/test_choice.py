@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.load import load, load_cluster
 from sweeps.planner import OBJECTIVES, Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.choice import dollars_per_step
 from sweeps.planner.objectives import Objective, objective_value, steps_for, total_dollars, total_hours
+from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conf.load import load
 from conf.settings import Settings
 from sweeps.planner.explain import Explanation, explain, neighbours
 from sweeps.planner.strategy import Strategy
+from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate
 
 PLAN = Strategy.of(

@@ -7,22 +7,23 @@ import pytest
 from conf.errors import ConfigError
 from sweeps.planner.limits import MOST_SEQUENCES, MOST_TYPES, require_few_types
 from sweeps.planner.request import request
+from tests.composed import composed
 
 ON_SELENE = ["model=gpt-22b", "cluster=selene", "precision=bf16"]
 
 
 def test_a_batch_of_more_sequences_than_a_search_takes_is_refused() -> None:
-    assert request([*ON_SELENE, f"batch.global_batch_size={MOST_SEQUENCES}"]).spaces
+    assert request(composed([*ON_SELENE, f"batch.global_batch_size={MOST_SEQUENCES}"])).spaces
     with pytest.raises(ConfigError, match=r"batch\.global_batch_size = 1099511627776: is more sequences than"):
-        request([*ON_SELENE, f"batch.global_batch_size={2**40}"])
+        request(composed([*ON_SELENE, f"batch.global_batch_size={2**40}"]))
 
 
 def test_a_pinned_micro_batch_or_a_model_that_cannot_be_priced_is_refused() -> None:
     huge = [f"batch.global_batch_size={2**29}", f"batch.micro_batch_size={2**29}"]
     with pytest.raises(ConfigError, match=r"batch\.micro_batch_size = 536870912: .* beyond pricing"):
-        request([*ON_SELENE, *huge])
+        request(composed([*ON_SELENE, *huge]))
     with pytest.raises(ConfigError, match=r"model\.hidden_size = 614400000000: .* beyond pricing"):
-        request([*ON_SELENE, "model.hidden_size=614400000000"])
+        request(composed([*ON_SELENE, "model.hidden_size=614400000000"]))
 
 
 def test_more_types_in_one_job_than_a_search_goes_through_are_refused() -> None:

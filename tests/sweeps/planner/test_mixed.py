@@ -12,11 +12,11 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.knobs import RECOMPUTES, KnobValue
-from conf.load import load, load_cluster
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import spread_layers
+from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.memory import group_memory
 from train_core.costs.price import price

@@ -6,19 +6,19 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.experiment import Experiment, Parts
-from conf.load import load
 from sweeps.plan import plan_sweep
 from sweeps.planner.points import PROBES, planned_points
 from sweeps.planner.request import request
 from sweeps.planner.strategy import Strategy
 from sweeps.trial import SweepRecord, Trial
+from tests.composed import composed, load
 
 ON_FRONTIER = ["sweep=175b", "search=planner"]
 
 
 @pytest.fixture(scope="module")
 def planned() -> SweepRecord:
-    return plan_sweep(ON_FRONTIER, proxy=True, git_sha="abc")
+    return plan_sweep(composed(ON_FRONTIER), proxy=True, git_sha="abc")
 
 
 def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
@@ -26,7 +26,7 @@ def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
 
 
 def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(planned: SweepRecord) -> None:
-    asked = request(ON_FRONTIER)
+    asked = request(composed(ON_FRONTIER))
     settings = asked.settings
     points = planned_points(asked.spaces[0], settings, settings.search)
     best = points[: settings.search.top_k]
@@ -42,7 +42,7 @@ def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(plan
 
 
 def test_no_grid_point_that_the_trainer_runs_is_predicted_faster_than_the_planners_best(planned: SweepRecord) -> None:
-    grid = plan_sweep(["sweep=175b"], proxy=False, git_sha="abc")
+    grid = plan_sweep(composed(["sweep=175b"]), proxy=False, git_sha="abc")
     world_size = max(trial.experiment.parallel.world_size for trial in grid.plan if trial.experiment)
     listed = [
         trial.estimate.step_seconds
@@ -84,7 +84,7 @@ def test_the_proxy_is_planned_on_this_machines_cluster(planned: SweepRecord) -> 
 
 
 def test_overrides_pin_knobs_of_what_is_planned() -> None:
-    record = plan_sweep([*ON_FRONTIER, "parallel.tensor_parallel_size=8"], proxy=False, git_sha="abc")
+    record = plan_sweep(composed([*ON_FRONTIER, "parallel.tensor_parallel_size=8"]), proxy=False, git_sha="abc")
     sizes = {trial.experiment.parallel.tensor_parallel_size for trial in chosen(record.trials) if trial.experiment}
     assert sizes == {8}
 
@@ -96,7 +96,7 @@ def test_a_record_reads_back(planned: SweepRecord) -> None:
 def test_no_probe_changes_what_is_pinned() -> None:
     pins = {"parallel.sequence_parallel": False, "parallel.recompute": "full", "batch.micro_batch_size": 2}
     overrides = [f"{key}={str(value).lower()}" for key, value in pins.items()]
-    record = plan_sweep([*ON_FRONTIER, *overrides], proxy=False, git_sha="abc")
+    record = plan_sweep(composed([*ON_FRONTIER, *overrides]), proxy=False, git_sha="abc")
     found = [trial.point for trial in chosen(record.trials) if not trial.is_baseline]
     assert len(found) > 3
     assert {tuple(point[key] for key in pins) for point in found} == {tuple(pins.values())}
@@ -104,8 +104,8 @@ def test_no_probe_changes_what_is_pinned() -> None:
 
 def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_baseline_stays() -> None:
     listed = "parallel.layers_per_stage=[12,12,12,12,12,12,12,12]"
-    record = plan_sweep([*ON_FRONTIER, listed], proxy=False, git_sha="abc")
-    free = plan_sweep(ON_FRONTIER, proxy=False, git_sha="abc")
+    record = plan_sweep(composed([*ON_FRONTIER, listed]), proxy=False, git_sha="abc")
+    free = plan_sweep(composed(ON_FRONTIER), proxy=False, git_sha="abc")
     stages = {trial.experiment.parallel.pipeline_parallel_size for trial in chosen(record.trials) if trial.experiment}
     assert stages == {8}
     assert [trial.trial_id for trial in record.trials if trial.is_baseline] == [
@@ -115,7 +115,7 @@ def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_basel
 
 def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     sizes = ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4"]
-    asked = request(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes], devices="8")
+    asked = request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes]), devices="8")
     plan = asked.settings.search.model_copy(update={"top_k": 6})
     points = planned_points(asked.spaces[0], asked.settings, plan)
     assert len(points) >= 6
@@ -135,7 +135,7 @@ def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
 )
 def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str], message: str) -> None:
     with pytest.raises(InfeasiblePlan, match=message):
-        plan_sweep([*ON_FRONTIER, *overrides], proxy=False, git_sha="abc")
+        plan_sweep(composed([*ON_FRONTIER, *overrides]), proxy=False, git_sha="abc")
 
 
 def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +153,12 @@ def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         InfeasiblePlan, match=r"parallel\.layers_per_stage = .* there is no other plan of gpt-175b on 1024"
     ):
-        plan_sweep([*ON_FRONTIER, "model.num_layers=97"], proxy=False, git_sha="abc")
+        plan_sweep(composed([*ON_FRONTIER, "model.num_layers=97"]), proxy=False, git_sha="abc")
 
 
 def test_a_model_that_fits_nowhere_needs_more_devices() -> None:
     with pytest.raises(InfeasiblePlan, match=r"finds no plan of gpt-1t on 8 devices that fits .* Use more devices"):
-        plan_sweep([*ON_FRONTIER, "model=gpt-1t", "parallel.world_size=8"], proxy=False, git_sha="abc")
+        plan_sweep(composed([*ON_FRONTIER, "model=gpt-1t", "parallel.world_size=8"]), proxy=False, git_sha="abc")
 
 
 def test_a_planner_that_takes_nothing_is_refused() -> None:

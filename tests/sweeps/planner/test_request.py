@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import load, load_cluster
 from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, request
+from tests.composed import composed, load, load_cluster
 
 GPT_3 = ["model=gpt-175b", "cluster=selene", "precision=bf16", "batch.global_batch_size=1536"]
 
 
 def test_without_a_sweep_the_whole_cluster_is_searched() -> None:
-    (space,) = request(GPT_3).spaces
+    (space,) = request(composed(GPT_3)).spaces
     assert space.world_size == 3072
     assert space.global_batch_size == 1536
     assert space.setting.dtype == "bf16"
@@ -21,34 +21,36 @@ def test_without_a_sweep_the_whole_cluster_is_searched() -> None:
 
 def test_gradients_are_priced_in_the_width_that_the_configuration_gives() -> None:
     """Whichever cluster, as `estimate` prices a plan of this configuration."""
-    spaces = request([*GPT_3, "precision.gradient_dtype=bf16"], devices="512", clusters=["selene", "dgx-h100"]).spaces
+    spaces = request(
+        composed([*GPT_3, "precision.gradient_dtype=bf16"]), devices="512", clusters=["selene", "dgx-h100"]
+    ).spaces
     assert [space.setting.gradient_bytes for space in spaces] == [2, 2]
-    assert request(GPT_3).spaces[0].setting.gradient_bytes == 4
+    assert request(composed(GPT_3)).spaces[0].setting.gradient_bytes == 4
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1])
 def test_masks_are_priced_where_the_training_drops_values(probability: float) -> None:
-    (space,) = request([*GPT_3, f"training.dropout={probability}"]).spaces
+    (space,) = request(composed([*GPT_3, f"training.dropout={probability}"])).spaces
     assert space.setting.implementation.dropout == (probability > 0)
 
 
 def test_a_sweep_is_searched_on_as_many_devices_as_its_largest_point_uses() -> None:
-    assert [space.world_size for space in request(["sweep=175b"]).spaces] == [1024]
-    assert [space.world_size for space in request(["sweep=smoke"]).spaces] == [8]
+    assert [space.world_size for space in request(composed(["sweep=175b"])).spaces] == [1024]
+    assert [space.world_size for space in request(composed(["sweep=smoke"])).spaces] == [8]
 
 
 def test_an_override_of_the_number_of_devices_is_kept() -> None:
-    assert [space.world_size for space in request([*GPT_3, "parallel.world_size=512"]).spaces] == [512]
+    assert [space.world_size for space in request(composed([*GPT_3, "parallel.world_size=512"])).spaces] == [512]
 
 
 def test_every_cluster_and_number_of_devices_is_a_space() -> None:
-    spaces = request(GPT_3, devices="256,512", clusters=["selene", "dgx-h100"]).spaces
+    spaces = request(composed(GPT_3), devices="256,512", clusters=["selene", "dgx-h100"]).spaces
     found = [(space.setting.cluster.name, space.world_size) for space in spaces]
     assert found == [("selene", 256), ("selene", 512), ("dgx-h100", 256), ("dgx-h100", 512)]
 
 
 def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_the_rest() -> None:
-    asked = request(GPT_3, devices="512,2048,2056", clusters=["frontier", "dgx1-v100", "selene"])
+    asked = request(composed(GPT_3), devices="512,2048,2056", clusters=["frontier", "dgx1-v100", "selene"])
     found = [(space.setting.cluster.name, space.world_size) for space in asked.spaces]
     assert found == [("frontier", 512), ("selene", 512), ("selene", 2048), ("selene", 2056)]
     left_out = [(one.cluster, one.reason.key, one.reason.value) for one in asked.left_out]
@@ -71,7 +73,7 @@ def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(
     clusters: list[str], devices: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        request(GPT_3, devices=devices, clusters=clusters)
+        request(composed(GPT_3), devices=devices, clusters=clusters)
 
 
 @pytest.mark.parametrize(
@@ -100,26 +102,26 @@ def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
 
 def test_overrides_of_knobs_pin_them_and_groups_do_not() -> None:
     overrides = ["parallel.tensor_parallel_size=8", "batch.micro_batch_size=2", "parallel=frontier-175b"]
-    (space,) = request([*GPT_3, *overrides]).spaces
+    (space,) = request(composed([*GPT_3, *overrides])).spaces
     assert dict(space.pinned) == {"tensor_parallel_size": 8, "micro_batch_size": 2}
 
 
 def test_a_pinned_schedule_or_number_of_chunks_brings_the_other_along() -> None:
-    (space,) = request([*GPT_3, "parallel.schedule=interleaved"]).spaces
+    (space,) = request(composed([*GPT_3, "parallel.schedule=interleaved"])).spaces
     assert dict(space.pinned) == {"schedule": "interleaved"}
-    (space,) = request([*GPT_3, "parallel.virtual_pipeline_size=4"]).spaces
+    (space,) = request(composed([*GPT_3, "parallel.virtual_pipeline_size=4"])).spaces
     assert dict(space.pinned) == {"virtual_pipeline_size": 4}
     with pytest.raises(ConfigError, match=r"virtual_pipeline_size = 4: does not go with"):
-        request([*GPT_3, "parallel.virtual_pipeline_size=4", "parallel.schedule=1f1b"])
+        request(composed([*GPT_3, "parallel.virtual_pipeline_size=4", "parallel.schedule=1f1b"]))
 
 
 def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
-    (space,) = request([*GPT_3, "parallel.layers_per_stage=[20,28,28,20]"]).spaces
+    (space,) = request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,20]"])).spaces
     assert space.pinned["layers_per_stage"] == (20, 28, 28, 20)
     with pytest.raises(ConfigError, match="adds up to 95 layers"):
-        request([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"])
+        request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"]))
     with pytest.raises(ConfigError, match="is not even between its first and its last stage"):
-        request([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"])
+        request(composed([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"]))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
 )
 def test_what_is_unknown_is_named(overrides: list[str], options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        request([*GPT_3, *overrides], **options)  # type: ignore[arg-type]
+        request(composed([*GPT_3, *overrides]), **options)  # type: ignore[arg-type]
 
 
 def test_offers_of_a_mixed_job_are_read() -> None:
@@ -145,9 +147,9 @@ def test_offers_of_a_mixed_job_are_read() -> None:
 
 
 def test_a_mixed_job_refuses_knobs_that_it_does_not_choose() -> None:
-    assert len(mixed_request(GPT_3, "selene:512,dgx-h100:256", "trisweep").spaces) == 2
+    assert len(mixed_request(composed(GPT_3), "selene:512,dgx-h100:256", "trisweep").spaces) == 2
     with pytest.raises(ConfigError, match="is not chosen in a job over several types"):
-        mixed_request([*GPT_3, "parallel.schedule=zero-bubble"], "selene:512,dgx-h100:256", "trisweep")
+        mixed_request(composed([*GPT_3, "parallel.schedule=zero-bubble"]), "selene:512,dgx-h100:256", "trisweep")
 
 
 def test_the_configured_plan_is_a_strategy() -> None:

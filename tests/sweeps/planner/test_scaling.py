@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import load, load_cluster
 from sweeps.planner.scaling import doublings, scaling_curve
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
+from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.setting import Setting
 

@@ -12,11 +12,11 @@ import pytest
 
 from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES
-from conf.load import load
 from conf.settings import Settings
 from sweeps.planner.search import search_space
 from sweeps.planner.space import SEARCHED_SCHEDULES, Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
+from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
 from train_core.costs.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import load_cluster, options
+from conf.load import options
 from sweeps.table.clusters import clusters_by_gpu, known_gpus
 from sweeps.table.configuration import Configuration, configuration_of
+from tests.composed import load_cluster
 from train_core.costs import IMPLEMENTATIONS
 
 ROW = {

@@ -15,10 +15,11 @@ from conf.errors import ConfigError
 from conf.schema import Value
 from train_core.checkpoints import huggingface
 from train_core.checkpoints.export import checkpoint_in, export
+from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, is_weights, source_of, to_rows
 from train_core.model.transformer import Transformer
 from train_core.parallel.mesh import Layout, build_mesh
-from train_core.parallel.parallelize import parallelize
+from train_core.parallel.parallelize import Stage, parallelize
 
 GPT: dict[str, Value] = {"model.num_layers": 2, "model.hidden_size": 32, "model.num_attention_heads": 4}
 GPT |= {"model.num_query_groups": 4, "model.vocab_size": 96, "model.seq_length": 16}
@@ -77,7 +78,12 @@ class First(torch.nn.Module):
 
 
 def ours(experiment: Any) -> Transformer:
-    return parallelize(experiment, build_mesh(Layout(1, 1, 1), 0), torch.device("cpu")).chunks[0]
+    return stage_of(experiment, rank=0).chunks[0]
+
+
+def stage_of(experiment: Any, rank: int) -> Stage:
+    mesh, cpu = build_mesh(Layout.of(experiment), rank), torch.device("cpu")
+    return parallelize(experiment, mesh, cpu, loaded_weights(experiment, mesh.world, cpu))
 
 
 @FAMILIES
@@ -136,8 +142,7 @@ def test_every_tensor_rank_reads_its_rows(worlds: Any, experiment_of: Any, tmp_p
 
 def up_weight(world: Any, experiment: Any) -> Tensor:
     rank = 0 if world is None else world.rank
-    stage = parallelize(experiment, build_mesh(Layout.of(experiment), rank), torch.device("cpu"))
-    return dict(stage.named_parameters())["layers.1.feed_forward.up.weight"].detach()
+    return dict(stage_of(experiment, rank).named_parameters())["layers.1.feed_forward.up.weight"].detach()
 
 
 def up_weight_where_only_rank_0_finds_weights(world: Any, experiment: Any) -> Tensor:

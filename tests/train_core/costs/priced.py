@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conf.knobs import RECOMPUTES, SCHEDULES
-from conf.load import load
+from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.layer import Shard
 from train_core.costs.memory import GroupMemory, group_memory

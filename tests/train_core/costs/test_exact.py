@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
-from conf.load import load, options
+from conf.load import options
 from conf.schema import ModelSpec, Recompute
+from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import with_links, with_trainer
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters

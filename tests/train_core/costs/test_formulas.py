@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conf.experiment import Experiment
-from conf.load import load
 from conf.schema import ModelSpec
+from tests.composed import load
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
 
 PUBLISHED_PARAMETERS = {"gpt-22b": 22e9, "gpt-175b": 175e9, "gpt-1t": 1000e9, "gpt-1.4b": 1.4e9}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.experiment import Experiment
-from conf.load import load
+from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.traffic import stage_traffic
 from train_core.rehearsal.record import StageBytes

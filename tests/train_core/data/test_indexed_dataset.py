@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import load
+from tests.composed import load
 from train_core.data.batches import open_windows
 from train_core.data.tokens import prepare
 

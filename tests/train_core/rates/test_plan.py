@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.load import load_cluster
+from tests.composed import load_cluster
 from train_core.rates.plan import groups_of, link_plans, rates_plan, reference_dtype
 from train_core.rates.record import LinkPlan
 

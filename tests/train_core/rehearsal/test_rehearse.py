@@ -8,7 +8,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
-from conf.load import load
+from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.buckets import parameters_of
 from train_core.costs.traffic import stage_traffic

@@ -1,0 +1,43 @@
+"""`trisweep report`: the report of a sweep, and its runs in MLflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.arguments import OverrideTexts, SweepName, composed
+from cli.console import console, shown_path
+
+if TYPE_CHECKING:
+    from conf.schema import TrackingSpec
+    from sweeps.sweep import Sweep
+
+
+def report(name: SweepName, overrides: OverrideTexts = None) -> None:
+    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    asked = composed(name, overrides)
+    report_on(Sweep.stored_in(existing_folder(asked)), asked.settings.tracking)
+
+
+def report_on(sweep: Sweep, configured: TrackingSpec) -> None:
+    """The ranked table, the report's paths, and MLflow brought up to date.
+
+    Args:
+        configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
+    """
+    from launcher.state import reconciled
+    from results.collect import collect
+    from results.mlflow.sweep_import import import_sweep
+    from results.report.report import write_report
+    from results.terminal import ranked_table
+
+    readings = reconciled(sweep.read())
+    paths = write_report(sweep, readings)
+    console.print(ranked_table(collect(readings)))
+    console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
+    tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
+    imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))
+    changed = imported.created + imported.updated
+    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")

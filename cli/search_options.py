@@ -1,0 +1,65 @@
+"""What `trisweep plan` can be told about a search, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sweeps.planner.objectives import Objective, ScalingKind
+
+DEFAULT_TOP = 10
+DEFAULT_OBJECTIVE: Objective = "time"
+DEFAULT_FORMAT = "table"
+DEFAULT_IMPLEMENTATION = "trisweep"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """The options as they were given; None, empty or False where one was not.
+
+    Attributes:
+        search: search, whatever else was said or not.
+        budget: dollars of the whole training.
+        deadline: hours of the whole training.
+        explain: `best`, or overrides of the configured plan with blanks between them.
+        top: so many plans are shown.
+    """
+
+    search: bool = False
+    objective: Objective | None = None
+    budget: float | None = None
+    deadline: float | None = None
+    num_tokens: int | None = None
+    num_steps: int | None = None
+    devices: str | None = None
+    clusters: tuple[str, ...] = ()
+    mixed: str | None = None
+    implementation: str | None = None
+    pareto: bool = False
+    explain: tuple[str, ...] = ()
+    scaling: ScalingKind | None = None
+    exhaustive_knobs: bool = False
+    top: int | None = None
+    output_format: str | None = None
+
+    @property
+    def ask_for_a_search(self) -> bool:
+        """Any option does: all are about searches."""
+        return self != SearchOptions()
+
+    @property
+    def chosen_objective(self) -> Objective:
+        return self.objective or DEFAULT_OBJECTIVE
+
+    @property
+    def chosen_implementation(self) -> str:
+        return self.implementation or DEFAULT_IMPLEMENTATION
+
+    @property
+    def num_shown(self) -> int:
+        return self.top or DEFAULT_TOP
+
+    @property
+    def chosen_format(self) -> str:
+        return self.output_format or DEFAULT_FORMAT

@@ -1,0 +1,26 @@
+"""`trisweep status`: how every trial of a sweep stands, and every training that was begun from it."""
+
+from __future__ import annotations
+
+from cli.arguments import OverrideTexts, SweepName, composed
+from cli.console import console, headed, shown_path
+
+
+def status(name: SweepName, overrides: OverrideTexts = None) -> None:
+    """Every trial: state, progress, cause of failure, last log line, log path."""
+    from cli.status_table import status_table
+    from launcher.state import reconciled
+    from launcher.trainings import trainings_of
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    stored = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    trainings = trainings_of(stored.folder.path.parent, name)
+    trials = stored.read()
+    readings = reconciled([*trials, *(run.read() for run in trainings)])  # Slurm is asked once
+    console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
+    console.print(status_table(readings[: len(trials)], console.width))
+    if trainings:
+        where = shown_path(trainings[0].folder.path.parent)
+        console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
+        console.print(status_table(readings[len(trials) :], console.width))

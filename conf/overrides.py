@@ -1,0 +1,94 @@
+"""What a person changes of the configuration: Hydra's overrides, taken apart once, where they enter the program.
+
+`cluster=frontier` chooses a file of a group, `batch.micro_batch_size=2` sets a value. Nobody outside `conf` splits the
+text of an override: whoever wants to know what was chosen or set asks `Overrides`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+SIGNS = "+~"
+"""Hydra adds with a plus, adds or overrides with two, and deletes with a tilde."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One change of the configuration.
+
+    Attributes:
+        text: as it was written: this is what records keep.
+        key: without Hydra's sign, such as `cluster`, `batch.micro_batch_size` or `device@cluster.device`.
+        value: without quotes; None where there is none, as in a deletion.
+    """
+
+    text: str
+    key: str
+    value: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Override:
+        """Any text is taken; what Hydra cannot read is refused when it is composed."""
+        key, equals, value = text.partition("=")
+        return cls(text, key.lstrip(SIGNS), _unquoted(value) if equals else None)
+
+    @property
+    def group(self) -> str:
+        """The first part of the key, such as `batch`."""
+        return re.split("[.@]", self.key, maxsplit=1)[0]
+
+    @property
+    def pins(self) -> bool:
+        """It states one value instead of choosing a file of values."""
+        return "." in self.key and "@" not in self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """All changes, in the order in which they were given; of two for the same key the later one holds."""
+
+    entries: tuple[Override, ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Overrides:
+        """From the words of a command line, a record, or a file of a sweep."""
+        return cls(tuple(Override.parse(text) for text in texts))
+
+    @classmethod
+    def choosing(cls, group: str, option: str) -> Overrides:
+        """The choice of one file, such as `sweep=175b`."""
+        return cls.parse([f"{group}={option}"])
+
+    def __iter__(self) -> Iterator[Override]:
+        return iter(self.entries)
+
+    def __add__(self, later: Overrides) -> Overrides:
+        return Overrides(self.entries + later.entries)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """As they were written."""
+        return tuple(override.text for override in self.entries)
+
+    def chosen(self, group: str) -> str | None:
+        """What was said last for a group or for a dotted key; None where that was left to the configuration."""
+        return next((override.value for override in reversed(self.entries) if override.key == group), None)
+
+    def pinned(self) -> list[str]:
+        """Dotted keys whose values were stated one by one, each once; a chosen file pins nothing."""
+        return list(dict.fromkeys(override.key for override in self.entries if override.pins))
+
+    def of(self, groups: Collection[str]) -> Overrides:
+        """Those that choose from, or change a value in, one of the groups."""
+        return Overrides(tuple(override for override in self.entries if override.group in groups))
+
+    def without(self, groups: Collection[str]) -> Overrides:
+        """All the others."""
+        return Overrides(tuple(override for override in self.entries if override.group not in groups))
+
+
+def _unquoted(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if is_quoted else value

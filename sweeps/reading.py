@@ -1,0 +1,331 @@
+"""How a training stands, read from its folder: one rule each for its outcome, its cause, and whether it is to run.
+
+Status, report, MLflow, long trainings and reruns all ask this value, so that they cannot give different answers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from conf.experiment import Experiment
+from sweeps.logs import last_line, log_of
+from sweeps.submission import Submission, read_submission
+from sweeps.trial import Trial
+from train_core.job.failures import first_cause
+from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
+from train_core.trial_folder import DAMAGED, TrialFolder
+
+INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
+STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
+
+KEPT = frozenset({Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.TIMED_OUT})
+"""Outcomes that say something about the trial; the others say something about the machine, and are tried again."""
+
+RETRIED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE})
+"""Outcomes that `retry_failed` tries again."""
+
+
+class JobState(Protocol):
+    """What is known of a job that runs or ran a training: Slurm's word, or that of the machine which runs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_live(self) -> bool: ...
+
+    @property
+    def is_waiting(self) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How one training stood at the moment when it was read. Steps and logs alone are read when they are asked for.
+
+    Attributes:
+        experiment: what is trained; None of a trial that cannot exist.
+        job: how its job stands, where Slurm or this machine was asked and knew it.
+    """
+
+    folder: TrialFolder
+    experiment: Experiment | None
+    job: JobState | None = None
+
+    def __post_init__(self) -> None:
+        """Judge now: a reading that is kept does not follow the folder."""
+        _ = self.outcome
+
+    @property
+    def name(self) -> str:
+        return self.folder.path.name
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it stands; None when the sweep left the trial out (beyond `sweep.max_trials`)."""
+        return self._judgement[0]
+
+    @property
+    def cause(self) -> str:
+        """Why it stands so, in one sentence for people; empty when there is nothing to explain."""
+        return self._judgement[1]
+
+    @cached_property
+    def measurement(self) -> Measurement | None:
+        """What it left at its end; None while there is none of this experiment."""
+        return None if self.is_foreign else self._stored
+
+    @property
+    def performance(self) -> Performance | None:
+        return self.measurement.performance if self.measurement else None
+
+    @cached_property
+    def is_foreign(self) -> bool:
+        """The measurement in the folder is of another experiment: it counts for nothing, and is measured again."""
+        return self._stored is not None and not (
+            self.experiment is not None and self._stored.fingerprint == self.experiment.fingerprint
+        )
+
+    @cached_property
+    def submission(self) -> Submission | None:
+        return read_submission(self.folder)
+
+    @cached_property
+    def steps(self) -> tuple[StepMetrics, ...]:
+        """The optimizer steps on record, finished or not."""
+        return () if self.is_foreign else tuple(self.folder.read_metrics())
+
+    @cached_property
+    def failure(self) -> RankFailure | None:
+        """What the culprit among the ranks left, where one did."""
+        return first_cause(self.folder.read_failures())
+
+    @cached_property
+    def quarantined(self) -> tuple[Path, ...]:
+        """Damaged files that were put aside, now or earlier."""
+        newly = None if self.measurement or self.submission is None else self.folder.put_aside_damaged_trial()
+        return (*self._put_aside, *([newly] if newly else []))
+
+    @property
+    def failing_rank(self) -> int | None:
+        if self.measurement is not None:
+            return self.measurement.failing_rank
+        return self.failure.rank if self.failure and self._failed else None
+
+    @property
+    def traceback(self) -> str | None:
+        if self.measurement is not None:
+            return self.measurement.traceback
+        return self.failure.traceback if self.failure and self._failed else None
+
+    @property
+    def job_id(self) -> str | None:
+        return self.submission.job_id if self.submission else None
+
+    @property
+    def scheduler_state(self) -> str | None:
+        """Slurm's word for its job, where Slurm was asked."""
+        return self.job.name if self.job and self.is_in_slurm else None
+
+    @property
+    def is_in_slurm(self) -> bool:
+        return self.submission is not None and self.submission.executor == "slurm"
+
+    @property
+    def num_steps_done(self) -> int:
+        return self.steps[-1].step if self.steps else 0
+
+    @property
+    def num_steps(self) -> int:
+        return self.experiment.training.num_steps if self.experiment else 0
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of the last step; likewise the two that follow. Of a completed training they are its measurement."""
+        return self._newest.step_seconds if self._newest else None
+
+    @property
+    def model_flops_per_second_per_device(self) -> float | None:
+        return self._newest.model_flops_per_second_per_device if self._newest else None
+
+    @property
+    def loss(self) -> float | None:
+        newest = self._newest
+        return newest.loss if isinstance(newest, StepMetrics) else newest.final_loss if newest else None
+
+    @property
+    def started(self) -> float | None:
+        if self.measurement is not None:
+            return self.measurement.started
+        return self.submission.submitted if self.submission else None
+
+    @property
+    def ended(self) -> float | None:
+        return self.measurement.ended if self.measurement else None
+
+    @cached_property
+    def heartbeat_age_seconds(self) -> float | None:
+        """Since the last sign of life; None before the first."""
+        beat = self._heartbeat
+        return None if beat is None else max(0.0, time.time() - beat)
+
+    @cached_property
+    def log(self) -> Path | None:
+        """Where to look first."""
+        return log_of(self.folder, self.submission, self.failing_rank)
+
+    @property
+    def last_log_line(self) -> str:
+        return last_line(self.log)
+
+    @property
+    def next_attempt(self) -> tuple[int, int]:
+        """The number of the coming attempt, and how many before it lost a node."""
+        if self.submission is None:
+            return 1, 0
+        lost = self.measurement is not None and self.measurement.outcome is Outcome.NODE_FAILED
+        return self.submission.attempt + 1, self.submission.lost_nodes + lost
+
+    @property
+    def awaits_slurm(self) -> bool:
+        """Its last job is one of Slurm's that nobody has found ended: `reconciled` writes how each ended that has."""
+        lives = self.job is not None and self.job.is_live
+        return self.is_in_slurm and self.measurement is None and (lives or not self._lost_result)
+
+    def is_to_run(self, *, retry_failed: bool, max_resubmits: int) -> bool:
+        """It has no result that is to be kept.
+
+        Args:
+            max_resubmits: how often a trial that lost its node is tried again; `retry_failed` overrides it.
+        """
+        if self.measurement is None:
+            return True
+        outcome, submission = self.measurement.outcome, self.submission
+        if outcome is Outcome.NODE_FAILED:
+            return retry_failed or submission is None or submission.lost_nodes < max_resubmits
+        return outcome not in KEPT or (retry_failed and outcome in RETRIED)
+
+    @cached_property
+    def _judgement(self) -> tuple[Outcome | None, str]:
+        """Outcome and cause, from the surest witness to the weakest."""
+        if self.measurement is not None:
+            return self.measurement.outcome, self.measurement.cause
+        if self.job is not None and self.job.is_waiting:
+            return Outcome.PENDING, ""
+        if self._is_live:
+            return Outcome.RUNNING, self.failure.cause if self.failure else ""
+        if self._lost_result:
+            return Outcome.PENDING, self._lost_result
+        if self.job is not None:  # it ended a moment ago, and its own word may still come
+            return Outcome.RUNNING, self.failure.cause if self.failure else ""
+        if self.failure is not None:
+            return self.failure.outcome, self.failure.cause
+        if self.is_in_slurm:
+            return (Outcome.RUNNING if self.folder.metrics.name in self._listing else Outcome.PENDING), ""
+        return Outcome.PENDING, self._interruption
+
+    @property
+    def _newest(self) -> Performance | StepMetrics | None:
+        return self.performance or (self.steps[-1] if self.steps else None)
+
+    @property
+    def _failed(self) -> bool:
+        """A rank's failure is the last word of it, as nobody has concluded how it ended."""
+        return self.failure is not None and self.outcome is self.failure.outcome
+
+    @property
+    def _is_live(self) -> bool:
+        if self.job is not None:
+            return self.job.is_live
+        return not self.is_in_slurm and self.folder.running_lock.name in self._listing and self.folder.is_running_here()
+
+    @property
+    def _interruption(self) -> str:
+        """Of a training that waits for nobody; one that a person started on this machine has no submission."""
+        if self.submission is None:
+            return STOPPED if self.steps else ""
+        return INTERRUPTED
+
+    @cached_property
+    def _lost_result(self) -> str:
+        """What became of the measurement that the last attempt left, where it cannot be used; else empty."""
+        name = self.folder.measurement.name
+        if self.is_foreign:
+            return f"{name} belongs to another experiment and is ignored; the next run replaces it"
+        aside = [path for path in self._put_aside if path.name.startswith(self.folder.measurement.stem)]
+        if self._stored is not None or not aside:
+            return ""
+        newest = max(aside, key=lambda path: path.stat().st_ctime)
+        alive = max(self._heartbeat or 0.0, _modified(self.folder.submission) or 0.0)
+        if newest.stat().st_ctime < alive:  # a later attempt goes on
+            return ""
+        return f"{name} was corrupt and is now {newest.name}; the next run measures again"
+
+    @cached_property
+    def _stored(self) -> Measurement | None:
+        return self.folder.read_measurement()
+
+    @cached_property
+    def _listing(self) -> frozenset[str]:
+        """Names in the folder, once damaged files have been put aside: one call for what would be many."""
+        _ = self.submission, self._stored or self.failure
+        try:
+            return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (thousands of folders are read)
+        except OSError:
+            return frozenset()
+
+    @cached_property
+    def _put_aside(self) -> tuple[Path, ...]:
+        return tuple(sorted(self.folder.path / name for name in self._listing if DAMAGED in name))
+
+    @cached_property
+    def _heartbeat(self) -> float | None:
+        return _modified(self.folder.heartbeat) if self.folder.heartbeat.name in self._listing else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialReading(Reading):
+    """How one trial of a sweep stands."""
+
+    trial: Trial
+
+    @property
+    def label(self) -> str:
+        """The layout in short where there is one, otherwise the values of the point."""
+        if self.experiment:
+            return self.experiment.label
+        return " ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.trial.point.items())
+
+    @cached_property
+    def _stored(self) -> Measurement | None:
+        return super()._stored if self.experiment else None
+
+    @cached_property
+    def _judgement(self) -> tuple[Outcome | None, str]:
+        if self.measurement is None and self.trial.infeasible_reason is not None:
+            return Outcome.INFEASIBLE, self.trial.infeasible_reason
+        if self.measurement is None and not self.trial.selected:
+            return None, "left out: beyond sweep.max_trials"
+        return super()._judgement
+
+
+def ranked(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """The measured ones, most model FLOP/s per device first."""
+    measured = [reading for reading in readings if reading.performance]
+    return sorted(measured, key=_negative_rate)
+
+
+def _negative_rate(reading: TrialReading) -> float:
+    return -reading.performance.model_flops_per_second_per_device if reading.performance else 0.0
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

@@ -1,0 +1,52 @@
+"""A sweep: the folder that it is in, and the record of what it measures."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sweeps.reading import TrialReading
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.trial_folder import TrialFolder
+
+
+class Sweep(NamedTuple):
+    """One sweep, on disk and in words. Trials are read from the disk each time they are asked for."""
+
+    folder: SweepFolder
+    record: SweepRecord
+
+    @classmethod
+    def stored_in(cls, folder: SweepFolder) -> Sweep:
+        """Raises:
+        UsageError: its record is damaged, or was written by another version.
+        """
+        return cls(folder, folder.read_record())
+
+    @property
+    def runnable(self) -> list[Trial]:
+        """The trials that were chosen and can exist."""
+        return [trial for trial in self.record.trials if trial.selected and trial.infeasible_reason is None]
+
+    def folder_of(self, trial: Trial) -> TrialFolder:
+        return self.folder.trial(trial.trial_id)
+
+    def read(self) -> list[TrialReading]:
+        """How every trial stands, in the order of the record."""
+        return [self.read_trial(trial) for trial in self.record.trials]
+
+    def read_trial(self, trial: Trial) -> TrialReading:
+        return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial)
+
+    def prepare(self, trial: Trial) -> TrialFolder:
+        """Make the trial's folder ready for a new attempt: `trial.json` written, what an earlier one left forgotten."""
+        assert trial.experiment is not None
+        experiment = trial.experiment.model_dump(mode="json")
+        experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
+        folder = self.folder_of(trial)
+        folder.clear_results()
+        folder.submission.unlink(missing_ok=True)  # a status asked meanwhile would judge by the old job
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        folder.write_trial(
+            {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
+        )
+        return folder

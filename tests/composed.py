@@ -1,0 +1,35 @@
+"""Configurations that tests share: composing one takes 150 ms, and many tests ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import conf.load
+from conf.load import Composition, Tree
+from conf.overrides import Overrides
+from conf.schema import ClusterSpec
+from conf.settings import Settings
+
+
+def composed(texts: Sequence[str] = ()) -> Composition:
+    """The composition of these overrides, made once in a process. Nobody changes its tree."""
+    return _composed(tuple(texts))
+
+
+def compose_tree(texts: Sequence[str] = ()) -> Tree:
+    return composed(texts).tree
+
+
+def load(texts: Sequence[str] = ()) -> Settings:
+    return composed(texts).settings
+
+
+@cache
+def load_cluster(name: str) -> ClusterSpec:
+    return conf.load.load_cluster(name)
+
+
+@cache
+def _composed(texts: tuple[str, ...]) -> Composition:
+    return conf.load.compose(Overrides.parse(texts))

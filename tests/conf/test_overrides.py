@@ -1,0 +1,55 @@
+"""Overrides are taken apart once, by one rule, whatever sign or quotes they were written with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conf.overrides import Override, Overrides
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("train_core", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
+TAKEN_APART = re.compile(r"""(partition|split)\("="|startswith\("[a-z.]+=|lstrip\("\+""")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "group", "value", "pins"),
+    [
+        ("cluster=frontier", "cluster", "cluster", "frontier", False),
+        ("cluster='frontier'", "cluster", "cluster", "frontier", False),
+        ("batch.micro_batch_size=2", "batch.micro_batch_size", "batch", "2", True),
+        ("++parallel.zero_stage=1", "parallel.zero_stage", "parallel", "1", True),
+        ("+slurm.extra_sbatch.mem=0", "slurm.extra_sbatch.mem", "slurm", "0", True),
+        ("~sweep.proxy", "sweep.proxy", "sweep", None, True),
+        ("device@cluster.device=h100-80gb", "device@cluster.device", "device", "h100-80gb", False),
+        ("data.path=a=b", "data.path", "data", "a=b", True),
+        ("175b", "175b", "175b", None, False),
+    ],
+)
+def test_an_override_is_a_key_of_a_group_and_a_value(
+    text: str, key: str, group: str, value: str | None, pins: bool
+) -> None:
+    override = Override.parse(text)
+    assert (override.text, override.key, override.group, override.value) == (text, key, group, value)
+    assert override.pins == pins
+
+
+def test_of_two_choices_the_later_one_holds() -> None:
+    given = Overrides.parse(["cluster=frontier", "cluster.num_nodes=2", "cluster=selene"])
+    assert given.chosen("cluster") == "selene"
+    assert given.chosen("slurm") is None
+    assert given.pinned() == ["cluster.num_nodes"]
+
+
+def test_overrides_are_told_apart_by_group_and_keep_their_order_and_text() -> None:
+    given = Overrides.choosing("sweep", "175b") + Overrides.parse(["++batch.micro_batch_size=2", "slurm=frontier"])
+    assert given.of({"batch", "sweep"}).texts == ("sweep=175b", "++batch.micro_batch_size=2")
+    assert given.without({"batch", "sweep"}).texts == ("slurm=frontier",)
+
+
+def test_nobody_else_takes_the_text_of_an_override_apart() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert files
+    assert [path for path in files if TAKEN_APART.search(path.read_text())] == []
