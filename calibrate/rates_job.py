@@ -15,10 +15,11 @@ from typing import Protocol
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.cancel import cancel_jobs
+from launcher.executor import Work
 from launcher.job import measure_rates_in_slurm
 from launcher.own_jobs import standings
 from launcher.silent_jobs import is_settled, why_ended
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from sweeps.submission import JobShape, Submission, read_submission

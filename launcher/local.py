@@ -14,12 +14,13 @@ from types import FrameType
 
 from conf.experiment import Experiment
 from launcher.capacity import Ledger, Machine, Share, memory_needed, why_impossible
+from launcher.executor import Work
 from launcher.local_jobs import (
     EXTRA_MINUTES,
+    LocalExecutor,
     LocalJobFunction,
     controller_of,
     is_running_here,
-    start_job,
 )
 from launcher.processes import end_trees
 from launcher.progress import Progress
@@ -27,7 +28,7 @@ from launcher.silent_jobs import TRACEBACK_LINES
 from launcher.state import seen_here
 from sweeps.logs import tail
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, read_submission
+from sweeps.submission import Submission, read_submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
@@ -143,14 +144,11 @@ class LocalSweep:
             if share is None:
                 continue
             self.waiting.remove(trial)
-            self.running[trial.trial_id] = start_job(
-                self.sweep,
-                trial,
-                code=self.code,
-                devices=share.devices,
-                time_limit_seconds=self.time_limit_seconds,
-                job=self.job,
-            )
+            attempt, lost_nodes = self.sweep.read_trial(trial).next_attempt
+            work = Work(self.sweep.prepare(trial), attempt, lost_nodes)
+            executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
+            executor.submit(self.job, [work], shape_of(_experiment(trial)))
+            self.running[trial.trial_id] = executor.process
 
     def _collect_ended(self) -> None:
         for trial in self.sweep.record.trials:

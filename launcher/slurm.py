@@ -9,10 +9,11 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
+from launcher.executor import Work
 from launcher.job import run_in_slurm
 from launcher.resources import by_shape, device_hours, split
 from launcher.slurm_cluster import this_cluster
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
 from sweeps.reading import TrialReading
 from sweeps.submission import JobShape
