@@ -161,6 +161,7 @@ class Reduction:
     def __init__(self, bucket: Bucket, replicas: FlatReplicas, num_passes: int) -> None:
         """`num_passes` backward passes are added before the sum."""
         self.bucket, self.replicas = bucket, replicas
+        # Counting is enough to know when the last gradient has come, whatever the schedule's order is.
         self.num_gradients = num_passes * sum(member.num_uses for member in bucket.members)
         self.missing = self.num_gradients
         self.pending: Pending | None = None
@@ -194,6 +195,7 @@ class ShardReduction(Reduction):
     def __init__(self, bucket: Bucket, replicas: FlatReplicas) -> None:
         super().__init__(bucket, replicas, num_passes=1)
         self.shard = torch.zeros_like(replicas.own(bucket.gradients))
+        # An empty storage frees the memory but keeps the tensor, of which the parameters' buffers are views.
         self.storage, self.num_bytes = bucket.gradients.untyped_storage(), bucket.gradients.nbytes
         self.storage.resize_(0)
 
@@ -202,12 +204,14 @@ class ShardReduction(Reduction):
 
     def before_gradient(self) -> None:
         self._collect()
+        # The first gradient of a pass finds no memory, and takes some.
         if not self.storage.size():
             self.storage.resize_(self.num_bytes)
             self.bucket.gradients.zero_()
 
     def after_gradient(self) -> None:
         super().after_gradient()
+        # A sum has just started. The one before it is collected now, so that at most two buckets have memory.
         if self.pending is not None:
             if (before := self.replicas.in_flight) is not None:
                 before._collect()

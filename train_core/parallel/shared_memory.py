@@ -89,6 +89,7 @@ class SharedMemory:
         self.make_room()
         self.num_started += 1
         shown = Shown(self, self.num_started, tensor, combine)
+        # First the tensor, then the counter: whoever sees the counter may read the tensor.
         shown.slot(self.rank).copy_(tensor)
         self.counters[self._index(self.rank, SHOWN)] = shown.number
         self.unread.append(shown)
@@ -117,7 +118,7 @@ class SharedMemory:
         """Wait until all ranks have shown or read collective `number`."""
         start = time.monotonic()
         while not self._have_all(number, kind):
-            os.sched_yield()
+            os.sched_yield()  # the rank that is waited for may need this very core
             if (seconds := time.monotonic() - start) > SPIN_SECONDS:
                 time.sleep(min(LONGEST_NAP_SECONDS, seconds / 4))
             if seconds > self.timeout_seconds:
@@ -149,7 +150,7 @@ class Shown:
 
 
 class Offer(NamedTuple):
-    """By what other processes find new memory, which vanishes with the last process that uses it, however that ends."""
+    """What other processes need to find new memory, which vanishes with the last process that uses it."""
 
     process: int
     descriptor: int
