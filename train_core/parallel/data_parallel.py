@@ -6,10 +6,10 @@ pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sha
 
 A bucket's way through a step, on each of two replicas:
 
-    backward        gradients  |▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒|   every parameter adds its own, and tells the bucket's `Reduction`
-    the last came   gradients  |  sum  |  sum   |   the sum over the replicas travels while backward goes on
-    update          weights    |▓▓▓▓▓▓▓|        |   replica 0 its shard, replica 1 the other (all of it under ZeRO-0)
-    share_weights   weights    |▓▓▓▓▓▓▓|▓▓▓▓▓▓▓▓|   gathered
+    backward         gradients  |ggggggggggggggggg|    every parameter adds its own, and tells the bucket's `Reduction`
+    the last came    gradients  |  sum over both  |    travels while backward goes on with the layers before
+    update           weights    |wwwwwwww|        |    replica 0 its shard, replica 1 the other; under ZeRO-0 both all
+    share_weights    weights    |wwwwwwww|wwwwwwww|    gathered
 """
 
 from __future__ import annotations
