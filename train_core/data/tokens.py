@@ -51,7 +51,7 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
 def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
     """The folder of token files: the configured one, else one beside the trials, so that those of a sweep share it."""
     configured = experiment.data.cache_dir
-    return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
+    return Path(configured).expanduser() if configured else trial.tokens
 
 
 def split_of(experiment: Experiment, num_tokens: int) -> Split:
