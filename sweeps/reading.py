@@ -107,13 +107,17 @@ class Reading:
     @cached_property
     def failure(self) -> RankFailure | None:
         """What the culprit among the ranks left, where one did."""
-        return first_cause(self.folder.read_failures())
+        return first_cause(self.folder.read_failures()) if "failures" in self._listing else None
 
     @cached_property
     def quarantined(self) -> tuple[Path, ...]:
-        """Damaged files that were put aside, now or earlier."""
-        newly = None if self.measurement or self.submission is None else self.folder.put_aside_damaged_trial()
-        return (*self._put_aside, *([newly] if newly else []))
+        """Damaged files that were put aside, now or earlier. Those of a trial that has ended well do not matter."""
+        if self.measurement is None and self._listing:
+            _ = self.failure
+            if self.submission is not None:
+                self.folder.put_aside_damaged_trial()
+            return tuple(self.folder.quarantined())
+        return self._put_aside
 
     @property
     def failing_rank(self) -> int | None:
@@ -280,8 +284,8 @@ class Reading:
 
     @cached_property
     def _listing(self) -> frozenset[str]:
-        """Names in the folder, once damaged files have been put aside: one call for what would be many."""
-        _ = self.submission, self._stored or self.failure
+        """Names in the folder, once a damaged measurement or submission has been put aside: one call for many."""
+        _ = self.submission, self._stored
         try:
             return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (thousands of folders are read)
         except OSError:
