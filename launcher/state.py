@@ -18,7 +18,7 @@ from train_core.trial_folder import JobFolder
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
 
-INTERRUPTED = "its submission was interrupted before Slurm had taken it; the next sweep submits it again"
+INTERRUPTED = "its submission was interrupted before Slurm had taken it; the same command submits it again"
 
 STARTING = JobState("RUNNING")
 """A job of this machine whose process runs, and which may not have taken its folder's lock yet."""
