@@ -163,7 +163,7 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
 
 
 def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
-    """Until the rates are there, or the job has ended without them."""
+    """Wait until the rates are there. Raises UsageError where the job has ended without them."""
     while not folder.rates.exists():
         try:
             state = standings([submission])[0].state

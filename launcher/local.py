@@ -36,7 +36,7 @@ from train_core.measurement import Measurement, Outcome
 
 POLL_SECONDS = 0.2
 SHOW_SECONDS = 1.0
-"""Seldom enough to leave the cores to the measurement."""
+"""The table is drawn so seldom because the cores belong to the measurement."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -66,7 +66,7 @@ class LocalSweep:
         self._still: dict[str, TrialReading] = {}
 
     def run(self, trials: list[Trial], progress: Progress) -> None:
-        """Until every trial has ended.
+        """Run the trials, and return when every one of them has ended.
 
         Raises:
             KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP came. The jobs have been ended; the trials can be run again.
@@ -80,7 +80,7 @@ class LocalSweep:
                     progress.show(self._states())
                     shown = time.monotonic()
                 time.sleep(POLL_SECONDS)
-                if not self.interrupted:  # what dies of the same signal has not failed
+                if not self.interrupted:  # a job that the same signal ended has not failed
                     self._collect_ended()
             progress.show(self._states())
             if self.interrupted:
@@ -101,7 +101,7 @@ class LocalSweep:
             yield
             return
         heard = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._note) for number in heard}  # nohup stays nohup
+        before = {number: signal.signal(number, self._note) for number in heard}  # under nohup SIGHUP stays ignored
         try:
             yield
         finally:
