@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,12 +14,13 @@ from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.job import measure_rates_in_slurm
-from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.own_jobs import standings
 from launcher.silent_jobs import is_settled, why_ended
-from launcher.slurm import SlurmJob, logs_folder, require_sbatch
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.slurm import logs_folder
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, Work, require_sbatch
+from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
-from sweeps.submission import JobShape, Submission, write_submission
+from sweeps.submission import JobShape, Submission, read_submission
 from sweeps.trial import SweepFolder
 from train_core.job.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.job.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
@@ -103,8 +103,7 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
 
 def slurm_request(folder: SweepFolder, slurm: SlurmSpec, shape: JobShape) -> str:
     """The text that sbatch would get. Writes nothing and needs no Slurm."""
-    parameters = sbatch_parameters(slurm, shape, folder.code.absolute() / "SNAPSHOT", JOB_NAME)
-    return sbatch_text(slurm, parameters, logs_folder(folder), num_trials=1)
+    return SlurmExecutor(slurm, JOB_NAME, folder.code.absolute() / "SNAPSHOT", logs_folder(folder)).text(shape, 1)
 
 
 def measure_in_slurm(
@@ -132,7 +131,7 @@ def measure_in_slurm(
         try:
             _wait(folder, submission, tell)
         except BaseException:
-            cancel_jobs([submission.job_id])
+            cancel_jobs([submission])
             raise
     return _rates_of(folder)
 
@@ -140,30 +139,11 @@ def measure_in_slurm(
 def _submit(
     sweep_folder: SweepFolder, folder: RatesFolder, slurm: SlurmSpec, shape: JobShape, job: SlurmJob
 ) -> Submission:
-    from submitit import SlurmExecutor
-    from submitit.core.utils import FailedJobError
-
-    logs = logs_folder(sweep_folder)
     code = snapshot_code(sweep_folder.code.absolute())
-    executor = SlurmExecutor(logs, max_num_timeout=0, python=python_command(slurm))
-    executor.update_parameters(**sbatch_parameters(slurm, shape, code, JOB_NAME))
-    try:
-        submitted = executor.submit(job, str(folder.path))
-    except FailedJobError as refusal:
-        remedy = "Look at the request with --dry-run, and correct the settings under slurm."
-        raise UsageError(f"Slurm refused the job: {' '.join(str(refusal).split())}", remedy) from None
-    submission = Submission(
-        executor="slurm",
-        job_id=submitted.job_id,
-        hostname=socket.gethostname(),
-        attempt=1,
-        lost_nodes=0,
-        submitted=time.time(),
-        shape=shape,
-        output=str(logs / f"{submitted.job_id}_%t_log.out"),
-        error=str(logs / f"{submitted.job_id}_%t_log.err"),
-    )
-    write_submission(folder, submission)
+    executor = SlurmExecutor(slurm, JOB_NAME, code, logs_folder(sweep_folder))
+    executor.submit(job, [Work(folder, attempt=1, lost_nodes=0)], shape)
+    submission = read_submission(folder)
+    assert submission is not None, "it has just been written"
     return submission
 
 
@@ -171,7 +151,7 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
     """Until the rates are there, or the job has ended without them."""
     while not folder.rates.exists():
         try:
-            state = query_jobs([submission.job_id]).get(submission.job_id)
+            state = standings([submission])[0].state
         except SlurmSilent:
             tell(f"job {submission.job_id}: Slurm does not answer")
         else:

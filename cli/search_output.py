@@ -99,7 +99,7 @@ def _document(answer: Answer) -> dict[str, object]:
         document["explanations"] = [explanation_document(each) for each in answer.explanations]
     if answer.scaling is not None:
         kind, points = answer.scaling
-        document["scaling"] = scaling_document(points, kind, settings)
+        document["scaling"] = scaling_document(points, kind)
     if answer.knobs is not None:
         document["knobs"] = answer.knobs
     return document
@@ -108,11 +108,11 @@ def _document(answer: Answer) -> dict[str, object]:
 def _print_tables(answer: Answer) -> None:
     from results.search.table import search_table
 
-    settings, choice, training = answer.request.settings, answer.choice, answer.training
+    choice, training = answer.choice, answer.training
     console.print(_question(answer.request))
     ranked = f"ranked by {RANKED_BY[answer.objective]}"
     several = len(answer.request.spaces) > 1
-    console.print(search_table(choice.best, settings, training, ranked, several_places=several))
+    console.print(search_table(choice.best, training, ranked, several_places=several))
     console.print(
         f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
@@ -122,7 +122,7 @@ def _print_tables(answer: Answer) -> None:
         console.print(f"Left out: {out.cluster}: {out.reason}")
     if answer.front is not None:
         title = "nothing beats these in time and money"
-        console.print(search_table(answer.front, settings, training, title, several_places=True))
+        console.print(search_table(answer.front, training, title, several_places=True))
     _print_scaling(answer)
     _print_explanations(answer.explanations)
     if answer.knobs is not None:
@@ -136,7 +136,7 @@ def _print_scaling(answer: Answer) -> None:
         from results.search.scaling_curve import scaling_table
 
         kind, points = answer.scaling
-        console.print(scaling_table(points, kind, answer.request.settings))
+        console.print(scaling_table(points, kind))
 
 
 def _print_explanations(explanations: Sequence[Explanation]) -> None:

@@ -7,15 +7,17 @@ What a value means and which values are legal is said where the field is declare
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, TypeAlias
 
 from conf.schema import BatchPlan, ParallelPlan, Recompute, Schedule
 
-KnobValue: TypeAlias = int | str | bool | tuple[int, ...] | None
+Listed: TypeAlias = int | str | bool
+KnobValue: TypeAlias = Listed | tuple[int, ...] | None
 Role: TypeAlias = Literal["searched", "held", "given"]
+Shown: TypeAlias = Literal["in every row", "in rows of a search", "nowhere"]
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -32,6 +34,7 @@ class Knob:
         plain: the value that asks for nothing, which a search starts from and a label does not mention.
         values: all values, where they can be listed. Columns hold names by their index in here.
         role: whether a search varies it, holds it at `plain`, or takes it as the job says.
+        shown: which rows of results have a column of this name.
         in_every_label: said first and at any value, so that the labels of plans line up.
         value_labels: the label of single values, for a knob whose label is not made of the value.
         value_columns: what a table of configurations writes for single values.
@@ -41,8 +44,9 @@ class Knob:
     label: str = ""
     column: str = ""
     plain: KnobValue = None
-    values: tuple[KnobValue, ...] = ()
+    values: tuple[Listed, ...] = ()
     role: Role = "searched"
+    shown: Shown = "in every row"
     in_every_label: bool = False
     value_labels: Mapping[str, str] = field(default_factory=dict)
     value_columns: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +67,7 @@ class Knob:
         """What a column holds for a value."""
         return self.values.index(value) if isinstance(value, str) else value
 
-    def value(self, entry: int | bool) -> KnobValue:
+    def value(self, entry: int | bool) -> Listed:
         """The value that an entry of a column stands for."""
         return self.values[int(entry)] if self.values else entry
 
@@ -79,23 +83,24 @@ KNOBS = (
     Knob("tensor_parallel_size", "tp{}", "tp", plain=1, in_every_label=True),
     Knob("pipeline_parallel_size", "pp{}", "pp", plain=1, in_every_label=True),
     Knob("data_parallel_size", "dp{}", "dp", plain=1, in_every_label=True),
-    Knob("virtual_pipeline_size", "vp{}", "vpp", plain=1),
+    Knob("virtual_pipeline_size", "vp{}", "vpp", plain=1, shown="in rows of a search"),
     Knob(
         "schedule",
         column="vpp",
         plain="1f1b",
         values=SCHEDULES,
+        shown="in rows of a search",
         value_labels={"gpipe": "gpipe", "zero-bubble": "zb"},  # chunks already say that a pipeline is interleaved
         value_columns={"1f1b": "1"},
     ),
-    Knob("layers_per_stage", "layers{}"),
+    Knob("layers_per_stage", "layers{}", shown="in rows of a search"),
     Knob("sequence_parallel", "sp", "sequence_parallel", plain=False, values=(False, True)),
     Knob("zero_stage", "zero{}", "zero_stage", plain=0, values=(0, 1, 2, 3)),
     Knob("recompute", "{}", "recompute", plain="none", values=RECOMPUTES),
-    Knob("recompute_every", "every{}", plain=1, role="held"),
+    Knob("recompute_every", "every{}", plain=1, role="held", shown="nowhere"),
     Knob("micro_batch_size", "mb{}", "micro_batch", plain=1, in_every_label=True),
     Knob("global_batch_size", "gb{}", "global_batch", role="given", in_every_label=True),
-    Knob("tensor_parallel_across_nodes", plain=False, role="given"),
+    Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
 )
 KNOB = {knob.name: knob for knob in KNOBS}
 SEARCHED_KNOBS = tuple(knob.name for knob in KNOBS if knob.role == "searched")
@@ -113,17 +118,21 @@ def data_parallel_size_of(parallel: ParallelPlan) -> int:
     return parallel.world_size // (parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
 
 
-def label_of(parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]) -> str:
+def label_of(
+    parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int], leave_out: Collection[str] = ()
+) -> str:
     """A short name of a plan for people; never parsed.
 
     Args:
         layers_per_stage: the layers of every stage, also where the plan leaves them to be spread evenly.
+        leave_out: knobs that all plans of a table share, or that it shows in a column of their own.
     """
     values = {knob.name: value_of(knob.name, parallel, batch) for knob in KNOBS}
     values["layers_per_stage"] = _spread(layers_per_stage)
     if parallel.recompute == "none":
         values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
-    in_order = sorted(KNOBS, key=lambda knob: not knob.in_every_label)
+    said = [knob for knob in KNOBS if knob.name not in leave_out]
+    in_order = sorted(said, key=lambda knob: not knob.in_every_label)
     return "-".join(filter(None, (knob.labelled(values[knob.name]) for knob in in_order)))
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pandas
 
 from conf.experiment import Experiment
-from conf.schema import Value
+from conf.knobs import KNOBS
+from conf.schema import BatchPlan, Value
 from results.scaling import Scaling, scalings
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
@@ -24,14 +25,7 @@ Row = dict[str, Any]
 PER_RANK_OR_STEP = ("peak_memory_bytes", "losses", "breakdown")
 PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in PER_RANK_OR_STEP)
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms"))
-PARALLEL_FIELDS = (
-    "world_size",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "sequence_parallel",
-    "zero_stage",
-    "recompute",
-)
+PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
 
 
 def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
@@ -93,16 +87,15 @@ def _sizes(experiment: Experiment) -> Row:
         "num_nodes": experiment.num_nodes,
         **{name: getattr(experiment.parallel, name) for name in PARALLEL_FIELDS},
         "data_parallel_size": experiment.data_parallel_size,
-        "global_batch_size": experiment.batch.global_batch_size,
-        "micro_batch_size": experiment.batch.micro_batch_size,
+        **dict(experiment.batch),
         "num_micro_batches": experiment.num_micro_batches,
         "dtype": experiment.precision.dtype,
     }
 
 
 def _sizes_of_nothing() -> tuple[str, ...]:
-    batch = ("data_parallel_size", "global_batch_size", "micro_batch_size", "num_micro_batches", "dtype")
-    return ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, *batch)
+    batch = (*BatchPlan.model_fields, "num_micro_batches", "dtype")
+    return ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size", *batch)
 
 
 def _sizes_of_point(point: dict[str, Value]) -> Row:

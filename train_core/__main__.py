@@ -59,8 +59,8 @@ def _run(tree: Tree) -> Measurement | None:
     from train_core.process.world import seat_from_launcher  # here, because it imports torch
 
     seat = seat_from_launcher(os.environ)
-    if seat is None or seat.size == 1:  # several ranks have their first prepare them, once they have met
-        prepare(experiment, token_folder(trial, experiment))  # a wrong data path is no failed trial here
+    if seat is None or seat.size == 1:  # of several ranks the first one prepares the tokens, once they have met
+        prepare(experiment, token_folder(trial, experiment))  # before there is a trial that could fail
     _write_trial(trial, experiment, is_writer=seat is None or seat.rank == 0)
     if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
         return run_trial_here(trial.path, on_step=_print_step)

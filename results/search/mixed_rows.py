@@ -7,49 +7,42 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
+from conf.knobs import KNOBS, layers_in_short
 from conf.units import GIBIBYTE, TERA
-from results.search.rows import MILLION, Row
+from results.search.rows import MILLION, Row, knob_cells
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
 from sweeps.planner.objectives import SECONDS_PER_HOUR, dollars_per_second, tokens_per_step, total_hours, watts
 from sweeps.planner.space import Space
-from sweeps.planner.strategy import layers_in_short
 from train_core.costs import StepTime, model_flops
 
 
-def mixed_row(one: MixedStrategy, spaces: Sequence[Space], training: Training) -> Row:
+def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> Row:
     """One assignment: its knobs, then what is predicted of it."""
     tokens, rate = tokens_per_step(spaces[0]), _dollars_per_second(spaces)
-    hours = total_hours(training, one.step_seconds)
-    terms: Row = {f"predicted_{name}": getattr(one.step_terms, name) for name in StepTime.model_fields}
+    hours = total_hours(training, plan.step_seconds)
+    terms: Row = {f"predicted_{name}": getattr(plan.step_terms, name) for name in StepTime.model_fields}
     return {
         "model": spaces[0].setting.model.name,
-        "pipeline": " > ".join(_shown(block) for block in one.blocks),
-        "world_size": one.num_devices,
-        "tensor_parallel_size": one.tensor_parallel_size,
-        "pipeline_parallel_size": one.pipeline_parallel_size,
-        "data_parallel_size": one.data_parallel_size,
-        "sequence_parallel": one.sequence_parallel,
-        "zero_stage": one.zero_stage,
-        "recompute": one.recompute,
-        "micro_batch_size": one.micro_batch_size,
-        "global_batch_size": one.global_batch_size,
-        "predicted_step_seconds": one.step_seconds,
+        "pipeline": " > ".join(_shown(block) for block in plan.blocks),
+        **knob_cells(plan.strategy, [knob for knob in KNOBS if knob.shown == "in every row"]),
+        "predicted_step_seconds": plan.step_seconds,
         **terms,
-        "predicted_tokens_per_second": tokens / one.step_seconds,
-        "predicted_model_tflops_per_device": _flops_per_device(one, spaces) / TERA,
-        "predicted_worst_stage": one.worst_stage,
-        "predicted_worst_stage_gib": one.worst_stage_bytes / GIBIBYTE,
-        "predicted_dollars_per_million_tokens": None if rate is None else rate * one.step_seconds / tokens * MILLION,
-        "predicted_joules_per_token": sum(watts(space) for space in spaces) * one.step_seconds / tokens,
+        "predicted_tokens_per_second": tokens / plan.step_seconds,
+        "predicted_model_tflops_per_device": _flops_per_device(plan, spaces) / TERA,
+        "predicted_worst_stage": plan.worst_stage,
+        "predicted_worst_stage_gib": plan.worst_stage_bytes / GIBIBYTE,
+        "predicted_dollars_per_million_tokens": None if rate is None else rate * plan.step_seconds / tokens * MILLION,
+        "predicted_joules_per_token": sum(watts(space) for space in spaces) * plan.step_seconds / tokens,
         "predicted_hours": hours,
         "predicted_dollars": None if hours is None or rate is None else hours * SECONDS_PER_HOUR * rate,
     }
 
 
-def _flops_per_device(one: MixedStrategy, spaces: Sequence[Space]) -> float:
-    return model_flops(spaces[0].setting.model, one.global_batch_size) / one.step_seconds / one.num_devices
+def _flops_per_device(plan: MixedStrategy, spaces: Sequence[Space]) -> float:
+    flops = model_flops(spaces[0].setting.model, plan.strategy.batch.global_batch_size)
+    return flops / plan.step_seconds / plan.num_devices
 
 
 def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
@@ -73,7 +66,7 @@ def mixed_document(choice: MixedChoice, spaces: Sequence[Space], training: Train
         "seconds": choice.search_seconds,
         "best": [
             {
-                **mixed_row(one, spaces, training),
+                **mixed_row(plan, spaces, training),
                 "blocks": [
                     {
                         "cluster": block.cluster,
@@ -81,10 +74,10 @@ def mixed_document(choice: MixedChoice, spaces: Sequence[Space], training: Train
                         "num_devices": block.num_devices,
                         "layers_per_stage": list(block.layers_per_stage),
                     }
-                    for block in one.blocks
+                    for block in plan.blocks
                 ],
             }
-            for one in choice.best
+            for plan in choice.best
         ],
     }
 
@@ -98,22 +91,19 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
     table.add_column("pipeline", overflow="fold")
     for name in ("step s", "TFLOPS", "$/Mtoken"):
         table.add_column(name, justify="right", no_wrap=True)
-    for position, one in enumerate(best, start=1):
-        per_million = mixed_row(one, spaces, training)["predicted_dollars_per_million_tokens"]
+    for position, plan in enumerate(best, start=1):
+        per_million = mixed_row(plan, spaces, training)["predicted_dollars_per_million_tokens"]
         table.add_row(
             str(position),
-            _layout(one),
-            "\n".join(_shown(block) for block in one.blocks),
-            seconds(one.step_seconds),
-            tflops(_flops_per_device(one, spaces)),
+            _layout(plan, spaces[0].setting.model.num_layers),
+            "\n".join(_shown(block) for block in plan.blocks),
+            seconds(plan.step_seconds),
+            tflops(_flops_per_device(plan, spaces)),
             significant(per_million if isinstance(per_million, float) else None),
         )
     return table
 
 
-def _layout(one: MixedStrategy) -> str:
-    """In short, as other tables name layouts."""
-    parts = [f"tp{one.tensor_parallel_size}", f"pp{one.pipeline_parallel_size}", f"dp{one.data_parallel_size}"]
-    parts += [f"mb{one.micro_batch_size}"] + (["sp"] if one.sequence_parallel else [])
-    parts += [f"zero{one.zero_stage}"] if one.zero_stage else []
-    return "-".join(parts + ([one.recompute] if one.recompute != "none" else []))
+def _layout(plan: MixedStrategy, num_layers: int) -> str:
+    """In short, as other tables name layouts; the batch is that of all, and the layers have a column of their own."""
+    return plan.strategy.label(num_layers, leave_out=["global_batch_size", "layers_per_stage"])

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from conf.knobs import KNOBS, Knob, layers_in_short
 from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
 from sweeps.planner import Candidate, Choice, Training
@@ -18,7 +19,7 @@ from sweeps.planner.objectives import (
     total_hours,
     watts,
 )
-from sweeps.planner.strategy import layers_in_short
+from sweeps.planner.strategy import Strategy
 from train_core.costs import StepTime
 
 Cell: TypeAlias = str | int | float | bool | None
@@ -32,24 +33,19 @@ def search_row(candidate: Candidate, training: Training) -> Row:
 
 
 def _plan_cells(candidate: Candidate) -> Row:
-    strategy, cluster = candidate.strategy, candidate.space.setting.cluster
-    return {
+    cluster = candidate.space.setting.cluster
+    place: Row = {
         "model": candidate.space.setting.model.name,
         "cluster": cluster.name,
         "device": cluster.device.name,
-        "world_size": strategy.world_size,
-        "tensor_parallel_size": strategy.tensor_parallel_size,
-        "pipeline_parallel_size": strategy.pipeline_parallel_size,
-        "data_parallel_size": strategy.data_parallel_size,
-        "virtual_pipeline_size": strategy.virtual_pipeline_size,
-        "schedule": strategy.schedule,
-        "layers_per_stage": layers_in_short(strategy.layers_per_stage) or None,
-        "sequence_parallel": strategy.sequence_parallel,
-        "zero_stage": strategy.zero_stage,
-        "recompute": strategy.recompute,
-        "micro_batch_size": strategy.micro_batch_size,
-        "global_batch_size": strategy.global_batch_size,
     }
+    return place | knob_cells(candidate.strategy, [knob for knob in KNOBS if knob.shown != "nowhere"])
+
+
+def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> Row:
+    """These knobs of a plan, by their names; listed layers in short, and none where they are spread evenly."""
+    values = {knob.name: strategy.value_of(knob.name) for knob in knobs}
+    return {name: layers_in_short(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _predicted_cells(candidate: Candidate) -> Row:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from conf.settings import Settings
 from results.search.table import layout
 from results.units import count, percent, seconds, tflops
 from sweeps.planner.objectives import ScalingKind
@@ -19,7 +18,7 @@ TITLES: dict[ScalingKind, str] = {
 }
 
 
-def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind, settings: Settings) -> Table:
+def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
     """One row for each number of devices. Efficiency: tokens/s and device over the first row's that has a plan."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.title = TITLES[kind]
@@ -34,19 +33,19 @@ def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind, settings: S
             seconds(one.step_seconds if one else None),
             tflops(one.model_flops_per_second_per_device if one else None),
             percent(point.efficiency),
-            layout(one, settings) if one else "no plan fits",
+            layout(one) if one else "no plan fits",
         )
     return table
 
 
-def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind, settings: Settings) -> dict[str, object]:
+def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind) -> dict[str, object]:
     return {
         "kind": kind,
         "points": [
             {
                 "world_size": point.world_size,
                 "global_batch_size": point.global_batch_size,
-                "layout": layout(point.candidate, settings) if point.candidate else None,
+                "layout": layout(point.candidate) if point.candidate else None,
                 "predicted_step_seconds": point.candidate.step_seconds if point.candidate else None,
                 "predicted_efficiency_percent": None if point.efficiency is None else 100 * point.efficiency,
             }

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from conf.settings import Settings
 from results.search.rows import Row, search_row
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
@@ -16,7 +15,6 @@ from sweeps.planner.objectives import dollars_per_second
 
 def search_table(
     best: Sequence[Candidate],
-    settings: Settings,
     training: Training,
     title: str,
     *,
@@ -37,15 +35,13 @@ def search_table(
         table.add_column(name, justify="right", no_wrap=True)
     for position, candidate in enumerate(best, start=1):
         cells = _cells(candidate, training)
-        table.add_row(str(position), layout(candidate, settings), *(cells[name] for name in columns))
+        table.add_row(str(position), layout(candidate), *(cells[name] for name in columns))
     return table
 
 
-def layout(candidate: Candidate, settings: Settings) -> str:
+def layout(candidate: Candidate) -> str:
     """The layout in short, as other tables and trial folders name it, without the batch, which all plans share."""
-    parts = settings.model_copy(update={"cluster": candidate.space.setting.cluster})
-    label = candidate.strategy.experiment(parts).label
-    return label.replace(f"-gb{candidate.strategy.global_batch_size}", "")
+    return candidate.strategy.label(candidate.space.setting.model.num_layers, leave_out=["global_batch_size"])
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
+from conf.knobs import KNOB, KNOBS, KnobValue, layers_in_short
+from conf.schema import ParallelPlan
 from conf.units import GIBIBYTE
 from sweeps.planner.space import SEARCHED_SCHEDULES, divisors, layer_ends
-from sweeps.planner.strategy import Strategy, even_ends, layers_in_short, spread_layers
+from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import Estimate, Implementation, StageMemory, StepTime, estimate
-from train_core.costs.setting import RECOMPUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,10 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
 
 
 def plain_label(strategy: Strategy) -> str:
-    """For a plan that cannot exist, and so has no Experiment to name it."""
-    t, p, b = strategy.tensor_parallel_size, strategy.pipeline_parallel_size, strategy.micro_batch_size
-    return f"tp{t}-pp{p}-mb{b} on {strategy.world_size} devices"
+    """For a plan that cannot exist, whose other sizes may not even be whole."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "micro_batch_size")
+    said = "-".join(KNOB[name].labelled(strategy.value_of(name)) for name in sizes)
+    return f"{said} on {strategy.parallel.world_size} devices"
 
 
 def shortfall(predicted: Estimate) -> str | None:
@@ -110,11 +112,11 @@ def _descending(values: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
-def _order(one: Alternative) -> tuple[int, float]:
+def _order(alternative: Alternative) -> tuple[int, float]:
     """Those that run by speed, those that do not fit by what they lack, then those that cannot exist."""
-    if one.slower is not None:
-        return (0, one.slower)
-    return (1, float(one.estimate.shortfall_bytes)) if one.estimate else (2, 0.0)
+    if alternative.slower is not None:
+        return (0, alternative.slower)
+    return (1, float(alternative.estimate.shortfall_bytes)) if alternative.estimate else (2, 0.0)
 
 
 def _alternative(
@@ -130,9 +132,10 @@ def _alternative(
 
 
 def _shown(knob: str, strategy: Strategy) -> str:
-    if knob == "layers_per_stage":
-        return layers_in_short(strategy.layers_per_stage) or "even"
-    return str(getattr(strategy, knob)).lower()
+    value = strategy.value_of(knob)
+    if isinstance(value, tuple):
+        return layers_in_short(value)
+    return "even" if value is None else str(value).lower()
 
 
 def neighbours(strategy: Strategy, parts: Parts) -> Iterator[tuple[str, Strategy]]:
@@ -140,63 +143,68 @@ def neighbours(strategy: Strategy, parts: Parts) -> Iterator[tuple[str, Strategy
 
     The data-parallel size follows from the others. Legal or not: why a neighbour cannot exist is part of the answer.
     """
-    t, p, d = strategy.tensor_parallel_size, strategy.pipeline_parallel_size, strategy.data_parallel_size
-    for size in _next_to(t, divisors(strategy.world_size // p)):
-        yield "tensor_parallel_size", replace(strategy, tensor_parallel_size=size, data_parallel_size=t * d // size)
-    for size in _next_to(p, divisors(strategy.world_size // t)):
-        yield "pipeline_parallel_size", _with_stages(strategy, size, parts.model.num_layers)
-    for size in _next_to(strategy.micro_batch_size, divisors(max(1, strategy.global_batch_size // d))):
-        yield "micro_batch_size", replace(strategy, micro_batch_size=size)
-    yield "sequence_parallel", replace(strategy, sequence_parallel=not strategy.sequence_parallel)
-    for recompute in RECOMPUTES:
-        if recompute != strategy.recompute:
-            yield "recompute", replace(strategy, recompute=recompute)
-    for stage in range(4):
-        if stage != strategy.zero_stage and (d > 1 or stage == 0):
-            yield "zero_stage", replace(strategy, zero_stage=stage)
-    yield from _other_pipelines(strategy, parts.model.num_layers)
+    parallel, batch, d = strategy.parallel, strategy.batch, strategy.data_parallel_size
+    t, p, num_layers = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parts.model.num_layers
+    for size in _next_to(t, divisors(parallel.world_size // p)):
+        yield "tensor_parallel_size", strategy.changed(tensor_parallel_size=size)
+    for size in _next_to(p, divisors(parallel.world_size // t)):
+        yield "pipeline_parallel_size", _with_stages(strategy, size, num_layers)
+    for size in _next_to(batch.micro_batch_size, divisors(max(1, batch.global_batch_size // d))):
+        yield "micro_batch_size", strategy.changed(micro_batch_size=size)
+    for knob in KNOBS:
+        if knob.role == "searched" and knob.name != "schedule":
+            for value in knob.values:
+                if value != strategy.value_of(knob.name) and _says_something(knob.name, value, d):
+                    yield knob.name, strategy.changed(**{knob.name: value})
+    yield from _other_pipelines(strategy, num_layers)
+
+
+def _says_something(knob: str, value: KnobValue, data_parallel_size: int) -> bool:
+    """One replica has nothing to share out, whatever the ZeRO stage says."""
+    return knob != "zero_stage" or data_parallel_size > 1 or value == KNOB[knob].plain
 
 
 def _next_to(size: int, sizes: list[int]) -> list[int]:
     """The next smaller and the next larger."""
-    smaller, larger = [one for one in sizes if one < size], [one for one in sizes if one > size]
+    smaller, larger = [other for other in sizes if other < size], [other for other in sizes if other > size]
     return smaller[-1:] + larger[:1]
 
 
 def _with_stages(strategy: Strategy, num_stages: int, num_layers: int) -> Strategy:
     """Another number of stages, spread evenly, with no more chunks than before; 1F1B where that leaves one."""
-    d = strategy.data_parallel_size * strategy.pipeline_parallel_size // num_stages
-    changed = replace(strategy, pipeline_parallel_size=num_stages, data_parallel_size=d, layers_per_stage=None)
+    schedule = strategy.parallel.schedule
     whole = divisors(num_layers // num_stages) if num_layers % num_stages == 0 else [1]
-    chunks = max((size for size in whole if size <= strategy.virtual_pipeline_size), default=1)
-    is_plain = num_stages == 1 or (strategy.schedule == "interleaved" and chunks == 1)
-    schedule = "1f1b" if is_plain else strategy.schedule
-    return replace(changed, schedule=schedule, virtual_pipeline_size=1 if is_plain else chunks)
+    chunks = max((size for size in whole if size <= strategy.parallel.virtual_pipeline_size), default=1)
+    changed = strategy.changed(pipeline_parallel_size=num_stages, layers_per_stage=None)
+    if num_stages == 1 or (schedule == "interleaved" and chunks == 1):
+        return changed.changed(schedule="1f1b", virtual_pipeline_size=1)
+    return changed.changed(virtual_pipeline_size=chunks)
 
 
 def _other_pipelines(strategy: Strategy, num_layers: int) -> Iterator[tuple[str, Strategy]]:
     """Other schedules, numbers of chunks and spreads of the layers."""
-    p, v = strategy.pipeline_parallel_size, strategy.virtual_pipeline_size
+    parallel = strategy.parallel
+    p, schedule = parallel.pipeline_parallel_size, parallel.schedule
     if p == 1:
         return
     chunks = divisors(num_layers // p)[1:] if num_layers % p == 0 else []
-    for schedule in SEARCHED_SCHEDULES:
-        if schedule != strategy.schedule and (chunks or schedule != "interleaved"):
-            size = chunks[0] if schedule == "interleaved" else 1
-            spread = None if schedule == "interleaved" else strategy.layers_per_stage
-            yield "schedule", replace(strategy, schedule=schedule, virtual_pipeline_size=size, layers_per_stage=spread)
-    if strategy.schedule == "interleaved":
-        for size in _next_to(v, chunks):
-            yield "virtual_pipeline_size", replace(strategy, virtual_pipeline_size=size)
+    for other in SEARCHED_SCHEDULES:
+        if other != schedule and (chunks or other != "interleaved"):
+            size = chunks[0] if other == "interleaved" else 1
+            spread = None if other == "interleaved" else parallel.layers_per_stage
+            yield "schedule", strategy.changed(schedule=other, virtual_pipeline_size=size, layers_per_stage=spread)
+    if schedule == "interleaved":
+        for size in _next_to(parallel.virtual_pipeline_size, chunks):
+            yield "virtual_pipeline_size", strategy.changed(virtual_pipeline_size=size)
         return
-    for layers in _other_spreads(strategy, num_layers):
-        yield "layers_per_stage", replace(strategy, layers_per_stage=layers)
+    for layers in _other_spreads(parallel, num_layers):
+        yield "layers_per_stage", strategy.changed(layers_per_stage=layers)
 
 
-def _other_spreads(strategy: Strategy, num_layers: int) -> list[tuple[int, ...] | None]:
+def _other_spreads(parallel: ParallelPlan, num_layers: int) -> list[tuple[int, ...] | None]:
     """The even spread, and those whose first or last stage holds one layer more or less."""
-    p, even = strategy.pipeline_parallel_size, even_ends(num_layers, strategy.pipeline_parallel_size)
-    layers = strategy.layers_per_stage
+    p, layers = parallel.pipeline_parallel_size, parallel.layers_per_stage
+    even = even_ends(num_layers, p)
     first, last = even if layers is None else (layers[0], layers[-1])
     moved = [even, (first - 1, last), (first, last - 1), (first + 1, last), (first, last + 1)]
     known = [ends for ends in dict.fromkeys(moved) if ends != (first, last) and ends in layer_ends(num_layers, p)]

@@ -34,8 +34,9 @@ from sweeps.planner.mixed_price import (
 )
 from sweeps.planner.shard_work import ShardWork, price_shards
 from sweeps.planner.space import Space, divisors, priced_batch_sizes, shards_of, tensor_parallel_sizes, zero_stages
+from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
-from train_core.costs.setting import RECOMPUTES, Floats, Integers
+from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.step_time import StepColumns
 
 MOST_ROWS_AT_ONCE = 20_000
@@ -61,17 +62,12 @@ class MixedStrategy:
     """How one job is laid over several types of devices, with its prediction.
 
     Attributes:
+        strategy: the plan of the whole pipeline, with the layers of every stage.
         blocks: in the order of the pipeline.
         worst_stage: the stage that leaves the least of its device's memory.
     """
 
-    tensor_parallel_size: int
-    data_parallel_size: int
-    micro_batch_size: int
-    global_batch_size: int
-    sequence_parallel: bool
-    recompute: str
-    zero_stage: int
+    strategy: Strategy
     blocks: tuple[MixedBlock, ...]
     step_terms: StepTime
     step_seconds: float
@@ -79,12 +75,8 @@ class MixedStrategy:
     worst_stage_bytes: int
 
     @property
-    def pipeline_parallel_size(self) -> int:
-        return sum(len(block.layers_per_stage) for block in self.blocks)
-
-    @property
     def num_devices(self) -> int:
-        return sum(block.num_devices for block in self.blocks)
+        return self.strategy.parallel.world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +95,11 @@ class MixedChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _Sizes:
     """One tensor- and data-parallel size, with bounds of all that can be done with it.
 
     Attributes:
+        counts: stages of each type's block, in the order of `spaces`.
         shards: micro-batch, sequence parallelism, recomputation, (s, 3).
         layers: layers of each type, in the order of `spaces`, (n, k).
         bounds: no assignment of the shard and the layers takes less, (s, n).
@@ -114,6 +107,7 @@ class _Layout:
 
     tensor_parallel_size: int
     data_parallel_size: int
+    counts: Sequence[int]
     shards: Integers
     layers: Integers
     bounds: Floats
@@ -130,12 +124,12 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
     require_few_types([space.setting.cluster.name for space in spaces])
     start = time.perf_counter()
     tables = [_table(spaces, space) for space in spaces]
-    layouts = sorted(_layouts(spaces, tables), key=lambda one: float(one.bounds.min()))
-    num_strategies = sum(one.bounds.size * len(one.zero_stages) for one in layouts) * len(_orders(spaces))
+    all_sizes = sorted(_all_sizes(spaces, tables), key=lambda sizes: float(sizes.bounds.min()))
+    num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * len(_orders(spaces))
     ranking = _Ranking(top)
-    for one in layouts:
+    for sizes in all_sizes:
         for order in _orders(spaces):
-            _rank(spaces, tables, one, order, ranking)
+            _rank(spaces, tables, sizes, order, ranking)
     if not ranking.best:
         raise _nothing(spaces, num_strategies, ranking)
     return MixedChoice(num_strategies, ranking.num_priced, tuple(ranking.best), time.perf_counter() - start)
@@ -155,16 +149,16 @@ def _tensor_sizes(spaces: Sequence[Space]) -> list[int]:
     return sorted(set.intersection(*(set(tensor_parallel_sizes(space)) for space in spaces)))
 
 
-def _layouts(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator[_Layout]:
+def _all_sizes(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator[_Sizes]:
     shared = reduce(gcd, (space.world_size for space in spaces))
     num_layers = spaces[0].setting.model.num_layers
     for t in _tensor_sizes(spaces):
         for d in divisors(shared // t) if shared % t == 0 else []:
             shards = np.array(shards_of(spaces[0], t, d), dtype=np.int64).reshape(-1, 3)
-            layers = _shares(stage_counts(spaces, t, d), num_layers)
-            stages = tuple(zero_stages(spaces[0], sum(stage_counts(spaces, t, d)), d))
+            counts = stage_counts(spaces, t, d)
+            layers, stages = _shares(counts, num_layers), tuple(zero_stages(spaces[0], sum(counts), d))
             if len(shards) and len(layers) and stages:
-                yield _Layout(t, d, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
+                yield _Sizes(t, d, counts, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
 
 
 def _shares(counts: Sequence[int], num_layers: int) -> Integers:
@@ -173,9 +167,9 @@ def _shares(counts: Sequence[int], num_layers: int) -> Integers:
     if spare < 0:
         return np.zeros((0, len(counts)), dtype=np.int64)
     grid = np.meshgrid(*(np.arange(spare + 1) for _ in counts[1:]), indexing="ij")
-    more = np.stack([axis.ravel() for axis in grid], axis=1)
-    more = more[more.sum(axis=1) <= spare]
-    shares: Integers = np.concatenate([spare - more.sum(axis=1, keepdims=True), more], axis=1) + np.array(counts)
+    others = np.stack([axis.ravel() for axis in grid], axis=1)
+    others = others[others.sum(axis=1) <= spare]
+    shares: Integers = np.concatenate([spare - others.sum(axis=1, keepdims=True), others], axis=1) + np.array(counts)
     return shares
 
 
@@ -217,37 +211,37 @@ class _Ranking:
         """What a plan must beat."""
         return self.best[-1].step_seconds if len(self.best) == self.top else inf
 
-    def add(self, num_priced: int, found: list[MixedStrategy]) -> None:
+    def add(self, num_priced: int, strategies: list[MixedStrategy]) -> None:
         self.num_priced += num_priced
-        self.best = sorted([*self.best, *found], key=lambda one: one.step_seconds)[: self.top]
+        self.best = sorted([*self.best, *strategies], key=lambda strategy: strategy.step_seconds)[: self.top]
 
 
 def _rank(
-    spaces: Sequence[Space], tables: Sequence[ShardWork], one: _Layout, order: tuple[int, ...], ranking: _Ranking
+    spaces: Sequence[Space], tables: Sequence[ShardWork], sizes: _Sizes, order: tuple[int, ...], ranking: _Ranking
 ) -> None:
     """Price the assignments of a layout that fit in the order of their bounds, until no other can be among the best."""
-    promising = np.nonzero(one.bounds < ranking.limit)
+    promising = np.nonzero(sizes.bounds < ranking.limit)
     if len(promising[0]) == 0:
         return
-    lacks = _shortfalls(spaces, tables, one, order, promising)
+    lacks = _shortfalls(spaces, tables, sizes, order, promising)
     ranking.smallest_shortfall = min(ranking.smallest_shortfall, float(lacks.min()))
     stage, number = np.nonzero(lacks <= 0)
     shard, share = promising[0][number], promising[1][number]
-    bounds = one.bounds[shard, share]
+    bounds = sizes.bounds[shard, share]
     ascending = np.argsort(bounds, kind="stable")
     for start in range(0, len(ascending), MOST_ROWS_AT_ONCE):
         part = ascending[start : start + MOST_ROWS_AT_ONCE]
         part = part[bounds[part] < ranking.limit]
         if len(part) == 0:
             return
-        rows = _rows(one, order, np.array(one.zero_stages)[stage[part]], shard[part], share[part])
+        rows = _rows(spaces[0], sizes, order, np.array(sizes.zero_stages)[stage[part]], shard[part], share[part])
         ranking.add(*_best(spaces, tables, rows, ranking))
 
 
 def _shortfalls(
     spaces: Sequence[Space],
     tables: Sequence[ShardWork],
-    one: _Layout,
+    sizes: _Sizes,
     order: tuple[int, ...],
     promising: tuple[Integers, ...],
 ) -> Integers:
@@ -255,34 +249,34 @@ def _shortfalls(
 
     The memory of a block depends on its own layers only, so that it is looked up in a table for each type.
     """
-    counts = stage_counts(spaces, one.tensor_parallel_size, one.data_parallel_size)
+    counts = sizes.counts
     shard, share = promising
     worst: Integers = np.asarray(np.iinfo(np.int64).min)
     start = 0
     for index in order:
-        layers = np.arange(counts[index], int(one.layers[:, index].max()) + 1)
-        zero_stage, shards = np.array(one.zero_stages).reshape(-1, 1, 1), np.arange(len(one.shards)).reshape(1, -1, 1)
-        plans = mixed_plans(spaces[0], _rows(one, order, zero_stage, shards, np.arange(1)), sum(counts))
+        layers = np.arange(counts[index], int(sizes.layers[:, index].max()) + 1)
+        shards = np.arange(len(sizes.shards)).reshape(1, -1, 1)
+        plans = _plans(spaces[0], sizes, np.array(sizes.zero_stages).reshape(-1, 1, 1), shards)
         stages = block_stages(index, start, counts[index], sum(counts), layers.reshape(1, 1, -1))
         table = block_shortfall(spaces[index].setting, plans, tables[index].of(plans), stages)[0]
-        shape = (len(one.zero_stages), len(one.shards), len(layers))
-        worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, one.layers[share, index] - counts[index]])
+        shape = (len(sizes.zero_stages), len(sizes.shards), len(layers))
+        worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, sizes.layers[share, index] - counts[index]])
         start += counts[index]
     return worst
 
 
-def _rows(one: _Layout, order: tuple[int, ...], zero_stage: Integers, shard: Integers, share: Integers) -> MixedRows:
-    """Rows of a layout by the numbers of their shards and shares."""
-    return MixedRows(
-        tensor_parallel_size=one.tensor_parallel_size,
-        data_parallel_size=one.data_parallel_size,
-        order=order,
-        micro_batch_size=one.shards[shard, 0],
-        sequence_parallel=one.shards[shard, 1].astype(bool),
-        recompute=one.shards[shard, 2],
-        zero_stage=zero_stage,
-        layers=one.layers[share],
-    )
+def _rows(
+    space: Space, sizes: _Sizes, order: tuple[int, ...], zero_stage: Integers, shard: Integers, share: Integers
+) -> MixedRows:
+    """Rows by the numbers of their shards and shares."""
+    return MixedRows(_plans(space, sizes, zero_stage, shard), order, sizes.counts, sizes.layers[share])
+
+
+def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -> Plans:
+    micro_batch_size, sequence_parallel, recompute = np.moveaxis(sizes.shards[shard], -1, 0)
+    shards = (micro_batch_size, sequence_parallel.astype(bool), recompute)
+    t, d = sizes.tensor_parallel_size, sizes.data_parallel_size
+    return mixed_plans(space, t, d, sum(sizes.counts), shards, zero_stage)
 
 
 def _best(
@@ -306,22 +300,15 @@ def _strategy(
     memory: tuple[Integers, Integers, Integers],
     row: int,
 ) -> MixedStrategy:
-    t, d = rows.tensor_parallel_size, rows.data_parallel_size
-    counts = stage_counts(spaces, t, d)
     blocks = []
     for index in rows.order:
-        base, more = divmod(int(rows.layers[row, index]), counts[index])
-        layers = (base + 1,) * more + (base,) * (counts[index] - more)
+        base, fuller = divmod(int(rows.layers[row, index]), rows.counts[index])
+        layers = (base + 1,) * fuller + (base,) * (rows.counts[index] - fuller)
         cluster = spaces[index].setting.cluster
         blocks.append(MixedBlock(cluster.name, cluster.device.name, spaces[index].world_size, layers))
+    (plan,) = strategies_of(rows.plans.rows(np.array([row])), 1, tensor_parallel_across_nodes=False)
     return MixedStrategy(
-        tensor_parallel_size=t,
-        data_parallel_size=d,
-        micro_batch_size=int(rows.micro_batch_size[row]),
-        global_batch_size=spaces[0].global_batch_size,
-        sequence_parallel=bool(rows.sequence_parallel[row]),
-        recompute=RECOMPUTES[rows.recompute[row]],
-        zero_stage=int(rows.zero_stage[row]),
+        strategy=plan.changed(layers_per_stage=tuple(layers for block in blocks for layers in block.layers_per_stage)),
         blocks=tuple(blocks),
         step_terms=StepTime(**{name: float(getattr(step, name)[row]) for name in StepTime.model_fields}),
         step_seconds=float(step.total_seconds[row]),

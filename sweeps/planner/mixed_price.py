@@ -32,23 +32,20 @@ class MixedRows:
     """Assignments with the same sizes and order of types, in columns, (n,).
 
     Attributes:
+        plans: all that the types have in common. The stages are given apart, by `order`, `counts` and `layers`.
         order: index of the type of each block of stages, first to last.
+        counts: stages of each type's block, by its index.
         layers: of each type, by its index, (n, k).
     """
 
-    tensor_parallel_size: int
-    data_parallel_size: int
+    plans: Plans
     order: tuple[int, ...]
-    micro_batch_size: Integers
-    sequence_parallel: Booleans
-    recompute: Integers
-    zero_stage: Integers
+    counts: Sequence[int]
     layers: Integers
 
     def rows(self, selection: Integers) -> MixedRows:
         """The selected ones, in that order."""
-        columns = ("micro_batch_size", "sequence_parallel", "recompute", "zero_stage", "layers")
-        return replace(self, **{name: getattr(self, name)[selection] for name in columns})
+        return replace(self, plans=self.plans.rows(selection), layers=self.layers[selection])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,58 +68,66 @@ def stage_counts(spaces: Sequence[Space], tensor_parallel_size: int, data_parall
 
 def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows) -> StepColumns:
     """The step of every row."""
-    counts = stage_counts(spaces, rows.tensor_parallel_size, rows.data_parallel_size)
-    plans = mixed_plans(spaces[0], rows, sum(counts))
-    return _step(spaces, plans, [table.of(plans) for table in tables], _stages(rows, counts), rows.order)
+    works = [table.of(rows.plans) for table in tables]
+    return _step(spaces, rows.plans, works, _stages(rows), rows.order)
 
 
-def mixed_plans(space: Space, rows: MixedRows, num_stages: int) -> Plans:
-    same = np.ones_like(rows.micro_batch_size)
-    d = rows.data_parallel_size
+def mixed_plans(
+    space: Space, t: int, d: int, num_stages: int, shards: tuple[Integers, Booleans, Integers], zero_stage: Integers
+) -> Plans:
+    """The plans that all types have in common: 1F1B without chunks, on stages that are given apart.
+
+    Args:
+        shards: micro-batch, sequence parallelism and index of the recomputation, each of one shape.
+    """
+    micro_batch_size, sequence_parallel, recompute = shards
+    same = np.ones_like(micro_batch_size)
     return Plans(
-        tensor_parallel_size=same * rows.tensor_parallel_size,
+        tensor_parallel_size=same * t,
         pipeline_parallel_size=same * num_stages,
         virtual_pipeline_size=same,
         data_parallel_size=same * d,
-        micro_batch_size=rows.micro_batch_size,
-        num_micro_batches=space.global_batch_size // (d * rows.micro_batch_size),
-        sequence_parallel=rows.sequence_parallel,
-        zero_stage=rows.zero_stage,
-        recompute=rows.recompute,
+        micro_batch_size=micro_batch_size,
+        num_micro_batches=space.global_batch_size // (d * micro_batch_size),
+        sequence_parallel=sequence_parallel,
+        zero_stage=zero_stage,
+        recompute=recompute,
         schedule=same * ONE_F_ONE_B,
-        first_stage_layers=same,  # the stages are given apart
+        first_stage_layers=same,
         last_stage_layers=same,
     )
 
 
-def _stages(rows: MixedRows, counts: Sequence[int]) -> list[_Stages]:
+def _stages(rows: MixedRows) -> list[_Stages]:
     """Groups of equal stages, first to last."""
-    found: list[_Stages] = []
+    groups: list[_Stages] = []
     start = 0
     for index in rows.order:
-        found += block_stages(index, start, counts[index], sum(counts), rows.layers[:, index])
-        start += counts[index]
-    return found
+        groups += block_stages(index, start, rows.counts[index], sum(rows.counts), rows.layers[:, index])
+        start += rows.counts[index]
+    return groups
 
 
 def block_stages(index: int, start: int, count: int, num_stages: int, layers: Integers) -> list[_Stages]:
-    """Of one type's block its first stage, the others with one layer more, the rest; the last stage of all alone.
+    """One type's block in groups: its first stage, those with one layer more, and those with one less.
+
+    The last stage of the whole pipeline is a group of its own, since it holds the head.
 
     Args:
         layers: of the whole block, in columns of any shape.
     """
-    base, more = layers // count, layers % count
+    base, fuller_stages = layers // count, layers % count
     ends = start + count == num_stages
     inner = count - 1 - (1 if ends and count > 1 else 0)  # between the block's first stage and the last of all
-    fuller = np.clip(more - 1, 0, inner)
-    found = [
-        _alone(index, start, base + (more > 0), start > 0, is_last=ends and count == 1),
+    fuller = np.clip(fuller_stages - 1, 0, inner)
+    groups = [
+        _alone(index, start, base + (fuller_stages > 0), start > 0, is_last=ends and count == 1),
         _several(index, start + 1, fuller, base + 1),
         _several(index, start + 1 + fuller, inner - fuller, base),
     ]
     if ends and count > 1:
-        found.append(_alone(index, num_stages - 1, base, False, is_last=True))
-    return [one for one in found if np.any(one.group.count > 0)]
+        groups.append(_alone(index, num_stages - 1, base, False, is_last=True))
+    return [stages for stages in groups if np.any(stages.group.count > 0)]
 
 
 def _alone(index: int, start: int, layers: Integers, heads_block: bool, *, is_last: bool) -> _Stages:
@@ -139,10 +144,12 @@ def _several(index: int, start: Integers | int, count: Integers, layers: Integer
 def _step(
     spaces: Sequence[Space], plans: Plans, works: Sequence[Work], stages: list[_Stages], order: tuple[int, ...]
 ) -> StepColumns:
-    passes = [stage_passes(spaces[one.type_index].setting, plans, works[one.type_index], one.group) for one in stages]
+    passes = [
+        stage_passes(spaces[each.type_index].setting, plans, works[each.type_index], each.group) for each in stages
+    ]
     inside = [hop_seconds(space.setting, plans, work) for space, work in zip(spaces, works, strict=True)]
     hops = _hops(spaces, plans, works, stages, inside, order)
-    groups = [one.group for one in stages]
+    groups = [each.group for each in stages]
     pipeline = run_pipeline(plans, groups, passes, hops, np.asarray(1.0))
     reduced, update = _after_pipeline(spaces, plans, works, stages, passes)
     return sum_up(pipeline, reduced, update, np.asarray(mixed_jitter(spaces)))
@@ -161,10 +168,10 @@ def _hops(
     widest = [_on_widest_link(space.setting) for space in spaces]
     outside = [hop_seconds(setting, plans, work) for setting, work in zip(widest, works, strict=True)]
     return [
-        np.maximum(outside[one.type_index], outside[before[one.type_index]])
-        if one.heads_block
-        else inside[one.type_index]
-        for one in stages
+        np.maximum(outside[each.type_index], outside[before[each.type_index]])
+        if each.heads_block
+        else inside[each.type_index]
+        for each in stages
     ]
 
 
@@ -185,16 +192,16 @@ def _after_pipeline(
     update: Floats = np.zeros(len(plans))
     latest: Floats = np.full(len(plans), -np.inf)
     head_start: Floats = np.zeros(len(plans))
-    for one, each in zip(stages, passes, strict=True):
-        setting, work = spaces[one.type_index].setting, works[one.type_index]
-        backward = each.input_gradient + each.weight_gradient
-        if one.heads_block or bool(np.all(one.group.is_first)):
-            own = reduction_seconds(setting, plans, work, one.group, each.forward + backward)
-            own_update = update_seconds(setting, plans, work, one.group)
+    for each, seconds in zip(stages, passes, strict=True):
+        setting, work = spaces[each.type_index].setting, works[each.type_index]
+        backward = seconds.input_gradient + seconds.weight_gradient
+        if each.heads_block or bool(np.all(each.group.is_first)):
+            own = reduction_seconds(setting, plans, work, each.group, seconds.forward + backward)
+            own_update = update_seconds(setting, plans, work, each.group)
             later = own + own_update - head_start > latest
             latest = np.where(later, own + own_update - head_start, latest)
             reduced, update = np.where(later, own - head_start, reduced), np.where(later, own_update, update)
-        head_start = head_start + one.group.count * (backward + each.tensor_backward)
+        head_start = head_start + each.group.count * (backward + seconds.tensor_backward)
     return np.maximum(reduced, 0.0), update
 
 
@@ -211,12 +218,12 @@ def block_shortfall(
     least = np.iinfo(np.int64).min
     shortfall: Integers = np.asarray(least)
     worst, needed = np.asarray(0), np.asarray(0)
-    for one in stages:
-        total = group_memory(setting, plans, work, one.group).total_bytes
-        lacks = np.where(one.group.count > 0, total - setting.cluster.device.memory_bytes, least)
+    for each in stages:
+        total = group_memory(setting, plans, work, each.group).total_bytes
+        lacks = np.where(each.group.count > 0, total - setting.cluster.device.memory_bytes, least)
         fuller = lacks > shortfall
         shortfall = np.where(fuller, lacks, shortfall)
-        worst, needed = np.where(fuller, one.group.start, worst), np.where(fuller, total, needed)
+        worst, needed = np.where(fuller, each.group.start, worst), np.where(fuller, total, needed)
     return shortfall, worst, needed
 
 
@@ -224,15 +231,13 @@ def mixed_memory(
     spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows
 ) -> tuple[Integers, Integers, Integers]:
     """Of every row what its worst stage lacks, its index, and what it needs."""
-    counts = stage_counts(spaces, rows.tensor_parallel_size, rows.data_parallel_size)
-    plans = mixed_plans(spaces[0], rows, sum(counts))
-    stages = _stages(rows, counts)
-    found = [
-        block_shortfall(space.setting, plans, table.of(plans), [one for one in stages if one.type_index == index])
+    plans, stages = rows.plans, _stages(rows)
+    of_types = [
+        block_shortfall(space.setting, plans, table.of(plans), [each for each in stages if each.type_index == index])
         for index, (space, table) in enumerate(zip(spaces, tables, strict=True))
     ]
-    shortfall, worst, needed = found[0]
-    for other in found[1:]:
+    shortfall, worst, needed = of_types[0]
+    for other in of_types[1:]:
         fuller = other[0] > shortfall
         shortfall, worst, needed = (
             np.where(fuller, theirs, ours) for theirs, ours in zip(other, (shortfall, worst, needed), strict=True)

@@ -12,7 +12,7 @@ from itertools import chain, product
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
-from conf.schema import BatchPlan, ParallelPlan, SearchPlan, Value
+from conf.schema import SearchPlan, Value
 from sweeps.planner.explain import neighbours
 from sweeps.planner.search import search_space
 from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
@@ -42,9 +42,8 @@ class PlannedPoint:
 
     def values(self) -> dict[str, Value]:
         """As a sweep's point: dotted keys and plain values; layers are spread evenly."""
-        assert self.strategy.layers_per_stage is None
-        groups = {"parallel": ParallelPlan.model_fields, "batch": BatchPlan.model_fields}
-        return {f"{group}.{name}": getattr(self.strategy, name) for group, names in groups.items() for name in names}
+        assert self.strategy.parallel.layers_per_stage is None
+        return self.strategy.settings()
 
 
 def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[PlannedPoint]:
@@ -84,12 +83,16 @@ def _place(rank: int) -> str:
 
 def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
-    found = [one for kind in _kinds(space) for one in _existing(kind, parts, top_k)]
-    ordered = [strategy for _, strategy in sorted(found, key=lambda one: one[0])]
-    pinned = "zero_stage" in space.pinned
-    # One replica has nothing to share out: its plans of all ZeRO stages are one plan.
-    distinct = (one if pinned or one.data_parallel_size > 1 else replace(one, zero_stage=0) for one in ordered)
-    return list(dict.fromkeys(distinct))[:top_k]
+    of_all_kinds = [timed for kind in _kinds(space) for timed in _existing(kind, parts, top_k)]
+    ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
+    if "zero_stage" not in space.pinned:
+        ordered = [_at_plain_zero_stage(strategy) for strategy in ordered]
+    return list(dict.fromkeys(ordered))[:top_k]
+
+
+def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
+    """One replica has nothing to share out, so that its plans of all ZeRO stages are one plan."""
+    return strategy if strategy.data_parallel_size > 1 else strategy.changed(zero_stage=0)
 
 
 def _kinds(space: Space) -> Iterator[Space]:
@@ -97,8 +100,8 @@ def _kinds(space: Space) -> Iterator[Space]:
 
     What exists is asked of each, since the fastest of all plans may all be of a kind that does not go with the rest.
     """
-    stages = space.left("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
-    for schedule, zero_stage in product(space.left("schedule", SEARCHED_SCHEDULES), stages):
+    stages = space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
+    for schedule, zero_stage in product(space.allowed("schedule", SEARCHED_SCHEDULES), stages):
         kind = {"schedule": schedule, "zero_stage": zero_stage}
         yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 
@@ -109,7 +112,7 @@ def _existing(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strat
     for factor in SEARCHED_FOR_EACH:
         fastest = _fastest(space, parts, factor * top_k)
         refused = [_refused_key(strategy, parts) for _, strategy in fastest]
-        kept = [one for one, key in zip(fastest, refused, strict=True) if key is None]
+        kept = [timed for timed, key in zip(fastest, refused, strict=True) if key is None]
         if len(kept) >= top_k or len(fastest) < factor * top_k or KIND_KEYS & set(refused):
             break
     return kept[:top_k]
@@ -146,19 +149,19 @@ def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[Planne
     """
     taken = set(best)
     pinned = {*space.pinned, *(["pipeline_parallel_size"] if space.pinned.get("layers_per_stage") else [])}
-    kind = {"schedule": best[0].schedule, "zero_stage": best[0].zero_stage}
+    kind = {name: best[0].value_of(name) for name in ("schedule", "zero_stage")}
     for knob, assumption in PROBES.items():
         if knob in pinned:
             continue
         changed = [strategy for name, strategy in neighbours(best[0], parts) if name == knob]
-        values = [getattr(strategy, knob) for strategy in changed]
+        values = [strategy.value_of(knob) for strategy in changed]
         narrower = (replace(space, pinned={**space.pinned, **kind, knob: value}) for value in values)
-        runnable = (one for one in changed if _fits(one, parts, space.setting.implementation))
-        others = (one for narrowed in narrower for one in _best(narrowed, parts, 1))
-        probe = next((one for one in chain(runnable, others) if one not in taken), None)
+        runnable = (neighbour for neighbour in changed if _fits(neighbour, parts, space.setting.implementation))
+        others = (strategy for narrowed in narrower for strategy in _best(narrowed, parts, 1))
+        probe = next((strategy for strategy in chain(runnable, others) if strategy not in taken), None)
         if probe is not None:
             taken.add(probe)
-            value, winner = getattr(probe, knob), getattr(best[0], knob)
+            value, winner = probe.value_of(knob), best[0].value_of(knob)
             yield PlannedPoint(probe, f"{knob} {_plain(value)} instead of {_plain(winner)}: tests {assumption}")
 
 

@@ -7,33 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
 from conf.overrides import Overrides
-from conf.schema import ClusterSpec, SweepSpec, Value
+from conf.schema import ClusterSpec, SweepSpec
 from conf.settings import Settings
 from sweeps.planner.limits import require_searchable
-from sweeps.planner.space import KNOBS, Knob, Space
+from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
 
-KNOB_KEYS = {
-    f"{'batch' if knob == 'micro_batch_size' else 'parallel'}.{knob}": knob
-    for knob in KNOBS
-    if knob != "data_parallel_size"  # follows from the others; the configuration does not state it
-}
-PLAIN: dict[str, Value] = {  # a plan that pins nothing
-    "parallel.tensor_parallel_size": 1,
-    "parallel.pipeline_parallel_size": 1,
-    "parallel.virtual_pipeline_size": 1,
-    "parallel.schedule": "1f1b",
-    "parallel.layers_per_stage": None,
-    "parallel.sequence_parallel": False,
-    "parallel.zero_stage": 0,
-    "parallel.recompute": "none",
-    "parallel.recompute_every": 1,
-    "batch.micro_batch_size": 1,
-}
+KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role == "searched" and knob.group}
+PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
+"""A plan that pins nothing."""
 MOST_DIGITS = 18
 
 
@@ -82,7 +69,7 @@ def request(
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))
     require_searchable(settings.model, settings.batch)
-    knobs: dict[str, Knob] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
+    knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
     if clusters:
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
@@ -129,11 +116,8 @@ def _require_no_cluster_values(overrides: Overrides) -> None:
 
 def configured_strategy(settings: Settings, world_size: int) -> Strategy:
     """The plan that a configuration states, on a number of devices."""
-    parallel = {name: getattr(settings.parallel, name) for name in type(settings.parallel).model_fields}
-    model_parallel_size = settings.parallel.tensor_parallel_size * settings.parallel.pipeline_parallel_size
-    sizes = {"world_size": world_size, "data_parallel_size": world_size // model_parallel_size}
-    batch = {name: getattr(settings.batch, name) for name in type(settings.batch).model_fields}
-    return Strategy(**{**parallel, **batch, **sizes})
+    parallel = settings.parallel.model_copy(update={"world_size": world_size})
+    return Strategy(parallel, settings.batch)
 
 
 def offers(text: str) -> list[tuple[str, int]]:
@@ -177,9 +161,9 @@ def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _typed(settings: Settings, key: str) -> Knob:
+def _typed(settings: Settings, key: str) -> KnobValue:
     group, name = key.split(".")
-    value: Knob = getattr(getattr(settings, group), name)
+    value: KnobValue = getattr(getattr(settings, group), name)
     return value
 
 
@@ -263,7 +247,7 @@ def _legal_count(cluster: ClusterSpec, count: int) -> int:
     raise InfeasiblePlan("devices", count, problem, remedy)
 
 
-def _require_expressible(settings: Settings, knobs: Mapping[str, Knob]) -> None:
+def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> None:
     """A listed spread of layers is one that a search can hold: even between its first and its last stage."""
     listed = knobs.get("layers_per_stage")
     if not isinstance(listed, tuple):

@@ -8,13 +8,13 @@ numbers and clusters against each other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from sweeps.planner.shard_work import ShardWork, price_shards
-from sweeps.planner.space import Block, Space, blocks, priced_batch_sizes, tensor_parallel_sizes
+from sweeps.planner.space import PlanGrid, Space, blocks, priced_batch_sizes, tensor_parallel_sizes
 from train_core.costs.price import peak_bytes, price_step
 from train_core.costs.setting import Booleans, Floats, Plans
 
@@ -66,7 +66,7 @@ def _table(space: Space) -> ShardWork:
     return price_shards(space.setting, sizes, priced_batch_sizes(space))
 
 
-def _parts(space: Space) -> Iterator[Block]:
+def _parts(space: Space) -> Iterator[PlanGrid]:
     """The blocks, large ones cut along their shards."""
     for block in blocks(space):
         num_stages, num_shards, num_layouts = block.shape
@@ -75,7 +75,7 @@ def _parts(space: Space) -> Iterator[Block]:
             yield block.part(ALL, slice(start, start + step), ALL) if num_shards > step else block
 
 
-def _fitting(block: Block, fits: Booleans) -> Iterator[tuple[Block, Booleans]]:
+def _fitting(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
     """The shards and layouts of which some plan fits, and which of them do.
 
     ZeRO 0 and 1 do nothing for single micro-batches, 2 and 3 each something of its own; priced apart, the pipeline is
@@ -100,12 +100,12 @@ class _Tally:
         self.kept: list[tuple[Floats, Plans]] = []
         self.worst_kept = inf
 
-    def count(self, block: Block, smallest_bytes: int, num_fitting: int) -> None:
+    def count(self, block: PlanGrid, smallest_bytes: int, num_fitting: int) -> None:
         self.num_strategies += block.num_strategies
         self.num_fitting += num_fitting
         self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
 
-    def rank(self, block: Block, seconds: Floats) -> None:
+    def rank(self, block: PlanGrid, seconds: Floats) -> None:
         """Take in a block's plans; those of infinite time do not fit."""
         feasible = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
         self.num_feasible += int(np.count_nonzero(feasible))
@@ -138,4 +138,4 @@ class _Tally:
 
 def concatenated(parts: list[Plans]) -> Plans:
     """The rows of all parts, one after the other."""
-    return Plans(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Plans)))
+    return Plans(*(np.concatenate([getattr(part, name) for part in parts]) for name in Plans.__slots__))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conf.knobs import RECOMPUTES
 from train_core.costs.layer import Shard
-from train_core.costs.setting import RECOMPUTES, Booleans, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.work import Work, shard_work
 
 PARAMETERS = ("layer_parameters", "embedding_parameters", "token_embedding_parameters")

@@ -9,7 +9,7 @@ Legal is what `conf.experiment` accepts; a test feeds plans from here to there a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from math import gcd, isqrt
@@ -17,10 +17,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from conf.knobs import KNOB, RECOMPUTES, SCHEDULES, SEARCHED_KNOBS, KnobValue, Listed
 from sweeps.planner.strategy import even_ends
 from train_core.costs.computable import largest_micro_batch_size
 from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
-from train_core.costs.setting import RECOMPUTES, SCHEDULES, Booleans, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Integers, Plans, Setting
 
 MOST_LAYERS_LIGHTER = 4
 """First and last stage are tried with up to this many layers less than an even spread gives them: what they hold
@@ -29,22 +30,10 @@ MOST_ZERO_STAGE = 3
 SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")
 """GPipe takes as long as 1F1B and keeps the activations of all micro-batches, so it is never chosen."""
 
-KNOBS = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "virtual_pipeline_size",
-    "schedule",
-    "layers_per_stage",
-    "sequence_parallel",
-    "zero_stage",
-    "recompute",
-    "micro_batch_size",
-)
 ENDS = ("first_stage_layers", "last_stage_layers")
-Knob: TypeAlias = int | str | bool | tuple[int, ...] | None
-Value = TypeVar("Value", bound=Knob)
-Layout: TypeAlias = tuple[int, int, int, int]
+Value = TypeVar("Value", bound=KnobValue)
+PipelineShape: TypeAlias = tuple[int, int, int, int]
+"""Index of the schedule, chunks of a stage, layers of the first stage and of the last."""
 Selection: TypeAlias = Integers | slice
 
 
@@ -53,23 +42,23 @@ class Space:
     """What a search enumerates.
 
     Attributes:
-        pinned: knobs that have only this value, by their name in KNOBS; `layers_per_stage: None` spreads evenly.
+        pinned: knobs that have only this value, by their name in `conf.knobs`; `layers_per_stage: None` spreads evenly.
     """
 
     setting: Setting
     world_size: int
     global_batch_size: int
     tensor_parallel_across_nodes: bool = False
-    pinned: Mapping[str, Knob] = field(default_factory=dict)
+    pinned: Mapping[str, KnobValue] = field(default_factory=dict)
 
-    def left(self, knob: str, values: Sequence[Value]) -> list[Value]:
+    def allowed(self, knob: str, values: Sequence[Value]) -> list[Value]:
         """Those of the values that the knob may still have."""
         return [value for value in values if knob not in self.pinned or self.pinned[knob] == value]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Plans of one tensor- and pipeline-parallel size.
+class PlanGrid:
+    """Plans of one tensor- and pipeline-parallel size, crossed: ZeRO stages x shards x layouts.
 
     Attributes:
         plans: columns of the shapes (z, 1, 1), (1, s, 1) and (1, 1, l).
@@ -87,15 +76,15 @@ class Block:
     def num_strategies(self) -> int:
         return int(np.count_nonzero(self.legal)) * self.shape[0]
 
-    def part(self, stages: Selection, shards: Selection, layouts: Selection) -> Block:
+    def part(self, stages: Selection, shards: Selection, layouts: Selection) -> PlanGrid:
         """The block of these ZeRO stages, shards and layouts."""
-        columns = (_part(getattr(self.plans, one.name), stages, shards, layouts) for one in fields(Plans))
-        return Block(Plans(*columns), self.legal[:, shards][:, :, layouts])
+        columns = (_part(getattr(self.plans, name), stages, shards, layouts) for name in Plans.__slots__)
+        return PlanGrid(Plans(*columns), self.legal[:, shards][:, :, layouts])
 
     def rows(self, index: Integers) -> Plans:
         """Plans by their number in the block, as columns, (n,)."""
         where = np.unravel_index(index, self.shape)
-        return Plans(*(np.broadcast_to(getattr(self.plans, one.name), self.shape)[where] for one in fields(Plans)))
+        return Plans(*(np.broadcast_to(getattr(self.plans, name), self.shape)[where] for name in Plans.__slots__))
 
 
 def _part(column: Any, *selections: Selection) -> Any:
@@ -113,8 +102,8 @@ def divisors(number: int) -> list[int]:
 
 @lru_cache(maxsize=1024)  # a search asks for those of few numbers, many times
 def _divisors(number: int) -> tuple[int, ...]:
-    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
-    return (*small, *(number // one for one in reversed(small) if one * one != number))
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return (*small, *(number // size for size in reversed(small) if size * size != number))
 
 
 def tensor_parallel_sizes(space: Space) -> list[int]:
@@ -123,14 +112,14 @@ def tensor_parallel_sizes(space: Space) -> list[int]:
     split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size, model.vocab_size)
     one_node = space.world_size <= cluster.devices_per_node
     inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
-    return space.left("tensor_parallel_size", divisors(gcd(split, space.world_size, inside)))
+    return space.allowed("tensor_parallel_size", divisors(gcd(split, space.world_size, inside)))
 
 
 def pipeline_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int]:
     """Any number of stages that the devices allow and that leaves none without a layer."""
     most = space.setting.model.num_layers
     sizes = [size for size in divisors(space.world_size // tensor_parallel_size) if size <= most]
-    return space.left("pipeline_parallel_size", sizes)
+    return space.allowed("pipeline_parallel_size", sizes)
 
 
 def priced_batch_sizes(space: Space) -> list[int]:
@@ -141,9 +130,9 @@ def priced_batch_sizes(space: Space) -> list[int]:
 
 def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
     """Those that divide a replica's share of the batch; none where the batch has no such shares."""
-    share, left = divmod(space.global_batch_size, data_parallel_size)
-    sizes = [] if left else [size for size in priced_batch_sizes(space) if share % size == 0]
-    return space.left("micro_batch_size", sizes)
+    share, surplus = divmod(space.global_batch_size, data_parallel_size)
+    sizes = [] if surplus else [size for size in priced_batch_sizes(space) if share % size == 0]
+    return space.allowed("micro_batch_size", sizes)
 
 
 def zero_stages(space: Space, pipeline_parallel_size: int, data_parallel_size: int) -> list[int]:
@@ -152,7 +141,7 @@ def zero_stages(space: Space, pipeline_parallel_size: int, data_parallel_size: i
     """
     if data_parallel_size == 1 and "zero_stage" not in space.pinned:
         return [0]
-    return space.left("zero_stage", list(range(MOST_ZERO_STAGE + (pipeline_parallel_size == 1))))
+    return space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + (pipeline_parallel_size == 1))))
 
 
 def layer_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
@@ -169,19 +158,19 @@ def layer_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     return [pair for pair in dict.fromkeys(pairs) if min(pair) > 0]
 
 
-def layouts(space: Space, num_stages: int) -> list[Layout]:
+def layouts(space: Space, num_stages: int) -> list[PipelineShape]:
     """Schedule, chunks of a stage, layers of the first and of the last stage: the plainest first."""
     num_layers = space.setting.model.num_layers
-    even, ends = even_ends(num_layers, num_stages), _ends_left(space, num_stages)
+    even, ends = even_ends(num_layers, num_stages), _allowed_ends(space, num_stages)
     plain = [(ONE_F_ONE_B, 1, *pair) for pair in ends]
     if num_stages == 1:
-        return _layouts_left(space, plain)
+        return _allowed_layouts(space, plain)
     chunks = divisors(num_layers // num_stages)[1:] if num_layers % num_stages == 0 and even in ends else []
     chunked = [(INTERLEAVED, num_chunks, *even) for num_chunks in chunks]
-    return _layouts_left(space, [*plain, *chunked, *((ZERO_BUBBLE, 1, *pair) for pair in ends)])
+    return _allowed_layouts(space, [*plain, *chunked, *((ZERO_BUBBLE, 1, *pair) for pair in ends)])
 
 
-def _ends_left(space: Space, num_stages: int) -> list[tuple[int, int]]:
+def _allowed_ends(space: Space, num_stages: int) -> list[tuple[int, int]]:
     num_layers = space.setting.model.num_layers
     if "layers_per_stage" not in space.pinned:
         return layer_ends(num_layers, num_stages)
@@ -192,29 +181,28 @@ def _ends_left(space: Space, num_stages: int) -> list[tuple[int, int]]:
     return [(listed[0], listed[-1])] if len(listed) == num_stages else []
 
 
-def _layouts_left(space: Space, found: list[Layout]) -> list[Layout]:
-    chunks = set(space.left("virtual_pipeline_size", sorted({layout[1] for layout in found})))
-    schedules = {SCHEDULES.index(name) for name in space.left("schedule", SEARCHED_SCHEDULES)}
-    return [layout for layout in found if layout[0] in schedules and layout[1] in chunks]
+def _allowed_layouts(space: Space, shapes: list[PipelineShape]) -> list[PipelineShape]:
+    chunks = set(space.allowed("virtual_pipeline_size", sorted({shape[1] for shape in shapes})))
+    schedules = {SCHEDULES.index(name) for name in space.allowed("schedule", SEARCHED_SCHEDULES)}
+    return [shape for shape in shapes if shape[0] in schedules and shape[1] in chunks]
 
 
-def enumerated(space: Space) -> dict[str, list[int | str | bool]]:
+def enumerated(space: Space) -> dict[str, list[Listed]]:
     """Every value that each knob takes in some legal plan, ascending; the spread of layers by its two ends."""
-    seen: dict[str, set[Any]] = {name: set() for name in (*KNOBS, *ENDS) if name != "layers_per_stage"}
+    seen: dict[str, set[Any]] = {name: set() for name in (*SEARCHED_KNOBS, *ENDS) if name != "layers_per_stage"}
     for block in blocks(space):
-        for name, values in seen.items():
+        for name, entries in seen.items():
             column = getattr(block.plans, name)
             others = tuple(axis for axis in range(3) if column.shape[axis] == 1)
             used = np.broadcast_to(block.legal.any(axis=others, keepdims=True), column.shape)
-            values.update(column[used].tolist())
-    names = {"schedule": SCHEDULES, "recompute": RECOMPUTES}
+            entries.update(column[used].tolist())
     return {
-        name: [names[name][value] if name in names else value for value in sorted(values)]
-        for name, values in seen.items()
+        name: [KNOB[name].value(entry) if name in KNOB else entry for entry in sorted(entries)]
+        for name, entries in seen.items()
     }
 
 
-def blocks(space: Space) -> Iterator[Block]:
+def blocks(space: Space) -> Iterator[PlanGrid]:
     """The whole space: every legal plan in exactly one block."""
     for tensor_parallel_size in tensor_parallel_sizes(space):
         for pipeline_parallel_size in pipeline_parallel_sizes(space, tensor_parallel_size):
@@ -223,9 +211,9 @@ def blocks(space: Space) -> Iterator[Block]:
                 yield block
 
 
-def _block(space: Space, t: int, p: int) -> Block | None:
+def _block(space: Space, t: int, p: int) -> PlanGrid | None:
     d = space.world_size // (t * p)
-    if not space.left("data_parallel_size", [d]):
+    if not space.allowed("data_parallel_size", [d]):
         return None
     shards, arranged, stages = shards_of(space, t, d), layouts(space, p), zero_stages(space, p, d)
     if not (shards and arranged and stages):
@@ -248,14 +236,14 @@ def _block(space: Space, t: int, p: int) -> Block | None:
         first_stage_layers=first,
         last_stage_layers=last,
     )
-    return Block(plans, legal)
+    return PlanGrid(plans, legal)
 
 
 def shards_of(space: Space, t: int, d: int) -> list[tuple[int, int, int]]:
     """Micro-batch, sequence parallelism and index of the recomputation: what a layer's cost depends on."""
     splits_sequences = t > 1 and space.setting.model.seq_length % t == 0
-    sequence_parallel = space.left("sequence_parallel", [False, True] if splits_sequences else [False])
-    recompute = [RECOMPUTES.index(name) for name in space.left("recompute", RECOMPUTES)]
+    sequence_parallel = space.allowed("sequence_parallel", [False, True] if splits_sequences else [False])
+    recompute = [RECOMPUTES.index(name) for name in space.allowed("recompute", RECOMPUTES)]
     return list(product(micro_batch_sizes(space, d), sequence_parallel, recompute))
 
 

@@ -2,56 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from conf.experiment import Experiment, Parts
-from conf.schema import BatchPlan, ParallelPlan, Recompute, Schedule
-from train_core.costs.setting import RECOMPUTES, SCHEDULES, Plans
+from conf.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
+from conf.schema import BatchPlan, ParallelPlan
+from train_core.costs.setting import Plans
+
+GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": ParallelPlan, "batch": BatchPlan}
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Every choice that a search makes, under the names of the configuration.
+    """Every choice that a search makes. Nothing is checked before it becomes an experiment."""
 
-    Attributes:
-        layers_per_stage: None where the layers are spread evenly.
-    """
+    parallel: ParallelPlan
+    batch: BatchPlan
 
-    world_size: int
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    data_parallel_size: int
-    virtual_pipeline_size: int
-    schedule: Schedule
-    layers_per_stage: tuple[int, ...] | None
-    sequence_parallel: bool
-    zero_stage: int
-    recompute: Recompute
-    recompute_every: int
-    micro_batch_size: int
-    global_batch_size: int
-    tensor_parallel_across_nodes: bool
+    @classmethod
+    def of(cls, values: Mapping[str, KnobValue]) -> Strategy:
+        """The strategy of these knobs, by their names; sizes that follow from others are not looked at."""
+        stated: dict[str, Any] = {name: values[name] for plan in GROUPS.values() for name in plan.model_fields}
+        parallel = ParallelPlan.model_construct(**{name: stated[name] for name in ParallelPlan.model_fields})
+        batch = BatchPlan.model_construct(**{name: stated[name] for name in BatchPlan.model_fields})
+        return cls(parallel, batch)
+
+    @property
+    def data_parallel_size(self) -> int:
+        return data_parallel_size_of(self.parallel)
+
+    def value_of(self, knob: str) -> Any:
+        return value_of(knob, self.parallel, self.batch)
+
+    def changed(self, **values: KnobValue) -> Strategy:
+        """The same with other values of some knobs."""
+        stated: dict[str, KnobValue] = {**dict(self.parallel), **dict(self.batch)}
+        assert values.keys() <= stated.keys(), f"{values.keys() - stated.keys()} follow from other knobs"
+        return Strategy.of({**stated, **values})
+
+    def settings(self) -> dict[str, Any]:
+        """The dotted keys of the configuration that state this strategy, with their values."""
+        return {f"{group}.{name}": self.value_of(name) for group, plan in GROUPS.items() for name in plan.model_fields}
 
     def experiment(self, like: Parts) -> Experiment:
-        """This strategy with the model, cluster, precision, data and training of `like`."""
-        parallel = {name: getattr(self, name) for name in ParallelPlan.model_fields}
-        batch = {name: getattr(self, name) for name in BatchPlan.model_fields}
-        rest = {name: getattr(like, name) for name in Experiment.model_fields if name not in ("parallel", "batch")}
-        return Experiment(parallel=ParallelPlan(**parallel), batch=BatchPlan(**batch), **rest)
+        """This strategy with everything else of `like`.
+
+        Raises:
+            InfeasiblePlan: it cannot exist, or not with what else is configured.
+        """
+        others = {name: getattr(like, name) for name in Parts.model_fields if name not in GROUPS}
+        return Experiment(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def overrides(self) -> list[str]:
         """Hydra overrides that choose this strategy."""
-        parallel = [f"parallel.{name}={_shown(getattr(self, name))}" for name in ParallelPlan.model_fields]
-        return parallel + [f"batch.{name}={_shown(getattr(self, name))}" for name in BatchPlan.model_fields]
+        return [f"{key}={_as_hydra_reads_it(value)}" for key, value in self.settings().items()]
+
+    def label(self, num_layers: int, leave_out: Collection[str] = ()) -> str:
+        """Its layout in short, as trial folders name it."""
+        p = self.parallel.pipeline_parallel_size
+        layers = self.parallel.layers_per_stage or spread_layers(num_layers, p, *even_ends(num_layers, p))
+        return label_of(self.parallel, self.batch, layers, leave_out)
 
 
-def _shown(value: object) -> str:
-    """As Hydra reads it."""
+def _as_hydra_reads_it(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, tuple):
-        return "[" + ",".join(str(one) for one in value) + "]"
+        return "[" + ",".join(str(entry) for entry in value) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -61,14 +80,14 @@ def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tu
         return (first,)
     if num_stages == 2:
         return (first, last)
-    base, more = divmod(num_layers - first - last, num_stages - 2)
-    return (first, *((base + 1,) * more), *((base,) * (num_stages - 2 - more)), last)
+    base, fuller = divmod(num_layers - first - last, num_stages - 2)
+    return (first, *((base + 1,) * fuller), *((base,) * (num_stages - 2 - fuller)), last)
 
 
 def even_ends(num_layers: int, num_stages: int) -> tuple[int, int]:
     """Layers of the first and the last stage where all stages hold as nearly the same as can be."""
-    base, more = divmod(num_layers, num_stages)
-    return base + (more > 0), base
+    base, fuller = divmod(num_layers, num_stages)
+    return base + (fuller > 0), base
 
 
 def strategies_of(plans: Plans, num_layers: int, *, tensor_parallel_across_nodes: bool) -> list[Strategy]:
@@ -81,32 +100,14 @@ def strategies_of(plans: Plans, num_layers: int, *, tensor_parallel_across_nodes
 def _strategy(row: dict[str, int], num_layers: int, across_nodes: bool) -> Strategy:
     t, p, d = row["tensor_parallel_size"], row["pipeline_parallel_size"], row["data_parallel_size"]
     ends = (row["first_stage_layers"], row["last_stage_layers"])
-    return Strategy(
-        world_size=t * p * d,
-        tensor_parallel_size=t,
-        pipeline_parallel_size=p,
-        data_parallel_size=d,
-        virtual_pipeline_size=row["virtual_pipeline_size"],
-        schedule=SCHEDULES[row["schedule"]],
-        layers_per_stage=None if ends == even_ends(num_layers, p) else spread_layers(num_layers, p, *ends),
-        sequence_parallel=bool(row["sequence_parallel"]),
-        zero_stage=row["zero_stage"],
-        recompute=RECOMPUTES[row["recompute"]],
-        recompute_every=1,
-        micro_batch_size=row["micro_batch_size"],
-        global_batch_size=row["micro_batch_size"] * row["num_micro_batches"] * d,
-        tensor_parallel_across_nodes=across_nodes,
+    values = {knob.name: knob.plain for knob in KNOBS if knob.role == "held"}
+    values |= {name: KNOB[name].value(entry) for name, entry in row.items() if name in KNOB}
+    return Strategy.of(
+        {
+            **values,
+            "world_size": t * p * d,
+            "global_batch_size": row["micro_batch_size"] * row["num_micro_batches"] * d,
+            "layers_per_stage": None if ends == even_ends(num_layers, p) else spread_layers(num_layers, p, *ends),
+            "tensor_parallel_across_nodes": across_nodes,
+        }
     )
-
-
-def layers_in_short(layers_per_stage: Sequence[int] | None) -> str:
-    """`5,6x10,5` for a table; empty where the layers are spread evenly."""
-    if layers_per_stage is None:
-        return ""
-    runs: list[list[int]] = []
-    for layers in layers_per_stage:
-        if runs and runs[-1][0] == layers:
-            runs[-1][1] += 1
-        else:
-            runs.append([layers, 1])
-    return ",".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)

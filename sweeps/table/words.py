@@ -1,11 +1,14 @@
-"""Complaints about an experiment, in the words of the table that describes it: columns instead of dotted keys."""
+"""Complaints about a setup, in the words of the table that describes it: columns instead of dotted keys."""
 
 from __future__ import annotations
 
+import re
+
 from conf.errors import ConfigError
+from conf.knobs import KNOBS
 from sweeps.table.cells import Row, text_of
 
-COLUMN_OF_KEY = {
+MODEL_COLUMNS = {
     "model.num_layers": "layers",
     "model.hidden_size": "hidden",
     "model.ffn_hidden_size": "ffn_hidden",
@@ -14,33 +17,30 @@ COLUMN_OF_KEY = {
     "model.head_size": "head_dim",
     "model.vocab_size": "vocab",
     "model.seq_length": "seq",
-    "parallel.world_size": "num_gpus",
-    "parallel.tensor_parallel_size": "tp",
-    "parallel.pipeline_parallel_size": "pp",
-    "parallel.virtual_pipeline_size": "vpp",
-    "parallel.sequence_parallel": "sequence_parallel",
-    "parallel.zero_stage": "zero_stage",
-    "parallel.recompute": "recompute",
-    "batch.global_batch_size": "global_batch",
-    "batch.micro_batch_size": "micro_batch",
     "precision.dtype": "precision",
-    "parallel.schedule": "vpp",
-    "schedule=1f1b": "vpp=1",
-    ", and parallel.layers_per_stage=null": "",
-    "tensor_parallel_size": "tp",
-    "pipeline_parallel_size": "pp",
-    "data_parallel_size": "dp",
-    "micro_batch_size": "micro_batch",
 }
+KNOBS_IN_TEXT = {name: knob for knob in KNOBS for name in (knob.key, knob.name)}
+"""Messages name a knob by its dotted key, or in the middle of a sentence by its name alone."""
+NAMED = re.compile(
+    r"(?P<joined>, and )?(?<![\w.])(?P<name>" + "|".join(map(re.escape, [*MODEL_COLUMNS, *KNOBS_IN_TEXT])) + r")\b"
+    r"(?:=(?P<value>\w+))?"
+)
 
 
 def about_columns(error: ConfigError, row: Row) -> ConfigError:
     """The same complaint in the words of the table: columns and cells instead of dotted keys and their values."""
-    key, problem, remedy = (_in_columns(text) for text in (error.key, error.problem, error.remedy))
+    key, problem, remedy = (NAMED.sub(_in_columns, text) for text in (error.key, error.problem, error.remedy))
     return ConfigError(key, text_of(row, key) or error.value, problem, remedy)
 
 
-def _in_columns(text: str) -> str:
-    for dotted, column in COLUMN_OF_KEY.items():
-        text = text.replace(dotted, column)
-    return text
+def _in_columns(match: re.Match[str]) -> str:
+    """One name, with the value that it is given; what a table has no column for is left out of a list."""
+    joined, name, value = match["joined"] or "", match["name"], match["value"]
+    if name in MODEL_COLUMNS:
+        column, cell = MODEL_COLUMNS[name], value
+    else:
+        knob = KNOBS_IN_TEXT[name]
+        column, cell = knob.column, knob.value_columns.get(value or "", value)
+    if not column:
+        return "" if joined else match[0]
+    return f"{joined}{column}={cell}" if cell else f"{joined}{column}"

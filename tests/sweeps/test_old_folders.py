@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
 from sweeps.trial import SweepFolder
+from tests.composed import load
 
 OLD_SWEEP = SweepFolder(Path(__file__).parent / "old_sweep")
 TRIAL = "tp1-pp1-dp1-mb1-gb8-3885f1"

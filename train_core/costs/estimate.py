@@ -7,6 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from conf.knobs import KNOB
 from conf.schema import Frozen
 from conf.setup import Setup
 from train_core.costs.computable import require_computable
@@ -14,7 +15,7 @@ from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import TRISWEEP, Implementation
 from train_core.costs.memory import group_memory
 from train_core.costs.parameters import num_parameters
-from train_core.costs.setting import RECOMPUTES, SCHEDULES, Plans, Setting
+from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_stages, recomputed_layers
 from train_core.costs.step_time import StepColumns, step_columns
 from train_core.costs.work import Work, work_of
@@ -134,21 +135,14 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP) -> Setti
 
 def plan_of(setup: Setup) -> Plans:
     """The setup's plan as columns of one entry."""
-    parallel, layers = setup.parallel, setup.layers_per_stage
-    return Plans(
-        tensor_parallel_size=np.array([parallel.tensor_parallel_size]),
-        pipeline_parallel_size=np.array([parallel.pipeline_parallel_size]),
-        virtual_pipeline_size=np.array([parallel.virtual_pipeline_size]),
-        data_parallel_size=np.array([setup.data_parallel_size]),
-        micro_batch_size=np.array([setup.batch.micro_batch_size]),
-        num_micro_batches=np.array([setup.num_micro_batches]),
-        sequence_parallel=np.array([parallel.sequence_parallel]),
-        zero_stage=np.array([parallel.zero_stage]),
-        recompute=np.array([RECOMPUTES.index(parallel.recompute)]),
-        schedule=np.array([SCHEDULES.index(parallel.schedule)]),
-        first_stage_layers=np.array([layers[0]]),
-        last_stage_layers=np.array([layers[-1]]),
-    )
+    layers = setup.layers_per_stage
+    derived = {
+        "num_micro_batches": setup.num_micro_batches,
+        "first_stage_layers": layers[0],
+        "last_stage_layers": layers[-1],
+    }
+    chosen = {name: KNOB[name].entry(setup.value_of(name)) for name in Plans.__slots__ if name not in derived}
+    return Plans(**{name: np.array([entry]) for name, entry in (chosen | derived).items()})
 
 
 def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[StageMemory, ...]:

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from conf.knobs import RECOMPUTES
 from conf.units import FLOAT32_BYTES
 from train_core.costs.collectives import all_reduce_seconds, gather_seconds
 from train_core.costs.kernels import attention_seconds, matmul_seconds, memory_bound_seconds
-from train_core.costs.setting import RECOMPUTES, Booleans, Floats, Integers, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Setting
 
 FLASH_BACKWARD_TO_FORWARD = 2.5  # five products against two; source: arXiv 2205.14135, appendix B
 FORWARD_KERNELS = 8  # norms, residual additions, activation, head permutations: memory-bound ones of a layer

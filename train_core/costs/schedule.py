@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_core.costs.setting import SCHEDULES, Floats, Integers
+from conf.knobs import SCHEDULES
+from train_core.costs.setting import Floats, Integers
 from train_core.costs.stages import StageGroup
 
 ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (

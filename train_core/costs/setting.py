@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.schema import ClusterSpec, Dtype, ModelSpec, Recompute, Schedule
+from conf.schema import ClusterSpec, Dtype, ModelSpec
 from train_core.costs.implementation import Implementation
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
@@ -16,8 +16,6 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
-SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from conf.knobs import RECOMPUTES
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.layer import EndBytes, LayerCosts, Shard, end_bytes, head_costs, layer_costs
 from train_core.costs.parameters import (
@@ -15,7 +16,7 @@ from train_core.costs.parameters import (
     layer_parameters,
     token_embedding_parameters,
 )
-from train_core.costs.setting import RECOMPUTES, Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import recomputed_layers
 
 NESTED = ("layer", "plain_layer", "end")  # columns of columns

@@ -80,7 +80,7 @@ def _tokenize_with_bpe(text: str, vocab_size: int) -> NDArray[np.unsignedinteger
 
 
 def _read_text(data: DataSpec) -> str:
-    """The text of all files in order, up to `max_bytes` (a character cut in two at the end is dropped)."""
+    """The text of all files in order, up to `max_bytes`; a character that is cut in two at the end is dropped."""
     assert data.max_bytes is not None
     parts, left = [], data.max_bytes
     for path in _text_files(data):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from conf.experiment import Experiment
-from train_core.buckets import Treatment
+from train_core.bucket_rules import Treatment
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.boxes import Box, boxes_of
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard

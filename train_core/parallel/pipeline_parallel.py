@@ -1,4 +1,9 @@
-"""Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage."""
+"""Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage.
+
+actions of a stage    F0        F1        B0        F2        B1   ...       see `schedules`
+asked for ahead       input 1   grad 0    input 2   grad 1    ...            one input is always on its way
+sent                  out 0     out 1     grad of input 0     ...            while the next action runs
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.schedules import Action
 
-AHEAD = 1  # inputs on their way while another is worked on
+AHEAD = 1  # how many inputs are on their way while another is worked on
 
 
 class MicroBatch(NamedTuple):
@@ -86,8 +91,8 @@ class PipelineExecutor:
         """One step's passes; an evaluation where `actions` are `schedules.forward_only` and gradients are disabled.
 
         Args:
-            batch: the micro-batch with an index; asked on the first and the last stage alone.
-            gradient_scale: factor of every micro-batch's loss before backward.
+            batch: the micro-batch by its index; only the first and the last stage ask for it.
+            gradient_scale: the factor of every micro-batch's loss before backward.
 
         Returns:
             The sum of the micro-batches' losses, a scalar in fp32, on the last stage; 0 elsewhere.
@@ -141,13 +146,15 @@ class PipelineExecutor:
         return self.mesh.is_last_stage and action.chunk == len(self.chunks) - 1
 
     def _channel_in(self, action: Action) -> Channel | None:
-        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients."""
+        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients, which
+        need nothing from another stage.
+        """
         if action.kind == "forward":
             return None if self._is_first(action) else self.mesh.activations_in
         return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in
 
     def _ask_for(self, inputs: deque[Action], count: int) -> None:
-        """Have `count` inputs on their way or arrived, the next ones of `inputs`."""
+        """See to it that `count` inputs are on their way or have arrived, the next ones of `inputs`."""
         while inputs and len(self._arriving) < count:
             action = inputs.popleft()
             channel = self._channel_in(action)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from train_core.rates.record import DeviceRates, RatesPlan
-from train_core.trial_folder import JobFolder, write_atomically
+from train_core.trial_folder import JobFolder, Member, write_atomically
 
 
 class RatesFolder(JobFolder):
@@ -17,11 +16,9 @@ class RatesFolder(JobFolder):
     rates.json      the `DeviceRates`, once all is measured
     """
 
-    def __init__(self, path: Path | str) -> None:
-        super().__init__(path)
-        self.plan = self.path / "plan.json"
-        self.progress = self.path / "progress"
-        self.rates = self.path / "rates.json"
+    plan = Member("plan.json")
+    progress = Member("progress")
+    rates = Member("rates.json")
 
     def prepare(self, plan: RatesPlan) -> None:
         """Forget an earlier calibration and write what this one measures."""

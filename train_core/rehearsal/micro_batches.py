@@ -9,11 +9,14 @@ from conf.experiment import Experiment
 from train_core.parallel.schedules import Action, actions_of
 
 ENDS_AND_ONE = 3
-"""The first micro-batch, the last, and one between them that shows what each further one adds."""
+"""The first micro-batch, the last, and one between them that shows what every further one adds."""
 
 
 def enough_micro_batches(experiment: Experiment, stage: int) -> int:
-    """So many that this stage holds as many at once as it ever does, and one more; interleaved by groups of stages."""
+    """So many that this stage holds as many at once as it ever does, and one more.
+
+    Interleaved schedules take micro-batches by groups, so that there it is a group more.
+    """
     group, m = group_size(experiment), experiment.num_micro_batches
     most = _most_in_flight(actions_of(experiment, stage))
     for few in range(group, m, group):
@@ -42,6 +45,6 @@ def what_it_does(experiment: Experiment, stage: int) -> Hashable:
 
 
 def _most_in_flight(actions: Sequence[Action]) -> int:
-    """Of forward passes whose activations wait for the last of their backward passes."""
+    """The most forward passes whose activations wait at the same time for the last of their backward passes."""
     ends = "weight" if any(action.kind == "weight" for action in actions) else "backward"
     return max(accumulate((action.kind == "forward") - (action.kind == ends) for action in actions))

@@ -8,11 +8,11 @@ from itertools import accumulate
 
 from torch import Tensor
 
+from train_core.rehearsal.counts import StageBytes
 from train_core.rehearsal.observer import Allocation, StepObserver
-from train_core.rehearsal.record import StageBytes
 
 
-class Kinds:
+class MemorySorter:
     """Sorts memory by what it holds.
 
     What lives when the rank has been built is state. Of the rest, activations are what a forward pass leaves behind for
@@ -22,7 +22,7 @@ class Kinds:
     """
 
     def __init__(self, observer: StepObserver, weights: Iterable[Tensor], vocabulary: int) -> None:
-        """`vocabulary` is what one tensor rank holds of it."""
+        """`vocabulary` is how many rows of it one tensor rank holds."""
         self.weights, self.gradients = _addresses(weights), set[int]()
         self.built, self.vocabulary, self.observer = len(observer.events), vocabulary, observer
 
@@ -69,5 +69,5 @@ class Kinds:
 
 
 def _addresses(tensors: Iterable[Tensor]) -> set[int]:
-    """Of storages that last as long as the rank."""
+    """The addresses of storages that last as long as the rank."""
     return {tensor.untyped_storage()._cdata for tensor in tensors}

@@ -238,10 +238,10 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
 ) -> None:
     real = sweep_import._log_artifacts
 
-    def interrupted(client: Any, run_id: str, reading: Reading) -> None:
-        if reading.folder.path.name == "dead":
+    def interrupted(client: Any, run_id: str, of: Reading) -> None:
+        if of.name == "dead":
             raise KeyboardInterrupt
-        real(client, run_id, reading)
+        real(client, run_id, of)
 
     monkeypatch.setattr(sweep_import, "_log_artifacts", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conf.settings import Settings
-from sweeps.planner.space import Block, Space, blocks
+from sweeps.planner.space import PlanGrid, Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
@@ -57,7 +57,7 @@ class Case:
             self.settings.parallel.tensor_parallel_across_nodes,
         )
 
-    def strategies(self, block: Block, index: np.ndarray) -> list[Strategy]:
+    def strategies(self, block: PlanGrid, index: np.ndarray) -> list[Strategy]:
         return strategies_of(
             block.rows(index),
             self.settings.model.num_layers,
@@ -73,7 +73,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(*CASES[request.param])
 
 
-def drawn(space: Space, rng: np.random.Generator, number: int) -> list[tuple[Block, np.ndarray]]:
+def drawn(space: Space, rng: np.random.Generator, number: int) -> list[tuple[PlanGrid, np.ndarray]]:
     """`number` random legal plans of a space, by their block and their numbers in it."""
     found = list(blocks(space))
     weights = np.array([block.num_strategies for block in found], dtype=float)

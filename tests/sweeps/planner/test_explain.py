@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import pytest
 
 from conf.settings import Settings
@@ -12,21 +10,22 @@ from sweeps.planner.strategy import Strategy
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate
 
-PLAN = Strategy(
-    world_size=64,
-    tensor_parallel_size=4,
-    pipeline_parallel_size=4,
-    data_parallel_size=4,
-    virtual_pipeline_size=1,
-    schedule="1f1b",
-    layers_per_stage=None,
-    sequence_parallel=True,
-    zero_stage=1,
-    recompute="none",
-    recompute_every=1,
-    micro_batch_size=2,
-    global_batch_size=128,
-    tensor_parallel_across_nodes=False,
+PLAN = Strategy.of(
+    {
+        "world_size": 64,
+        "tensor_parallel_size": 4,
+        "pipeline_parallel_size": 4,
+        "virtual_pipeline_size": 1,
+        "schedule": "1f1b",
+        "layers_per_stage": None,
+        "sequence_parallel": True,
+        "zero_stage": 1,
+        "recompute": "none",
+        "recompute_every": 1,
+        "micro_batch_size": 2,
+        "global_batch_size": 128,
+        "tensor_parallel_across_nodes": False,
+    }
 )
 DERIVED = {"data_parallel_size", "virtual_pipeline_size", "layers_per_stage", "schedule"}
 
@@ -63,12 +62,11 @@ def test_every_neighbour_differs_in_its_knob_and_in_nothing_that_does_not_follow
         "layers_per_stage",
     }
     for knob, changed in found:
-        different = {one.name for one in fields(Strategy) if getattr(changed, one.name) != getattr(PLAN, one.name)}
+        different = {key.split(".")[1] for key, value in changed.settings().items() if value != PLAN.settings()[key]}
         assert knob in different
         assert different <= {knob} | DERIVED
-        assert changed.world_size == (
-            changed.tensor_parallel_size * changed.pipeline_parallel_size * changed.data_parallel_size
-        )
+        sizes = changed.parallel.tensor_parallel_size * changed.parallel.pipeline_parallel_size
+        assert changed.parallel.world_size == sizes * changed.data_parallel_size
 
 
 def test_an_alternative_says_what_it_loses(settings: Settings) -> None:
@@ -89,8 +87,8 @@ def test_alternatives_that_run_come_first_and_the_fastest_of_them(settings: Sett
 
 
 def test_what_does_not_fit_says_by_how_many_gib_and_what_takes_most(settings: Settings) -> None:
-    fat = replace(PLAN, zero_stage=0, micro_batch_size=32, tensor_parallel_size=1, data_parallel_size=16)
-    fat = replace(fat, sequence_parallel=False, micro_batch_size=8)
+    fat = PLAN.changed(zero_stage=0, micro_batch_size=32, tensor_parallel_size=1)
+    fat = fat.changed(sequence_parallel=False, micro_batch_size=8)
     explanation = explained(fat, settings)
     predicted = estimate(fat.experiment(settings))
     assert not predicted.fits
@@ -100,7 +98,7 @@ def test_what_does_not_fit_says_by_how_many_gib_and_what_takes_most(settings: Se
 
 
 def test_what_cannot_exist_says_why(settings: Settings) -> None:
-    explanation = explained(replace(PLAN, tensor_parallel_size=16, data_parallel_size=1), settings)
+    explanation = explained(PLAN.changed(tensor_parallel_size=16), settings)
     assert explanation.estimate is None
     assert explanation.reason is not None
     assert "is more than the 8 devices of a node" in explanation.reason
@@ -108,7 +106,7 @@ def test_what_cannot_exist_says_why(settings: Settings) -> None:
 
 def test_a_neighbour_that_cannot_exist_says_why(settings: Settings) -> None:
     """A tensor-parallel group of 8 fills a node; the next larger does not fit inside."""
-    wide = replace(PLAN, tensor_parallel_size=8, data_parallel_size=2)
+    wide = PLAN.changed(tensor_parallel_size=8)
     wider = [
         one for one in explained(wide, settings).alternatives if (one.knob, one.value) == ("tensor_parallel_size", "16")
     ]
@@ -117,7 +115,7 @@ def test_a_neighbour_that_cannot_exist_says_why(settings: Settings) -> None:
 
 
 def test_an_interleaved_plan_has_other_numbers_of_chunks_and_no_uneven_layers(settings: Settings) -> None:
-    chunked = replace(PLAN, schedule="interleaved", virtual_pipeline_size=3)
+    chunked = PLAN.changed(schedule="interleaved", virtual_pipeline_size=3)
     knobs = [knob for knob, _ in neighbours(chunked, settings)]
     assert knobs.count("virtual_pipeline_size") == 2
     assert "layers_per_stage" not in knobs

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.knobs import RECOMPUTES, KnobValue
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.search import search_space
-from sweeps.planner.space import Knob, Space
+from sweeps.planner.space import Space
 from sweeps.planner.strategy import spread_layers
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.memory import group_memory
 from train_core.costs.price import price
 from train_core.costs.schedule import StageSeconds, pipeline_seconds
-from train_core.costs.setting import RECOMPUTES, Plans, Setting
+from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
 from train_core.costs.work import Work, work_of
@@ -163,7 +164,7 @@ def test_a_pinned_zero_stage_leaves_what_can_have_it_single_replicas_too(zero_st
 @pytest.mark.parametrize(
     "pinned", [{"zero_stage": 3}, {"tensor_parallel_size": 3}, {"micro_batch_size": 3}, {"micro_batch_size": 2**62}]
 )
-def test_pinned_knobs_that_no_assignment_has_are_named(pinned: dict[str, Knob]) -> None:
+def test_pinned_knobs_that_no_assignment_has_are_named(pinned: dict[str, KnobValue]) -> None:
     spaces = [replace(space, pinned=pinned) for space in spaces_of(*SMALL["two types"])]
     ((name, value),) = pinned.items()
     with pytest.raises(InfeasiblePlan, match=f"has no legal plan for one pipeline of .* with {name}={value}"):
@@ -181,18 +182,19 @@ def test_two_halves_of_one_type_cost_what_the_whole_costs(trainer: str) -> None:
     spaces = spaces_of(["model=gpt-22b"], [("selene", 16), ("selene", 16)], 32, trainer)
     best = choose_mixed(spaces, top=1).best[0]
     num_layers = spaces[0].setting.model.num_layers
-    p, t, d = best.pipeline_parallel_size, best.tensor_parallel_size, best.data_parallel_size
+    parallel, b, d = best.strategy.parallel, best.strategy.batch.micro_batch_size, best.strategy.data_parallel_size
+    t, p = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     layers = [held for block in best.blocks for held in block.layers_per_stage]
     assert layers == list(spread_layers(num_layers, p, layers[0], layers[-1]))
     plans = plan_of(
         t,
         p,
         d,
-        best.micro_batch_size,
-        32 // d // best.micro_batch_size,
-        best.sequence_parallel,
-        best.zero_stage,
-        RECOMPUTES.index(best.recompute),  # type: ignore[arg-type]
+        b,
+        32 // d // b,
+        parallel.sequence_parallel,
+        parallel.zero_stage,
+        RECOMPUTES.index(parallel.recompute),
     )
     ends = {"first_stage_layers": np.array([layers[0]]), "last_stage_layers": np.array([layers[-1]])}
     same = Plans(**{name: getattr(plans, name) for name in Plans.__slots__ if name not in ends}, **ends)

@@ -120,7 +120,7 @@ def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     points = planned_points(asked.spaces[0], asked.settings, plan)
     assert len(points) >= 6
     assert {point.strategy.data_parallel_size for point in points} == {1}
-    assert {point.strategy.zero_stage for point in points} == {0}
+    assert {point.strategy.parallel.zero_stage for point in points} == {0}
     assert len({point.strategy for point in points}) == len(points)
 
 

@@ -67,7 +67,7 @@ def test_one_replica_with_a_pinned_zero_stage_is_on_the_curve() -> None:
     points = scaling_curve(spaces([16, 32, 64], **layout), "strong")
     strategies = [point.candidate.strategy for point in points if point.candidate]
     assert [one.data_parallel_size for one in strategies] == [1, 2, 4]
-    assert {one.zero_stage for one in strategies} == {1}
+    assert {one.parallel.zero_stage for one in strategies} == {1}
 
 
 def test_a_batch_that_cannot_be_shared_out_is_said_so() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conf.errors import InfeasiblePlan
+from conf.knobs import RECOMPUTES
 from conf.settings import Settings
 from sweeps.planner.search import search_space
 from sweeps.planner.space import SEARCHED_SCHEDULES, Space, blocks
@@ -18,7 +19,7 @@ from sweeps.planner.strategy import Strategy, strategies_of
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
 from train_core.costs.computable import largest_micro_batch_size
-from train_core.costs.setting import RECOMPUTES, Setting
+from train_core.costs.setting import Setting
 
 SMALL = {
     "GPT proxy on 4 cores": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 4, 8, "trisweep"),
@@ -56,10 +57,23 @@ def everything(
             continue
         if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
             continue
-        strategy = Strategy(
-            space.world_size, t, p, d, v, schedule, spread, sequence_parallel, zero_stage, recompute, 1, b,
-            space.global_batch_size, False,
-        )  # fmt: skip
+        strategy = Strategy.of(
+            {
+                "world_size": space.world_size,
+                "tensor_parallel_size": t,
+                "pipeline_parallel_size": p,
+                "virtual_pipeline_size": v,
+                "schedule": schedule,
+                "layers_per_stage": spread,
+                "sequence_parallel": sequence_parallel,
+                "zero_stage": zero_stage,
+                "recompute": recompute,
+                "recompute_every": 1,
+                "micro_batch_size": b,
+                "global_batch_size": space.global_batch_size,
+                "tensor_parallel_across_nodes": False,
+            }
+        )
         try:
             experiment = strategy.experiment(settings)
         except InfeasiblePlan:
@@ -101,7 +115,7 @@ def test_uneven_layers_are_among_what_is_tried() -> None:
     tried = [
         (strategy, predicted)
         for strategy, predicted in everything(settings, space, [None, *spreads])
-        if strategy.pipeline_parallel_size == 2 and strategy.schedule == "1f1b"
+        if strategy.parallel.pipeline_parallel_size == 2 and strategy.parallel.schedule == "1f1b"
     ]
     found = search_space(space, top=1)
     assert found.num_strategies == len(tried)
@@ -116,8 +130,8 @@ def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
     best = search_space(Space(setting, 4, 32, pinned=pinned), top=1).best  # type: ignore[arg-type]
     assert best is not None
     (strategy,) = strategies_of(best, settings.model.num_layers, tensor_parallel_across_nodes=False)
-    assert strategy.layers_per_stage is not None
-    assert strategy.layers_per_stage[-1] < min(strategy.layers_per_stage[:-1])
+    assert strategy.parallel.layers_per_stage is not None
+    assert strategy.parallel.layers_per_stage[-1] < min(strategy.parallel.layers_per_stage[:-1])
 
 
 def test_a_limit_leaves_what_is_fast_enough() -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from conf.errors import InfeasiblePlan
+from conf.knobs import RECOMPUTES, SCHEDULES
 from conf.settings import Settings
 from sweeps.planner.space import (
     MOST_LAYERS_LIGHTER,
     SEARCHED_SCHEDULES,
-    Block,
+    PlanGrid,
     Space,
     blocks,
     divisors,
@@ -21,7 +22,6 @@ from sweeps.planner.space import (
 )
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from tests.sweeps.planner.conftest import Case, drawn
-from train_core.costs.setting import RECOMPUTES, SCHEDULES
 
 NUM_PLANS = 1000
 
@@ -34,26 +34,26 @@ def exists(strategy: Strategy, settings: Settings) -> bool:
     return True
 
 
-def holds(found: dict[tuple[int, int], Block], strategy: Strategy, num_layers: int) -> bool:
+def holds(found: dict[tuple[int, int], PlanGrid], strategy: Strategy, num_layers: int) -> bool:
     """Whether the strategy is one of the plans of the blocks, by tensor- and pipeline-parallel size."""
-    block = found.get((strategy.tensor_parallel_size, strategy.pipeline_parallel_size))
+    block = found.get((strategy.parallel.tensor_parallel_size, strategy.parallel.pipeline_parallel_size))
     if block is None:
         return False
-    plans, p = block.plans, strategy.pipeline_parallel_size
-    layers = strategy.layers_per_stage
+    plans, p = block.plans, strategy.parallel.pipeline_parallel_size
+    layers = strategy.parallel.layers_per_stage
     first, last = even_ends(num_layers, p) if layers is None else (layers[0], layers[-1])
     shard = (
-        (plans.micro_batch_size == strategy.micro_batch_size)
-        & (plans.sequence_parallel == strategy.sequence_parallel)
-        & (plans.recompute == RECOMPUTES.index(strategy.recompute))
+        (plans.micro_batch_size == strategy.batch.micro_batch_size)
+        & (plans.sequence_parallel == strategy.parallel.sequence_parallel)
+        & (plans.recompute == RECOMPUTES.index(strategy.parallel.recompute))
     )
     layout = (
-        (plans.schedule == SCHEDULES.index(strategy.schedule))
-        & (plans.virtual_pipeline_size == strategy.virtual_pipeline_size)
+        (plans.schedule == SCHEDULES.index(strategy.parallel.schedule))
+        & (plans.virtual_pipeline_size == strategy.parallel.virtual_pipeline_size)
         & (plans.first_stage_layers == first)
         & (plans.last_stage_layers == last)
     )
-    return bool((block.legal & shard & layout & (plans.zero_stage == strategy.zero_stage)).sum() == 1)
+    return bool((block.legal & shard & layout & (plans.zero_stage == strategy.parallel.zero_stage)).sum() == 1)
 
 
 def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
@@ -64,7 +64,7 @@ def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
         experiment = strategy.experiment(case.settings)
         assert experiment.data_parallel_size == strategy.data_parallel_size
         assert experiment.batch.global_batch_size == case.space.global_batch_size
-        if strategy.layers_per_stage is None:
+        if strategy.parallel.layers_per_stage is None:
             assert len(set(experiment.layers_per_stage)) <= 2
 
 
@@ -95,21 +95,22 @@ def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
     spread = spread_layers(model.num_layers, p, first, last) if p <= model.num_layers else None
     even = (first, last) == even_ends(model.num_layers, p)
     v = int(rng.choice([2, 3, 4, 6])) if schedule == "interleaved" else 1
-    return Strategy(
-        world_size=space.world_size,
-        tensor_parallel_size=t,
-        pipeline_parallel_size=p,
-        data_parallel_size=d,
-        virtual_pipeline_size=v,
-        schedule=schedule,  # type: ignore[arg-type]
-        layers_per_stage=None if even or rng.random() < 0.5 else spread,
-        sequence_parallel=bool(rng.random() < 0.5),
-        zero_stage=int(rng.integers(4)) if d > 1 else 0,
-        recompute=str(rng.choice(RECOMPUTES)),  # type: ignore[arg-type]
-        recompute_every=1,
-        micro_batch_size=int(rng.choice([1, 2, 3, 4, 5, 8])),
-        global_batch_size=space.global_batch_size,
-        tensor_parallel_across_nodes=space.tensor_parallel_across_nodes,
+    return Strategy.of(
+        {
+            "world_size": space.world_size,
+            "tensor_parallel_size": t,
+            "pipeline_parallel_size": p,
+            "virtual_pipeline_size": v,
+            "schedule": schedule,
+            "layers_per_stage": None if even or rng.random() < 0.5 else spread,
+            "sequence_parallel": bool(rng.random() < 0.5),
+            "zero_stage": int(rng.integers(4)) if d > 1 else 0,
+            "recompute": str(rng.choice(RECOMPUTES)),
+            "recompute_every": 1,
+            "micro_batch_size": int(rng.choice([1, 2, 3, 4, 5, 8])),
+            "global_batch_size": space.global_batch_size,
+            "tensor_parallel_across_nodes": space.tensor_parallel_across_nodes,
+        }
     )
 
 
