@@ -148,7 +148,7 @@ def _submit(
 
 
 def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
-    """Until the rates are there, or the job has ended without them."""
+    """Wait until the rates are there, or the job has ended without them."""
     while not folder.rates.exists():
         try:
             state = standings([submission])[0].state
