@@ -81,6 +81,8 @@ def submit_trials(
     waiting = deque(_arrays(slurm, [reading.trial for reading in readings]))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
+    for shape, part in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
+        executor.text(shape, len(part))
     submitted: list[SubmittedArray] = []
     while waiting:
         shape, part = waiting.popleft()

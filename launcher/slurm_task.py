@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-PRIVATE = 0o077
+from conf.private_files import keep_private
 
 
 def main(work: Path) -> None:
@@ -16,7 +16,7 @@ def main(work: Path) -> None:
 
     SIGUSR2 is Slurm's warning before the time limit. Until a training that saves listens to it, it means nothing.
     """
-    os.umask(PRIVATE)
+    keep_private()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     function, folders = pickle.loads(work.read_bytes())
     function(folders[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))])

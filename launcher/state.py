@@ -18,7 +18,7 @@ from train_core.trial_folder import JobFolder
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
 
-INTERRUPTED = "its submission was interrupted before Slurm had taken it; the next sweep submits it again"
+INTERRUPTED = "its submission was interrupted before Slurm had taken it; the same command submits it again"
 
 STARTING = JobState("RUNNING")
 """A job of this machine whose process runs, and which may not have taken its folder's lock yet."""
@@ -61,6 +61,7 @@ def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
     told = replace(reading, job=_state_of(job))
     if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
         return told
+    told.folder.put_aside_damaged_trial()  # where that is why the job ended, people are to see it
     told.folder.write_verdict(verdict(told, job.submission, job.state))
     return replace(told)
 

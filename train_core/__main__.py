@@ -15,6 +15,7 @@ from conf.application import run_with_hydra
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
 from conf.experiment import Experiment
 from conf.load import Tree, settings_of
+from conf.private_files import keep_private
 from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
 from train_core.data.tokens import prepare, token_folder
@@ -29,6 +30,7 @@ TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 
 def main() -> None:
     """Train the experiment that the command line configures."""
+    keep_private()
     run_with_hydra(_train)
 
 
@@ -52,7 +54,7 @@ def _train(tree: Tree) -> None:
 
 
 def _run(tree: Tree) -> Measurement | None:
-    """None on the ranks that do not report."""
+    """The measurement; None on the ranks that do not report."""
     settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)

@@ -42,6 +42,7 @@ class Job(NamedTuple):
     name: str
     is_live: bool
     is_waiting: bool = False
+    cause: str = ""
 
 
 @pytest.fixture
