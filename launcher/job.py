@@ -1,4 +1,7 @@
-"""What runs inside a job. Imported where the job is submitted too, so torch comes in only when the job runs."""
+"""What runs inside a job. Whoever submits one names these functions (`by_name`) and does not import them.
+
+Each imports the trainer when it is called: a supervisor on this machine needs no torch of its own.
+"""
 
 from __future__ import annotations
 

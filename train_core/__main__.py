@@ -54,7 +54,7 @@ def _train(tree: Tree) -> None:
 
 
 def _run(tree: Tree) -> Measurement | None:
-    """None on the ranks that do not report."""
+    """The measurement; None on the ranks that do not report."""
     settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)

@@ -83,7 +83,6 @@ class JobFolder:
     submission.json     Slurm's or the local executor's job ids; written by the launcher
     attempt             the `Attempt` that Slurm started last; written by its rank 0
     failures/           `rank-N.json`: one `RankFailure` for every rank that caught its own exception
-    starting.lock       held (flock) while a job is submitted that no sweep submits
     running.lock        held (flock) by the job while it runs on this machine
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
     code/               the code as it was when a job was submitted that no sweep submits
@@ -94,7 +93,6 @@ class JobFolder:
     submission = Member("submission.json")
     claim = Member("attempt")
     failures = Member("failures")
-    starting_lock = Member("starting.lock")
     running_lock = Member("running.lock")
     logs = Member("logs")
     code = Member("code")
@@ -186,6 +184,7 @@ class TrialFolder(JobFolder):
     checkpoints/        step-000100/ and so on; see `checkpoint_folder`
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank in `rank-N.json`
     measurement.json    a `Measurement`, once the trial has ended
+    starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
     tracking_id         names a long training in MLflow, wherever the folder is moved; written by the first import
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
     ../../tokens/       tokens of all trainings beside each other, so that those over the same text share them
@@ -198,6 +197,7 @@ class TrialFolder(JobFolder):
     waits = Member("waits")
     alarm = Member("waits/alarm")
     measurement = Member("measurement.json")
+    starting_lock = Member("starting.lock")
     tracking_id = Member("tracking_id")
     traces = Member("traces")
 

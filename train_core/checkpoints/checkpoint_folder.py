@@ -86,7 +86,7 @@ def last_whole(folder: Path) -> Path | None:
 
 
 def require_start(load: str | None, own: Path) -> None:
-    """Each rank asks before it joins, so that no model is built for a path that is wrong or not on its node.
+    """Refuse a path that is wrong or not on this node. Each rank asks before it joins, and before a model is built.
 
     Args:
         load: `checkpoint.load`; a training with a whole checkpoint in its folder `own` goes on without it.

@@ -71,7 +71,7 @@ def _refusal(path: Path, problem: str) -> ConfigError:
 
 
 def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    """What the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
+    """Heads must be the same, which the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
     keys = {
         "num_attention_heads": "n_head" if spec.family == "gpt" else "num_attention_heads",
         "num_query_groups": "num_key_value_heads",

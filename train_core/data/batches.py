@@ -49,11 +49,11 @@ class Batches:
             self.training, self.held_out = open_windows(experiment, tokens)
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
-        """Steps count from 1, micro-batches of a step from 0."""
+        """A micro-batch of a training step. Steps count from 1, micro-batches of a step from 0."""
         return self._read(self.training, step - 1, index)
 
     def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
-        """Held-out batches count from 0, and are the same at every evaluation."""
+        """A micro-batch that is held out. Such batches count from 0, and are the same at every evaluation."""
         return self._read(self.held_out, batch, index)
 
     def _read(self, window: Window, batch: int, index: int) -> MicroBatch:
@@ -92,6 +92,7 @@ def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
     num_training, num_held_out = split_of(experiment, len(ids))
 
     def sequence(number: int) -> NDArray[np.int64]:
+        # One token more than the length: the last one is only a target, and the first input of the next sequence.
         return ids[number * length : (number + 1) * length + 1].astype(np.int64)
 
     def training(sample: int) -> NDArray[np.int64]:

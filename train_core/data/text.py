@@ -35,7 +35,7 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
 
 
 def _found(path: Path) -> TokenFile | None:
-    """None when there is no token file, or it is damaged and is to be made again."""
+    """The token file; None when there is none, or when it is damaged and has to be made again."""
     try:
         return TokenFile(path, len(np.load(path, mmap_mode="r")))
     except (OSError, ValueError, EOFError):

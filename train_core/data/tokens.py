@@ -49,7 +49,7 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
 
 
 def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
-    """Where the configuration says, else beside the trials, so that those of a sweep share it."""
+    """The folder of token files: the configured one, else one beside the trials, so that those of a sweep share it."""
     configured = experiment.data.cache_dir
     return Path(configured).expanduser() if configured else trial.tokens
 

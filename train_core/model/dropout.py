@@ -124,6 +124,7 @@ class AttentionWithDropout(CausalAttention):
         shared = query.size(1) // key.size(1)
         count = 1 if self.attention.takes_all_heads(query) else query.size(1)
         queries = query.chunk(count, dim=1)
+        # Where each query head is a call of its own, it takes the key and value head of its group along.
         pairs = (
             [(key, value)]
             if count == 1

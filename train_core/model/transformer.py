@@ -53,7 +53,7 @@ class Embedding(nn.Module):
         self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
         learned = spec.family == "gpt"
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
-        self.dropout: nn.Module = nn.Identity()
+        self.dropout: nn.Module = nn.Identity()  # a place for dropout, which `parallelize` fills where it is wanted
 
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.dropout(self.positions(self.tokens(tokens)))
@@ -201,6 +201,7 @@ class Transformer(nn.Module):
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.loss: nn.Module = CrossEntropy()
         self.rotary: Tensor | None
+        # Not in checkpoints, because it follows from the shape of the model.
         self.register_buffer("rotary", rotary_table_of(spec), persistent=False)
         if spec.tied_embeddings:
             self.head.weight = embedding.tokens.weight  # type: ignore[assignment]

@@ -56,7 +56,7 @@ class Operation(NamedTuple):
         return self.kind in TRANSFERS
 
     def __str__(self) -> str:
-        """Such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
+        """The operation in words, such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
         size = f"{max(1, self.num_bytes // KIBIBYTE)} KiB"
         if self.is_transfer:
             return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.line.ranks[0]}, {size}"
@@ -123,6 +123,7 @@ class Clock:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time the block as a part of the step; what it waits for is counted apart."""
+        # Waits inside the block note the part, so that `seconds_by_name` can take them off it.
         start, self._inside = self.mark(), name
         try:
             yield
@@ -179,7 +180,7 @@ class DeviceClock(Clock):
 
     def awaited(self) -> tuple[Operation, float] | None:
         """The first wait that the stream has not come through, and since when it has been found to be that."""
-        unfinished = tuple(self._unfinished)
+        unfinished = tuple(self._unfinished)  # the training thread goes on changing it
         oldest = next((operation for operation, end in unfinished if not end.query()), None)
         if oldest is None:
             self._oldest = None

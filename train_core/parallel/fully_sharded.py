@@ -53,7 +53,7 @@ class FullySharded:
         named = stage.named_parameters()  # still on the meta device, so that they take no memory
         self.treatments = [treatment_of(stage, name, parameter, mesh) for name, parameter in named]
         self.shapes = [tuple(parameter.shape) for _, parameter in named]
-        (model,) = stage.chunks
+        (model,) = stage.chunks  # there is no pipeline with ZeRO-3
         precision, group = experiment.precision, mesh.data.group
         assert group is not None
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
@@ -114,6 +114,7 @@ class FullySharded:
         ]
 
     def _rows(self, name: str, shape: tuple[int, ...], local: Tensor) -> list[Box]:
+        # FSDP2 gives each replica as many rows as the first one has, until there are none left.
         per_replica = -(-shape[0] // self.mesh.data.size)
         offsets = (self.mesh.data.rank * per_replica,) + (0,) * (len(shape) - 1)
         if not local.numel():

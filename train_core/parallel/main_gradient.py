@@ -170,6 +170,7 @@ def add_product(
     buffer = _opened(weight)
     if buffer is None:
         return left @ right
+    # One kernel multiplies and adds, but only where buffer and product have the same type.
     if buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
     else:

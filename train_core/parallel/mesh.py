@@ -132,12 +132,14 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     stages = layout.pipeline_group(rank)
     stage, last = stages.index(rank), len(stages) - 1
     clock = clock or Clock()
+    # Every rank makes its groups in this order; see above why that matters.
     tensor = _axis("tensor", layout.tensor_group(rank), rank, clock, timeout)
     if tensor.group is not None:
         tensor = replace(tensor, memory=SharedMemory.of(layout.tensor_group(rank), rank, tensor.group, timeout))
     data = _axis("data", layout.data_group(rank), rank, clock, timeout)
     embedding = Axis()
     if last:
+        # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
         members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
         ends = _axis("embedding", members, rank, clock, timeout, even_alone=True)
         embedding = ends if ends.size > 1 else embedding

@@ -98,7 +98,7 @@ class Stage:
     first_value: Callable[[str], Tensor]
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """In model order; a parameter that two modules share comes once."""
+        """All parameters in model order; one that two modules share comes once."""
         return [named for chunk in self.chunks for named in chunk.named_parameters()]
 
 
@@ -122,6 +122,7 @@ def parallelize(
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
     plan, randomness = experiment.training, _randomness(experiment, mesh)
     for layers in chunk_layers(experiment, mesh.pipeline.rank):
+        # Without memory, because the whole layers of a stage may not fit before they are split.
         with torch.device("meta"):
             model = Transformer(experiment.model, layers)
         cut_chunk(model, layers)
@@ -129,6 +130,7 @@ def parallelize(
         placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
         apply_dropout(model, experiment, randomness, mesh.tensor, attention)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
+        # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
         model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
@@ -175,6 +177,7 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dic
         if style is not None and not isinstance(module, nn.Identity):
             model.set_submodule(name, style(module, mesh.tensor, sequence))
     tied = model.spec.tied_embeddings
+    # The split embedding has a parameter of its own, to which the head has to be tied again.
     if tied and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight
     return {name: _placement(name, sequence, tied) for name, _ in model.named_parameters()}
@@ -259,6 +262,7 @@ def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
 
 def _first_part(first: FirstValue, axis: Axis, placement: Placement, shape: torch.Size) -> Tensor:
     whole = first(placement.name, shape)
+    # A view would keep the whole parameter in memory.
     return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
 
 
@@ -268,6 +272,7 @@ def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -
     Args:
         name: the module's name in its model.
     """
+    # By the identity of the old parameter, so that modules that shared one share the new one.
     empty = [(leaf, old) for leaf, old in module.named_parameters(prefix=name) if old.is_meta]
     filled = {id(old): nn.Parameter(value_of(leaf)) for leaf, old in empty}
     for inner in module.modules():

@@ -82,8 +82,10 @@ class PipelineExecutor:
         self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
         self.activation_shape, self.dtype, self.transfers = tuple(activation_shape), dtype, transfers
         self.device = next(self.chunks[0].parameters()).device
+        # By micro-batch and chunk: input and output of a forward pass until its backward pass, and products put off.
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._deferred: dict[tuple[int, int], list[DeferredProduct]] = {}
+        # Inputs on their way by the action that takes them, and outputs whose memory is still being sent.
         self._arriving: dict[Action, Pending] = {}
         self._sending: list[Pending] = []
 
@@ -98,10 +100,12 @@ class PipelineExecutor:
             The sum of the micro-batches' losses, a scalar in fp32, on the last stage; 0 elsewhere.
         """
         losses = torch.zeros((), device=self.device)
+        # Micro-batches whose weight gradients have an action of their own, which backward therefore leaves out.
         split = {action[1:] for action in actions if action.kind == "weight"}
         inputs = deque(action for action in actions if self._channel_in(action) is not None)
         for action in actions:
             self.mesh.clock.micro_batch = self.randomness.micro_batch = action.micro_batch
+            # An action that takes an input has one on its way already, which does not count as being ahead.
             self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
             if action.kind == "forward":
                 losses += self._forward(action, batch, gradient_scale)
@@ -118,6 +122,7 @@ class PipelineExecutor:
     def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
         is_first, is_last = self._is_first(action), self._is_last(action)
         tokens, targets = batch(action.micro_batch) if is_first or is_last else (None, None)
+        # Backward is to give the gradient of the input too, which goes back to the stage before.
         x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
         assert x is not None
         out: Tensor = self.chunks[action.chunk](x, targets)
@@ -164,5 +169,6 @@ class PipelineExecutor:
 
     def _send(self, tensor: Tensor, channel: Channel | None) -> None:
         assert channel is not None
+        # What has arrived is let go, and with it the memory of what was sent.
         self._sending = [sending for sending in self._sending if not sending.is_done()]
         self._sending.append(self.transfers.send(tensor, channel))

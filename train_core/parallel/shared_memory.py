@@ -3,9 +3,10 @@
 A rank shows its tensor in a slot of its own and works on; whoever waits reads the slots of all ranks, in rank order, so
 that every rank computes the same sum. Nothing runs in the background, and no core sleeps that has to be woken.
 
-    token | counters of rank 0, 1, ...       | rank 0: slot 0, slot 1 | rank 1: slot 0, slot 1 | ...
-          | how many collectives it has shown | collective n lies in slot n % 2, which is used again when all ranks
-          | and how many it has read          | have read what was in it before
+    | token | counters of rank 0, 1, ... | rank 0: slot 0, slot 1 | rank 1: slot 0, slot 1 | ...
+
+The n-th collective lies in slot n % 2 of each rank. A rank's counters say how many collectives it has shown its tensor
+to, and how many it has read; a slot is used again when all ranks have read what was in it.
 """
 
 from __future__ import annotations
@@ -42,10 +43,7 @@ Combine = Callable[[Sequence[Tensor]], object]
 
 
 class SharedMemory:
-    """What the ranks of one group show each other.
-
-    Ranks start the same collectives in the same order. A slot is used again when all ranks have read it.
-    """
+    """What the ranks of one group show each other. They start the same collectives in the same order."""
 
     def __init__(self, memory: mmap.mmap, rank: int, size: int, timeout: timedelta | None) -> None:
         self.rank, self.size = rank, size
@@ -89,6 +87,7 @@ class SharedMemory:
         self.make_room()
         self.num_started += 1
         shown = Shown(self, self.num_started, tensor, combine)
+        # First the tensor, then the counter: whoever sees the counter may read the tensor.
         shown.slot(self.rank).copy_(tensor)
         self.counters[self._index(self.rank, SHOWN)] = shown.number
         self.unread.append(shown)
@@ -117,7 +116,7 @@ class SharedMemory:
         """Wait until all ranks have shown or read collective `number`."""
         start = time.monotonic()
         while not self._have_all(number, kind):
-            os.sched_yield()
+            os.sched_yield()  # the rank that is waited for may need this very core
             if (seconds := time.monotonic() - start) > SPIN_SECONDS:
                 time.sleep(min(LONGEST_NAP_SECONDS, seconds / 4))
             if seconds > self.timeout_seconds:
@@ -149,7 +148,7 @@ class Shown:
 
 
 class Offer(NamedTuple):
-    """By what other processes find new memory, which vanishes with the last process that uses it, however that ends."""
+    """What other processes need to find new memory, which vanishes with the last process that uses it."""
 
     process: int
     descriptor: int

@@ -60,6 +60,7 @@ class _RowLinear(Function):
         ctx.save_for_backward(x)
         if axis.size == 1:
             return functional.linear(x, weight, bias)
+        # The bias is added after the sum, or it would be added once by every rank.
         partial = functional.linear(x, weight)
         out = (reduce_scatter if sequence else all_reduce)(partial, axis).wait()
         return out if bias is None else out.add_(bias)
@@ -86,6 +87,7 @@ class _VocabularyEmbedding(Function):
         vectors = functional.embedding(rows, weight)
         if elsewhere is None:
             return vectors
+        # Tokens of other ranks were looked up as row 0. Their vectors come from those ranks, by the sum.
         vectors.masked_fill_(elsewhere[..., None], 0.0)
         return (reduce_scatter if sequence else all_reduce)(vectors, axis).wait()
 
@@ -114,6 +116,7 @@ class _VocabularyCrossEntropy(Function):
             target_logits = target_logits.masked_fill(elsewhere, 0.0)
         largest = values.amax(-1)
         exponentials = values.sub_(largest[..., None]).exp_()
+        # Each rank has exponentials relative to its own largest logit, and rescales the sums of all to the overall one.
         parts = torch.stack((largest, exponentials.sum(-1), target_logits))[None]  # (1, 3, s, b)
         all_largest, all_sums, all_targets = all_gather(parts, axis).wait().unbind(1)  # each (t, s, b)
         peak = all_largest.amax(0)

@@ -110,6 +110,7 @@ def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch
         torch.set_num_threads(1)
         return torch.device("cpu")
     visible = torch.cuda.device_count()
+    # With --gpus-per-task or --gpu-bind, Slurm shows each rank its own GPU alone, as number 0.
     if may_be_bound and visible == 1:
         index = 0
     if index >= visible:

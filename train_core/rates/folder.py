@@ -11,11 +11,13 @@ from train_core.trial_folder import JobFolder, Member, write_atomically
 class RatesFolder(JobFolder):
     """One calibration on disk; besides what every job's folder has:
 
-    plan.json       the `RatesPlan`; written by the launcher
+    calibrate.lock  held (flock) by the one process that calibrates
+    plan.json       the `RatesPlan`; written by that process
     progress        one line for every part that rank 0 begins
     rates.json      the `DeviceRates`, once all is measured
     """
 
+    lock = Member("calibrate.lock")
     plan = Member("plan.json")
     progress = Member("progress")
     rates = Member("rates.json")

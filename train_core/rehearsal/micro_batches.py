@@ -13,7 +13,7 @@ ENDS_AND_ONE = 3
 
 
 def enough_micro_batches(experiment: Experiment, stage: int) -> int:
-    """So many that this stage holds as many at once as it ever does, and one more.
+    """How many micro-batches let this stage hold as many at once as it ever does, and one more.
 
     Interleaved schedules take micro-batches by groups, so that there it is a group more.
     """
@@ -38,7 +38,7 @@ def with_micro_batches(experiment: Experiment, num_micro_batches: int) -> Experi
 
 
 def what_it_does(experiment: Experiment, stage: int) -> Hashable:
-    """Equal for stages whose first ranks do exactly the same: the same passes in the same order over as many layers."""
+    """A value that is equal for stages whose first ranks do the same passes in the same order over as many layers."""
     last = experiment.parallel.pipeline_parallel_size - 1
     actions = actions_of(with_micro_batches(experiment, enough_micro_batches(experiment, stage)), stage)
     return experiment.layers_per_stage[stage], stage == 0, stage == last, tuple(actions)

@@ -84,7 +84,7 @@ class Allocation:
 
 
 class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records while it is entered.
+    """Records every operation of this thread while it is entered as a context.
 
     Attributes:
         allocations: every piece of memory that was ever allocated, in that order.
@@ -94,7 +94,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` is told by the executor what is worked on."""
+        """The executor tells `clock` which micro-batch is worked on."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.clock = clock
         self.allocations: list[Allocation] = []
@@ -119,6 +119,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.amounts_of[self.clock.micro_batch][FLOPS] += count(*args, **kwargs, out_val=out)
         in_backward = _is_in_backward()
         made = list(tensors_of(out))
+        # A forward pass that computes something from what others have filled in has taken it.
         if made and self._filled and not in_backward:
             self._take(args)
         for tensor in made:
@@ -175,6 +176,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:
             self._hold(storage, tuple(tensor.shape), in_backward)
+            # Nothing tells of the end of a storage but its own garbage collection.
             weakref.finalize(storage, self._free, storage._cdata)
 
     def _hold(self, storage: torch.UntypedStorage, shape: tuple[int, ...], in_backward: bool) -> Allocation:

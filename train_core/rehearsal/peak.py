@@ -59,7 +59,7 @@ class MemorySorter:
         return "activations_bytes"
 
     def _holds_gradients(self, allocation: Allocation) -> bool:
-        """At the address of gradients others may have lain before, which the step has freed."""
+        """Whether memory at the address of gradients holds them, and not another tensor that was freed before."""
         return allocation.born < self.built or allocation.is_passing or allocation.freed is None
 
     def _outlives_its_forward(self, allocation: Allocation) -> bool:

@@ -16,7 +16,7 @@ MOST_PROCESSES = 2
 
 
 def rehearse(experiment: Experiment) -> Rehearsal:
-    """One step of the trainer at full size, in processes of their own, without devices.
+    """One step of the trainer at full size, without devices; stages are rehearsed in processes of their own.
 
     Raises:
         ConfigError: its sizes are beyond 64 bits.

@@ -71,8 +71,9 @@ class OneEndedTransfers(Transfers):
 
 
 def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
-    """Gradients go to shards as on the cluster's devices; weights are gathered in the step that changed them, so that
-    one step shows everything.
+    """The replicas of a stage, on a CPU, that sum gradients as the cluster's devices do.
+
+    Weights are gathered in the step that changes them, so that one step shows everything.
     """
     if experiment.is_fully_sharded:
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
@@ -83,7 +84,7 @@ def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> 
 
 
 def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
-    """Not of fake tensors, because FSDP2 reads the ranks from it."""
+    """FSDP2's view of the replicas, not made of fake tensors, because FSDP2 reads the ranks from it."""
     with _disable_current_modes():
         return DeviceMesh.from_group(group, "cpu")
 

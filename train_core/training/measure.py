@@ -80,7 +80,7 @@ class Meter:
         stop_asked: StopAsked = never,
         history: Sequence[StepMetrics] = (),
     ) -> None:
-        """`history` was measured before an interruption; after it steps are left out of the timing once more."""
+        """`history` was measured before an interruption, after which the first steps are warm-up steps once more."""
         self.experiment, self.world, self.axis = experiment, world, axis
         self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
@@ -136,7 +136,7 @@ class Meter:
         return metrics
 
     def performance(self) -> Performance:
-        """Over the steps after warm-up that were not traced. Every rank calls it, because memory is gathered."""
+        """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
         traced = experiment.profile.trace_steps
         # After an interruption near the end only warm-up steps may be left. Then all but the first of them are taken.
@@ -173,11 +173,11 @@ class Meter:
         )
 
     def _is_timed(self, step: int) -> bool:
-        """A traced step is slower than others."""
+        """Whether a step counts: neither a warm-up step nor one that was traced, which is slower."""
         return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
 
     def _breakdown(self) -> Breakdown | None:
-        """None where no step was left to run after an interruption."""
+        """Where the step of each rank goes; None where no step was left to run after an interruption."""
         medians = self.terms.medians()
         return breakdown_of(gather(medians, self.axis, self.world.device)) if medians else None
 

@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> str:
-    """In words where the first such value appears: rank and module. Every rank calls it, with unchanged weights."""
+    """Rank and module in which the first such value appears, in words. Every rank calls it, with unchanged weights."""
     in_weights = _in_weights(stage, mesh)
     in_passes = _in_passes(stage, mesh, run_passes)  # also after a finding, because other ranks wait in the passes
     found = gather_objects(in_weights or in_passes, mesh.world)
