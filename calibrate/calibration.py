@@ -12,7 +12,7 @@ from typing import Literal
 from calibrate.cluster_change import Change
 from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
 from calibrate.measured_changes import left_alone, machine_of, measured_changes
-from calibrate.rates_job import Tell, measure_here, measure_in_slurm, rates_folder, slurm_request
+from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
 from conf.errors import ConfigError, UsageError
 from conf.load import CONF_DIR, load_cluster, options
 from conf.overrides import Overrides
@@ -22,7 +22,7 @@ from launcher.capacity import this_machine
 from launcher.folder_lock import locked
 from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.submission import JobShape
-from sweeps.trial import SweepFolder
+from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import DeviceRates, RatesPlan
 
@@ -39,24 +39,25 @@ class Calibration:
     Attributes:
         cluster: as its file says, without overrides: the values that are replaced.
         output: the cluster whose file is written.
+        executor: what runs the ranks.
         plan: what every rank measures.
     """
 
     settings: Settings
     cluster: ClusterSpec
     output: str
-    on_slurm: bool
+    executor: RatesExecutor
     shape: JobShape
     plan: RatesPlan
 
     @property
-    def folder(self) -> SweepFolder:
-        return SweepFolder(Path(self.settings.output_dir).absolute() / f"calibrate-{self.cluster.name}")
+    def folder(self) -> RatesFolder:
+        return RatesFolder(Path(self.settings.output_dir).absolute() / f"calibrate-{self.cluster.name}")
 
     @property
-    def request(self) -> str:
-        """What sbatch would get."""
-        return slurm_request(self.folder, self.settings.slurm, self.shape)
+    def request(self) -> str | None:
+        """What sbatch would get; None where there is no sbatch in it."""
+        return self.executor.request(self.folder)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def choose_calibration(
     plan = rates_plan(settings.cluster, kind, place.num_nodes * place.tasks_per_node)
     if not dry_run:
         require_writable(name, output)
-    return Calibration(settings, load_cluster(name), output, on_slurm, place, plan)
+    executor = InSlurm(settings.slurm, place) if on_slurm else Here()
+    return Calibration(settings, load_cluster(name), output, executor, place, plan)
 
 
 def named_cluster(overrides: Overrides) -> str:
@@ -123,10 +125,7 @@ def measure(calibration: Calibration, tell: Tell) -> DeviceRates:
         KeyboardInterrupt: Ctrl-C; nothing goes on.
     """
     with locked(calibration.folder):
-        if calibration.on_slurm:
-            slurm, shape = calibration.settings.slurm, calibration.shape
-            return measure_in_slurm(calibration.folder, calibration.plan, slurm, shape, tell)
-        return measure_here(rates_folder(calibration.folder), calibration.plan, tell)
+        return calibration.executor.measure(calibration.folder, calibration.plan, tell)
 
 
 def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates, folder: Path = CONF_DIR) -> Draft:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.job import measure_rates_in_slurm
-from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.own_jobs import standings
 from launcher.silent_jobs import is_settled, why_ended
-from launcher.slurm import SlurmJob, logs_folder, require_sbatch
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, Work, require_sbatch
+from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
-from sweeps.submission import JobShape, Submission, write_submission
-from sweeps.trial import SweepFolder
+from sweeps.submission import JobShape, Submission, read_submission
 from train_core.job.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.job.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
 from train_core.measurement import RankFailure
@@ -38,18 +38,78 @@ FORGOTTEN_SECONDS = 120.0
 Tell = Callable[[str], None]
 
 
-def rates_folder(folder: SweepFolder) -> RatesFolder:
-    """Where the job of a calibration works."""
-    return RatesFolder(folder.trial("rates").path.absolute())
+class RatesExecutor(Protocol):
+    """Runs the ranks of a calibration, and waits for them."""
+
+    @property
+    def place(self) -> str:
+        """Where they run, in words that go on a sentence."""
+
+    def request(self, folder: RatesFolder) -> str | None:
+        """The text that sbatch would get; None where it gets none. Writes nothing and needs no Slurm."""
+
+    def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
+        """Return when all is measured.
+
+        Raises:
+            UsageError: the ranks could not start, or one failed; names it and its cause.
+            KeyboardInterrupt: Ctrl-C; nothing goes on.
+        """
 
 
-def measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
-    """Run the ranks as processes of this machine.
+@dataclass(frozen=True)
+class Here:
+    """Ranks as processes of this machine."""
 
-    Raises:
-        UsageError: a rank failed; names it and its cause.
-        KeyboardInterrupt: Ctrl-C; the ranks have been ended.
+    place: str = "on this machine"
+
+    def request(self, folder: RatesFolder) -> None:
+        return None
+
+    def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
+        return _measure_here(folder, plan, tell)
+
+
+@dataclass(frozen=True)
+class InSlurm:
+    """One Slurm job, one task per device.
+
+    Attributes:
+        job: what each task calls with the folder.
     """
+
+    slurm: SlurmSpec
+    shape: JobShape
+    job: SlurmJob = measure_rates_in_slurm
+    place: str = "in a Slurm job"
+
+    def request(self, folder: RatesFolder) -> str:
+        return self._executor(folder, folder.code.absolute() / "SNAPSHOT").text(self.shape, 1)
+
+    def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
+        require_sbatch()
+        folder.prepare(plan)
+        with cancelled_by_signals():
+            submission = self._submit(folder)
+            try:
+                _wait(folder, submission, tell)
+            except BaseException:
+                cancel_jobs([submission])
+                raise
+        return _rates_of(folder)
+
+    def _submit(self, folder: RatesFolder) -> Submission:
+        executor = self._executor(folder, snapshot_code(folder.code.absolute()))
+        executor.submit(self.job, [Work(folder, attempt=1, lost_nodes=0)], self.shape)
+        submission = read_submission(folder)
+        assert submission is not None, "it has just been written"
+        return submission
+
+    def _executor(self, folder: RatesFolder, code: Path) -> SlurmExecutor:
+        return SlurmExecutor(self.slurm, JOB_NAME, code, folder.submitit.absolute())
+
+
+def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
     folder.prepare(plan)
     oom_kills = oom_kill_count()
     ranks: list[subprocess.Popen[bytes]] = []
@@ -101,77 +161,11 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
         time.sleep(POLL_SECONDS)
 
 
-def slurm_request(folder: SweepFolder, slurm: SlurmSpec, shape: JobShape) -> str:
-    """The text that sbatch would get. Writes nothing and needs no Slurm."""
-    parameters = sbatch_parameters(slurm, shape, folder.code.absolute() / "SNAPSHOT", JOB_NAME)
-    return sbatch_text(slurm, parameters, logs_folder(folder), num_trials=1)
-
-
-def measure_in_slurm(
-    sweep_folder: SweepFolder,
-    plan: RatesPlan,
-    slurm: SlurmSpec,
-    shape: JobShape,
-    tell: Tell,
-    job: SlurmJob = measure_rates_in_slurm,
-) -> DeviceRates:
-    """Submit one job, one task per device, and wait for its rates.
-
-    Args:
-        job: what each task calls with the folder.
-
-    Raises:
-        UsageError: there is no sbatch, Slurm refuses, or the job ended without rates; says why.
-        KeyboardInterrupt: Ctrl-C; the job has been cancelled.
-    """
-    require_sbatch()
-    folder = rates_folder(sweep_folder)
-    folder.prepare(plan)
-    with cancelled_by_signals():
-        submission = _submit(sweep_folder, folder, slurm, shape, job)
-        try:
-            _wait(folder, submission, tell)
-        except BaseException:
-            cancel_jobs([submission.job_id])
-            raise
-    return _rates_of(folder)
-
-
-def _submit(
-    sweep_folder: SweepFolder, folder: RatesFolder, slurm: SlurmSpec, shape: JobShape, job: SlurmJob
-) -> Submission:
-    from submitit import SlurmExecutor
-    from submitit.core.utils import FailedJobError
-
-    logs = logs_folder(sweep_folder)
-    code = snapshot_code(sweep_folder.code.absolute())
-    executor = SlurmExecutor(logs, max_num_timeout=0, python=python_command(slurm))
-    executor.update_parameters(**sbatch_parameters(slurm, shape, code, JOB_NAME))
-    try:
-        submitted = executor.submit(job, str(folder.path))
-    except FailedJobError as refusal:
-        remedy = "Look at the request with --dry-run, and correct the settings under slurm."
-        raise UsageError(f"Slurm refused the job: {' '.join(str(refusal).split())}", remedy) from None
-    submission = Submission(
-        executor="slurm",
-        job_id=submitted.job_id,
-        hostname=socket.gethostname(),
-        attempt=1,
-        lost_nodes=0,
-        submitted=time.time(),
-        shape=shape,
-        output=str(logs / f"{submitted.job_id}_%t_log.out"),
-        error=str(logs / f"{submitted.job_id}_%t_log.err"),
-    )
-    write_submission(folder, submission)
-    return submission
-
-
 def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
     """Until the rates are there, or the job has ended without them."""
     while not folder.rates.exists():
         try:
-            state = query_jobs([submission.job_id]).get(submission.job_id)
+            state = standings([submission])[0].state
         except SlurmSilent:
             tell(f"job {submission.job_id}: Slurm does not answer")
         else:

@@ -17,6 +17,7 @@ from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_USAGE, TrisweepError
+from conf.private_files import keep_private
 
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
 
@@ -41,6 +42,7 @@ app.command()(ui.ui)
 
 def main() -> None:
     """Run a command. What went wrong is one message and exit code 2, never a traceback."""
+    keep_private()
     try:
         app()
     except TrisweepError as error:

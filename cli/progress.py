@@ -14,18 +14,12 @@ from rich.text import Text
 
 from conf.units import TERA
 from launcher.progress import Progress
+from results.terminal import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
 WIDE_COLUMNS = 110
 LOG_COLUMNS = 40
-COLOURS = {
-    Outcome.COMPLETED: "green",
-    Outcome.RUNNING: "cyan",
-    Outcome.PENDING: "dim",
-    Outcome.INFEASIBLE: "dim",
-    Outcome.CANCELLED: "yellow",
-}
 
 
 class LiveProgress:
@@ -153,7 +147,7 @@ def _row(state: Reading) -> list[Text]:
     step = f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""
     return [
         Text(state.name),
-        Text(outcome.value, style=COLOURS.get(outcome, "red")),
+        Text(outcome.value, style=outcome_style(outcome)),
         Text(step),
         Text(f"{rate / TERA:.4g}" if rate else ""),
         Text(f"{state.loss:.3f}" if state.loss is not None else ""),

@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cli.progress import COLOURS, state_table
+from cli.progress import state_table
+from results.terminal import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
@@ -35,7 +36,7 @@ def _has_more_to_say(state: Reading) -> bool:
 def _details(state: Reading) -> RenderableType:
     """Cause, last log line and log path, each on a line of its own that a terminal may wrap."""
     outcome = state.outcome or Outcome.PENDING
-    title = Text(f"\n{state.name} ", style="bold") + Text(outcome.value, style=COLOURS.get(outcome, "red"))
+    title = Text(f"\n{state.name} ", style="bold") + Text(outcome.value, style=outcome_style(outcome))
     job = f"job {state.job_id}" + (f" ({state.scheduler_state})" if state.scheduler_state else "")
     lines = {
         "cause": state.cause,

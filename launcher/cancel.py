@@ -7,17 +7,19 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 
 import psutil
 
 from conf.errors import UsageError
 from launcher.folder_lock import holder
 from launcher.local_jobs import controller_of, is_running_here
+from launcher.own_jobs import standings
 from launcher.processes import end_trees
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.slurm_query import SlurmSilent
 from launcher.trainings import LongRun
 from sweeps.reading import TrialReading
-from sweeps.submission import read_submission
+from sweeps.submission import Submission, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 
@@ -36,11 +38,11 @@ def cancel_sweep(sweep: Sweep) -> int:
         UsageError: Slurm does not answer, or the sweep runs on another machine.
     """
     open_trials = [reading for reading in sweep.read() if reading.submission and reading.measurement is None]
-    in_slurm = [reading.job_id for reading in open_trials if reading.is_in_slurm and reading.job_id]
+    in_slurm = [reading.submission for reading in open_trials if reading.is_in_slurm and reading.submission]
     here = [reading.submission for reading in open_trials if _runs_here(reading) and reading.submission]
     _end_sweep_process(sweep.folder)
     end_trees(controller for job in here if (controller := controller_of(job)))
-    return len(here) + cancel_jobs(in_slurm)
+    return len(here) + len(cancel_jobs(in_slurm))
 
 
 def cancel_training(run: LongRun) -> str:
@@ -50,10 +52,11 @@ def cancel_training(run: LongRun) -> str:
         UsageError: it has none that is queued or running, or Slurm does not answer.
     """
     submission = read_submission(run.folder)
-    if submission is None or submission.executor != "slurm" or not cancel_jobs([submission.job_id]):
+    cancelled = cancel_jobs([submission]) if submission is not None and submission.executor == "slurm" else []
+    if not cancelled:
         problem = f"No job of {run.folder.path} is queued or running"
         raise UsageError(problem, "End one that trains on this machine with Ctrl-C where it was started; it saves.")
-    return submission.job_id
+    return cancelled[0]
 
 
 def _runs_here(reading: TrialReading) -> bool:
@@ -74,19 +77,23 @@ def _end_sweep_process(folder: SweepFolder) -> None:
         process.wait(SWEEP_END_SECONDS)
 
 
-def cancel_jobs(job_ids: list[str]) -> int:
-    """Cancel those of the Slurm jobs that live, and return how many these were.
+def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
+    """Cancel those of the Slurm jobs that are ours and live, and return their ids.
 
     Raises:
-        UsageError: Slurm does not answer.
+        UsageError: Slurm does not answer, or cannot know some of the jobs; those that it knows have been cancelled.
     """
     try:
-        live = [job_id for job_id, state in query_jobs(job_ids).items() if state.is_live]
+        jobs = standings(submissions)
     except SlurmSilent:
         raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
+    live = [job.submission.job_id for job in jobs if job.is_live and job.submission.job_id]
     for first in range(0, len(live), IDS_PER_CALL):
         _scancel(live[first : first + IDS_PER_CALL])
-    return len(live)
+    if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
+        problem = f"{len(live)} jobs were cancelled, and {len(elsewhere)} were not: of the first, {elsewhere[0]}"
+        raise UsageError(problem, "Give the same command there.")
+    return live
 
 
 def _scancel(job_ids: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""One process at a time plans, submits or watches a sweep folder."""
+"""One process at a time plans, submits or watches a sweep, and one at a time calibrates a cluster."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from conf.errors import ConfigError, UsageError
-from sweeps.trial import SweepFolder
 from train_core.trial_folder import write_atomically
 
 PROBE_BYTES = 2**20
 """About what the record, the code and the first logs of a sweep take."""
+
+
+class Lockable(Protocol):
+    """A folder in which one process works at a time, and the file that this process locks."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def lock(self) -> Path: ...
 
 
 class Holder(NamedTuple):
@@ -27,8 +37,8 @@ class Holder(NamedTuple):
 
 
 @contextlib.contextmanager
-def locked(folder: SweepFolder) -> Iterator[None]:
-    """Hold the sweep folder, which is made if need be; the system lets it go when this process ends, however it ends.
+def locked(folder: Lockable) -> Iterator[None]:
+    """Hold the folder, which is made if need be; the system lets it go when this process ends, however it ends.
 
     Raises:
         UsageError: another process holds it; names that process.
@@ -47,7 +57,7 @@ def locked(folder: SweepFolder) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(folder: SweepFolder) -> Holder | None:
+def holder(folder: Lockable) -> Holder | None:
     """The process that holds the folder now."""
     try:
         descriptor = os.open(folder.lock, os.O_RDWR)
@@ -63,11 +73,11 @@ def holder(folder: SweepFolder) -> Holder | None:
     return None
 
 
-def _opened(folder: SweepFolder) -> int:
+def _opened(folder: Lockable) -> int:
     """The lock file, once the folder has proved that it takes a file with content."""
     probe = folder.path / ".writable"
     try:
-        folder.trials.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir(parents=True, exist_ok=True)
         write_atomically(probe, "x" * PROBE_BYTES)
         probe.unlink()
         return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -77,7 +87,7 @@ def _opened(folder: SweepFolder) -> int:
         raise ConfigError("output_dir", str(folder.path.parent), problem, remedy) from None
 
 
-def _in_use(folder: SweepFolder) -> UsageError:
+def _in_use(folder: Lockable) -> UsageError:
     other = holder(folder)
     who = f"process {other.pid} on {other.hostname}" if other else "another process"
     return UsageError(

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from launcher.slurm_query import SlurmSilent, query_jobs
-from sweeps.submission import Submission, read_submission
+from sweeps.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
 
-SUBMISSION_WAIT_SECONDS = 600.0
+PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.5
 LEAST_STEPS = 2
 
@@ -24,7 +24,6 @@ def run_in_slurm(folder: str) -> None:
     submission = _own_submission(TrialFolder(folder))
     if submission is None:
         return
-    _leave_signals_to_slurm()
     from train_core.job.trial import run_trial_as_rank
 
     attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
@@ -41,7 +40,6 @@ def measure_rates_in_slurm(folder: str) -> None:
     """One rank of a calibration, started by srun. Runs on every task of the job."""
     if _own_submission(TrialFolder(folder)) is None:
         return
-    _leave_signals_to_slurm()
     from train_core.rates.device import run_from_launcher
 
     run_from_launcher(Path(folder))
@@ -83,14 +81,39 @@ def _requeue() -> None:
 
 
 def _own_submission(folder: TrialFolder) -> Submission | None:
-    """None in a job that `submission.json` does not name: its submitter died before it could write it down."""
-    deadline = time.monotonic() + SUBMISSION_WAIT_SECONDS
-    while time.monotonic() < deadline:
+    """None in a job whose place another has taken. A network file system may show an old file for a while."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
         submission = read_submission(folder)
-        if submission is not None and submission.job_id == _own_job_id():
-            return submission
+        if submission is not None and _is_own(submission):
+            return _adopted(folder, submission)
+        if time.monotonic() > deadline:
+            return None
         time.sleep(POLL_SECONDS)
-    return None
+
+
+def _is_own(submission: Submission) -> bool:
+    return submission.job_name is not None and submission.job_name == os.environ["SLURM_JOB_NAME"]
+
+
+def _adopted(folder: TrialFolder, submission: Submission) -> Submission:
+    """Where the submitter died before it could write the job's number down, the job does it itself."""
+    if os.environ["SLURM_PROCID"] != "0":
+        return submission
+    if submission.job_id is None:
+        submission = submission.model_copy(update={"job_id": _own_job_id()})
+        write_submission(folder, submission)
+    _show_output(folder.logs, submission)
+    return submission
+
+
+def _show_output(logs: Path, submission: Submission) -> None:
+    """Let the folder show the job's own output, for people who look there."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for target in (submission.output_of(0), submission.error_of(0)):
+        link = logs / f"slurm{target.suffix}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
 
 
 def _own_job_id() -> str:
@@ -98,12 +121,3 @@ def _own_job_id() -> str:
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
     return environment["SLURM_JOB_ID"]
-
-
-def _leave_signals_to_slurm() -> None:
-    """submitit ignores SIGTERM (so a cancelled job dies only at KillWait) and takes SIGUSR2 for a failure.
-
-    A trial with checkpoints then notes both, to save.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

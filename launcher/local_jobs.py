@@ -31,7 +31,7 @@ def controller_of(submission: Submission) -> psutil.Process | None:
     if submission.executor != "local" or submission.hostname != socket.gethostname():
         return None
     try:
-        process = psutil.Process(int(submission.job_id))
+        process = psutil.Process(int(submission.job_id or 0))
         if process.status() == psutil.STATUS_ZOMBIE or "submitit.local._local" not in process.cmdline():
             return None
         folder = Path(submission.output).parent

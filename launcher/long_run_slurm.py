@@ -9,12 +9,13 @@ from typing import NamedTuple
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.job import run_in_slurm
-from launcher.sbatch import python_command, require_time_to_save, sbatch_parameters
-from launcher.slurm import require_sbatch, write_down
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.own_jobs import standings
+from launcher.sbatch import require_time_to_save
+from launcher.slurm_executor import SlurmExecutor, Work, require_sbatch
+from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.trainings import LongRun
-from sweeps.submission import read_submission, shape_of
+from sweeps.submission import read_submission, shape_of, write_submission
 from train_core.job.supervisor import held
 from train_core.trial_folder import TrialFolder
 
@@ -30,16 +31,21 @@ def live_job(folder: TrialFolder) -> LiveJob | None:
     """The job that trains in this folder, queued or running; None where there is none.
 
     Raises:
-        UsageError: Slurm does not answer, so that a second job might join the first.
+        UsageError: Slurm does not answer, or cannot know the last job here, so that a second one might join it.
     """
     submission = read_submission(folder)
     if submission is None or submission.executor != "slurm":
         return None
     try:
-        state = query_jobs([submission.job_id]).get(submission.job_id)
+        (job,) = standings([submission])
     except SlurmSilent:
         raise UsageError(f"Slurm does not say how job {submission.job_id} stands", "Try again in a minute.") from None
-    return LiveJob(submission.job_id, state.name) if state is not None and state.is_live else None
+    if job.elsewhere:
+        raise UsageError(f"{folder.path} has a job already, and {job.elsewhere}", "Give this command there.")
+    if job.submission != submission:
+        write_submission(folder, job.submission)
+    number = job.submission.job_id
+    return LiveJob(number, job.state.name) if number and job.state is not None and job.state.is_live else None
 
 
 @contextmanager
@@ -65,21 +71,9 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     """
     require_time_to_save(slurm)
     require_sbatch()
-    from submitit import SlurmExecutor
-    from submitit.core.utils import FailedJobError
-
-    folder, shape = run.folder, shape_of(run.experiment)
-    attempt, lost_nodes = run.read().next_attempt
+    folder = run.folder
+    attempt = run.read().next_attempt
     folder.measurement.unlink(missing_ok=True)
-    folder.logs.mkdir(parents=True, exist_ok=True)
-    logs = folder.submitit.absolute()
-    executor = SlurmExecutor(logs, max_num_timeout=0, python=python_command(slurm))
-    code = snapshot_code(folder.code.absolute())
-    executor.update_parameters(**sbatch_parameters(slurm, shape, code, f"trisweep-{folder.path.name}", requeues=True))
-    try:
-        job = executor.submit(run_in_slurm, str(folder.path.absolute()))
-    except FailedJobError as refusal:
-        remedy = "Correct the settings under slurm."
-        raise UsageError(f"Slurm refused the job of {shape} tasks: {' '.join(str(refusal).split())}", remedy) from None
-    write_down(folder, logs, job.job_id, shape, attempt, lost_nodes)
-    return str(job.job_id)
+    code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
+    executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
+    return executor.submit(run_in_slurm, [Work(folder, *attempt)], shape_of(run.experiment))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ LEAST_WARNINGS = 3
 """Of them a job's time limit has to hold: one to start in, one to train, one to save."""
 
 SECONDS_PER_MINUTE = 60
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
 """Options that follow from the trials or have a key of their own under `slurm`."""
 
@@ -34,8 +37,9 @@ def sbatch_parameters(
             early signal would make of a time-out an error.
 
     Raises:
-        ConfigError: `slurm.extra_sbatch` names an option that is not free.
+        ConfigError: `slurm.extra_sbatch` names an option that is not free, or a value cannot be written into a script.
     """
+    _require_plain(slurm)
     optional = {
         "partition": slurm.partition,
         "account": slurm.account,
@@ -70,10 +74,16 @@ def require_time_to_save(slurm: SlurmSpec) -> None:
         )
 
 
-def sbatch_text(slurm: SlurmSpec, parameters: dict[str, Any], logs: Path, num_trials: int) -> str:
-    """The text that submitit would hand to sbatch for one array of `num_trials`. Needs no Slurm."""
-    map_count = num_trials if num_trials > 1 else None  # one trial alone is a plain job
-    command = f"{python_command(slurm)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
+def sbatch_text(parameters: dict[str, Any], logs: Path, num_folders: int, command: str) -> str:
+    """The text for sbatch: one array of so many jobs, each task of which runs the shell command. Needs no Slurm.
+
+    Raises:
+        ConfigError: the path of the logs means something else to Slurm.
+    """
+    if "%" in str(logs) or CONTROL.search(str(logs)):
+        problem = "holds a % or a control character, which Slurm reads as something else in the paths of a job's output"
+        raise ConfigError("output_dir", str(logs), problem, "Choose another with output_dir=PATH.")
+    map_count = num_folders if num_folders > 1 else None  # a single job needs no array
     return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
 
 
@@ -81,6 +91,19 @@ def python_command(slurm: SlurmSpec) -> str:
     """The interpreter on the compute nodes, in its container where there is one."""
     python = slurm.python or shlex.quote(sys.executable)
     return f"{slurm.container_prefix} {python}" if slurm.container_prefix else python
+
+
+def _require_plain(slurm: SlurmSpec) -> None:
+    """A line break in a value would end its `#SBATCH` line, and what follows would be taken for a line of its own."""
+    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint")}
+    extra = {f"extra_sbatch.{option}": f"{option}{value}" for option, value in slurm.extra_sbatch.items()}
+    for key, value in (own | extra).items():
+        if value is not None and CONTROL.search(value):
+            raise ConfigError(f"slurm.{key}", value, "holds a control character", "Write it on one line.")
+    for name, value in slurm.environment.items():
+        if not IDENTIFIER.fullmatch(name):
+            remedy = "Use letters, digits and underscores, and begin with no digit."
+            raise ConfigError("slurm.environment", f"{name}={value}", f"{name!r} cannot name a variable", remedy)
 
 
 def _setup(slurm: SlurmSpec, code: Path) -> list[str]:

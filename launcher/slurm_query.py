@@ -31,6 +31,10 @@ BROKEN_LINE = re.compile(r"\d+(_|\||$)")
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
+UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
+"""States that Slurm does not have: of a job that another cluster may run, and of one that never came to be."""
+
+
 class JobState(NamedTuple):
     """How a job, or one element of an array, stands.
 
@@ -38,16 +42,18 @@ class JobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
         job_name: empty where Slurm was not asked for it.
+        cause: why Slurm cannot say more, in words for people; empty where it can.
     """
 
     name: str
     ended: float | None = None
     asked: float | None = None
     job_name: str = ""
+    cause: str = ""
 
     @property
     def is_live(self) -> bool:
-        return self.name not in ENDED_STATES
+        return self.name not in (*ENDED_STATES, NOT_SUBMITTED)
 
     @property
     def is_waiting(self) -> bool:

@@ -8,12 +8,17 @@ from dataclasses import replace
 from typing import TypeVar
 
 from launcher.local_jobs import controller_of
+from launcher.own_jobs import Standing, standings
 from launcher.silent_jobs import is_settled, verdict
-from launcher.slurm_query import JobState, SlurmSilent, query_jobs
+from launcher.slurm_query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
 from sweeps.reading import Reading
+from sweeps.submission import Submission, read_submission, write_submission
+from train_core.trial_folder import JobFolder
 
 FORGOTTEN_SECONDS = 60.0
 """A job that is younger may not have reached the accounting yet."""
+
+INTERRUPTED = "its submission was interrupted before Slurm had taken it; the same command submits it again"
 
 STARTING = JobState("RUNNING")
 """A job of this machine whose process runs, and which may not have taken its folder's lock yet."""
@@ -36,11 +41,12 @@ def reconciled(readings: Iterable[AnyReading]) -> list[AnyReading]:
     answer, nothing is concluded.
     """
     known = [seen_here(reading) for reading in readings]
+    silent = [each for each in known if _is_silent(each)]
     try:
-        states = query_jobs(reading.job_id for reading in known if reading.job_id and _is_silent(reading))
+        told = iter(standings([each.submission for each in silent if each.submission]))
     except SlurmSilent:
         return known
-    return [_concluded(reading, states) if _is_silent(reading) else reading for reading in known]
+    return [_concluded(each, next(told)) if _is_silent(each) else each for each in known]
 
 
 def _is_silent(reading: Reading) -> bool:
@@ -48,13 +54,41 @@ def _is_silent(reading: Reading) -> bool:
     return reading.is_in_slurm and reading.measurement is None
 
 
-def _concluded(reading: AnyReading, states: dict[str, JobState]) -> AnyReading:
+def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
     """Read again, as the job may have spoken or been replaced while Slurm was asked; its end written where certain."""
-    submission, state = reading.submission, states.get(reading.job_id or "")
-    assert submission is not None
-    told = replace(reading, job=state)
-    has_ended = is_settled(state) if state else time.time() - submission.submitted > FORGOTTEN_SECONDS
-    if not (has_ended and told.awaits_slurm and told.submission == submission):
+    if job.submission != reading.submission:
+        _adopt(reading.folder, reading.submission, job.submission)
+    told = replace(reading, job=_state_of(job))
+    if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
         return told
-    told.folder.write_verdict(verdict(told, submission, state))
+    told.folder.put_aside_damaged_trial()  # where that is why the job ended, people are to see it
+    told.folder.write_verdict(verdict(told, job.submission, job.state))
     return replace(told)
+
+
+def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> None:
+    """The process that submitted the job died before it could write its number down."""
+    if read_submission(folder) == before:
+        write_submission(folder, found)
+
+
+def _state_of(job: Standing) -> JobState | None:
+    if job.elsewhere:
+        return JobState(UNKNOWN_HERE, cause=job.elsewhere)
+    if job.submission.job_id is None:
+        return JobState(NOT_SUBMITTED, cause=INTERRUPTED)
+    return job.state
+
+
+def _has_ended(reading: Reading, job: Standing) -> bool:
+    """Slurm says so, or has forgotten a job that shows no sign of life."""
+    if job.state is not None:
+        return is_settled(job.state)
+    if (
+        not job.is_unknown
+        or job.submission.job_id is None
+        or time.time() - job.submission.submitted < FORGOTTEN_SECONDS
+    ):
+        return False
+    beat = reading.heartbeat_age_seconds
+    return beat is None or beat > FORGOTTEN_SECONDS

@@ -12,7 +12,8 @@ from launcher.local import LocalSweep
 from launcher.local_jobs import LocalJobFunction
 from launcher.progress import Progress
 from launcher.resources import device_hours
-from launcher.slurm import Request, SlurmJob, SubmittedArray, requests, require_sbatch, submit_trials
+from launcher.slurm import Request, SubmittedArray, requests, submit_trials
+from launcher.slurm_executor import SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
 from launcher.state import reconciled, seen_here
 from sweeps.reading import TrialReading

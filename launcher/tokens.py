@@ -15,9 +15,8 @@ def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
     """
     from train_core.data.tokens import prepare
 
-    beside = folder.path.parent / "tokens"
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
     distinct = {(each.data, each.model, each.training, each.batch.global_batch_size): each for each in chosen}
     for experiment in distinct.values():
         configured = experiment.data.cache_dir
-        prepare(experiment, Path(configured).expanduser() if configured else beside)
+        prepare(experiment, Path(configured).expanduser() if configured else folder.tokens)

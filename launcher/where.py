@@ -114,7 +114,7 @@ def slurm_answers() -> bool:
 
 
 def _require_slurm() -> None:
-    from launcher.slurm import require_sbatch  # with submitit, which commands that only plan need not wait for
+    from launcher.slurm_executor import require_sbatch  # with submitit, which commands that only plan need not wait for
 
     require_sbatch()
     if not slurm_answers():

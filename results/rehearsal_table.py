@@ -17,7 +17,7 @@ from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate
 from train_core.costs.terms import HELD_KINDS
 from train_core.costs.traffic import GroupTraffic, Kind, stage_traffic
-from train_core.rehearsal.record import Rehearsal, StageBytes, StageStep
+from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
 
 HEADINGS = {
     "weights_bytes": "weights",

@@ -16,13 +16,17 @@ from train_core.measurement import Outcome
 if TYPE_CHECKING:
     import pandas  # costs 0.4 s, which printing a plan does not need
 
-STYLES = {
-    Outcome.COMPLETED.value: "green",
-    Outcome.RUNNING.value: "cyan",
-    Outcome.INFEASIBLE.value: "dim",
-    Outcome.PENDING.value: "dim",
+STYLES: dict[str | None, str] = {
+    Outcome.COMPLETED: "green",
+    Outcome.RUNNING: "cyan",
+    Outcome.INFEASIBLE: "dim",
+    Outcome.PENDING: "dim",
+    Outcome.CANCELLED: "yellow",
     None: "dim",
 }
+"""By outcome; of a trial that was left out by None."""
+
+BAD_END = "red"
 
 
 def ranked_table(frame: pandas.DataFrame) -> Table:
@@ -127,9 +131,14 @@ def _layout(label: str, is_baseline: bool) -> Text:
     return Text.assemble(label.replace("-", " "), (" *" if is_baseline else "", "bold"))
 
 
+def outcome_style(outcome: str | None) -> str:
+    """The colour in which every table shows the outcome."""
+    return STYLES.get(outcome, BAD_END)
+
+
 def _outcome(outcome: Any) -> Text:
     known = outcome if isinstance(outcome, str) else None
-    return Text((known or "left out").replace("_", " "), style=STYLES.get(known, "red"))
+    return Text((known or "left out").replace("_", " "), style=outcome_style(known))
 
 
 def _fit(trial: Trial) -> Text:

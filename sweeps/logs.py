@@ -17,7 +17,8 @@ def log_of(folder: JobFolder, submission: Submission | None, failing_rank: int |
         for path in (folder.rank_log(failing_rank), submission.error_of(failing_rank)):
             if path.exists():
                 return path
-    logs = [path for path in folder.logs.glob("*") if path.suffix in LOG_SUFFIXES and path.exists()]
+    own = [submission.output_of(0), submission.error_of(0)] if submission else []
+    logs = [path for path in (*folder.logs.glob("*"), *own) if path.suffix in LOG_SUFFIXES and path.exists()]
     spoken = [path for path in logs if path.stat().st_size]
     return max(spoken, key=lambda path: path.stat().st_mtime, default=None)
 

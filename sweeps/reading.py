@@ -17,6 +17,7 @@ from conf.experiment import Experiment
 from sweeps.logs import last_line, log_of
 from sweeps.submission import Submission, read_submission
 from sweeps.trial import Trial
+from train_core.attempt import last_attempt
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.trial_folder import DAMAGED, TrialFolder
@@ -42,6 +43,9 @@ class JobState(Protocol):
 
     @property
     def is_waiting(self) -> bool: ...
+
+    @property
+    def cause(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +107,17 @@ class Reading:
     @cached_property
     def failure(self) -> RankFailure | None:
         """What the culprit among the ranks left, where one did."""
-        return first_cause(self.folder.read_failures())
+        return first_cause(self.folder.read_failures()) if "failures" in self._listing else None
 
     @cached_property
     def quarantined(self) -> tuple[Path, ...]:
-        """Damaged files that were put aside, now or earlier."""
-        newly = None if self.measurement or self.submission is None else self.folder.put_aside_damaged_trial()
-        return (*self._put_aside, *([newly] if newly else []))
+        """Damaged files that were put aside, now or earlier. Those of a trial that has ended well do not matter."""
+        if self.measurement is None and self._listing:
+            _ = self.failure
+            if self.submission is not None:
+                self.folder.put_aside_damaged_trial()
+            return tuple(self.folder.quarantined())
+        return self._put_aside
 
     @property
     def failing_rank(self) -> int | None:
@@ -186,14 +194,16 @@ class Reading:
     @property
     def next_attempt(self) -> tuple[int, int]:
         """The number of the coming attempt, and how many before it lost a node."""
-        if self.submission is None:
-            return 1, 0
+        begun = last_attempt(self.folder.claim)  # where the submission is lost, the job that it named may still write
+        last = max(self.submission.attempt if self.submission else 0, begun.number if begun else 0)
         lost = self.measurement is not None and self.measurement.outcome is Outcome.NODE_FAILED
-        return self.submission.attempt + 1, self.submission.lost_nodes + lost
+        return last + 1, self.submission.lost_nodes + lost if self.submission else 0
 
     @property
     def awaits_slurm(self) -> bool:
         """Its last job is one of Slurm's that nobody has found ended: `reconciled` writes how each ended that has."""
+        if self.job is not None and self.job.cause and not self.job.is_live:
+            return False
         lives = self.job is not None and self.job.is_live
         return self.is_in_slurm and self.measurement is None and (lives or not self._lost_result)
 
@@ -215,6 +225,8 @@ class Reading:
         """Outcome and cause, from the surest witness to the weakest."""
         if self.measurement is not None:
             return self.measurement.outcome, self.measurement.cause
+        if self.job is not None and self.job.cause:
+            return (Outcome.RUNNING if self.folder.metrics.name in self._listing else Outcome.PENDING), self.job.cause
         if self.job is not None and self.job.is_waiting:
             return Outcome.PENDING, ""
         if self._is_live:
@@ -272,8 +284,8 @@ class Reading:
 
     @cached_property
     def _listing(self) -> frozenset[str]:
-        """Names in the folder, once damaged files have been put aside: one call for what would be many."""
-        _ = self.submission, self._stored or self.failure
+        """Names in the folder, once a damaged measurement or submission has been put aside: one call for many."""
+        _ = self.submission, self._stored
         try:
             return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (thousands of folders are read)
         except OSError:

@@ -40,15 +40,22 @@ class Submission(Frozen):
 
     Attributes:
         executor: `slurm`, or `local` for a process of `hostname`.
-        job_id: Slurm's, with the array element (`12_3`); of a local job the process id of its supervisor.
+        job_id: Slurm's, with the array element (`12_3`); of a local job the process id of its supervisor. None from
+            before Slurm is asked until its answer is on disk.
+        job_name: in Slurm, where no other job has it; None of a local job, and of a job of an earlier version.
+        cluster: of Slurm, by the name in its own configuration; None likewise, and where it did not say.
+        element: of the job array; None of a job that is none.
         attempt: 1 for the first.
         lost_nodes: earlier attempts that ended because a node failed.
         submitted: seconds since the epoch.
-        output: the job's standard output and error; `%t` stands for the rank.
+        output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
     """
 
     executor: Literal["slurm", "local"]
-    job_id: str
+    job_id: str | None
+    job_name: str | None = None
+    cluster: str | None = None
+    element: Annotated[int, Field(ge=0)] | None = None
     hostname: str
     attempt: Count
     lost_nodes: Annotated[int, Field(ge=0)]
@@ -58,10 +65,18 @@ class Submission(Frozen):
     error: str
 
     def output_of(self, rank: int) -> Path:
-        return Path(self.output.replace("%t", str(rank)))
+        return self._path(self.output, rank)
 
     def error_of(self, rank: int) -> Path:
-        return Path(self.error.replace("%t", str(rank)))
+        return self._path(self.error, rank)
+
+    def adopted_by(self, master: str) -> Submission:
+        """The same, with the number of the job that Slurm made of it; `master` is that of the whole array."""
+        job_id = master if self.element is None else f"{master}_{self.element}"
+        return self.model_copy(update={"job_id": job_id})
+
+    def _path(self, pattern: str, rank: int) -> Path:
+        return Path(pattern.replace("%t", str(rank)).replace("%j", self.job_id or "%j"))
 
 
 def read_submission(folder: JobFolder) -> Submission | None:
@@ -70,4 +85,5 @@ def read_submission(folder: JobFolder) -> Submission | None:
 
 
 def write_submission(folder: JobFolder, submission: Submission) -> None:
-    write_atomically(folder.submission, submission.model_dump_json(indent=1))
+    """Not waited for: a submission that a power failure takes is made again, and the job that it named ends itself."""
+    write_atomically(folder.submission, submission.model_dump_json(indent=1), durable=False)

@@ -13,6 +13,8 @@ from conf.schema import Frozen, SweepSpec, TrackingSpec, Value
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder, write_atomically
 
+RECORD = "sweep.json"
+
 
 class Trial(Frozen):
     """One point of a sweep.
@@ -75,7 +77,7 @@ class SweepFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.record = self.path / "sweep.json"
+        self.record = self.path / RECORD
         self.lock = self.path / "sweep.lock"
         self.trials = self.path / "trials"
         self.code = self.path / "code"
@@ -86,7 +88,7 @@ class SweepFolder:
     @classmethod
     def started_in(cls, output_dir: Path, name: str) -> list[SweepFolder]:
         """The folders below `output_dir` whose name matches, where a sweep was started."""
-        return [cls(record.parent) for record in output_dir.glob(f"{name}/sweep.json")]
+        return [cls(record.parent) for record in output_dir.glob(f"{name}/{RECORD}")]
 
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)

@@ -17,7 +17,7 @@ from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 TESTS = Path(__file__).parent
-SHARED = {"cluster": "slurm", "worlds": "worlds"}
+SHARED = {"cluster": "slurm", "worlds": "worlds", "finished": "finished"}
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 

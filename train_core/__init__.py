@@ -2,13 +2,13 @@
 
 Each floor imports only those below it, which contracts in pyproject.toml hold:
 
-    __main__ | rates                     python -m train_core; what a calibration measures
-    job | rehearsal                      ranks as processes; the step at full size without devices
-    training                             the trainer, its loop, what is measured of it
-    checkpoints | data | watch           what a training saves, reads, and is watched by
-    optimizer | process                  the update; the rank's process: its place, device and signals
-    parallel                             the three parallel axes
-    model                                the plain model
-    costs | trial_folder                 the step on paper; a trial on disk
-    buckets | measurement                rules and values that the floors above share
+    __main__, rates                        python -m train_core; what a calibration measures
+    job, rehearsal                         ranks as processes; the step at full size without devices
+    training                               the trainer, its loop, what is measured of it
+    checkpoints, data, watch               what a training saves, reads, and is watched by
+    optimizer, process                     the update; the rank's process: its place, device and signals
+    parallel                               the three parallel axes
+    model                                  the plain model
+    costs, trial_folder                    the step on paper; a trial on disk
+    attempt, bucket_rules, measurement     values and rules that the floors above share
 """

@@ -15,6 +15,7 @@ from conf.application import run_with_hydra
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
 from conf.experiment import Experiment
 from conf.load import Tree, settings_of
+from conf.private_files import keep_private
 from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
 from train_core.data.tokens import prepare, token_folder
@@ -29,6 +30,7 @@ TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 
 def main() -> None:
     """Train the experiment that the command line configures."""
+    keep_private()
     run_with_hydra(_train)
 
 
@@ -52,15 +54,15 @@ def _train(tree: Tree) -> None:
 
 
 def _run(tree: Tree) -> Measurement | None:
-    """None on the ranks that do not report."""
+    """The measurement; None on the ranks that do not report."""
     settings = settings_of(tree)
     experiment = settings.experiment()
     trial = _trial_folder(settings, experiment)
     from train_core.process.world import seat_from_launcher  # here, because it imports torch
 
     seat = seat_from_launcher(os.environ)
-    if seat is None or seat.size == 1:  # several ranks have their first prepare them, once they have met
-        prepare(experiment, token_folder(trial, experiment))  # a wrong data path is no failed trial here
+    if seat is None or seat.size == 1:  # of several ranks the first one prepares the tokens, once they have met
+        prepare(experiment, token_folder(trial, experiment))  # before there is a trial that could fail
     _write_trial(trial, experiment, is_writer=seat is None or seat.rank == 0)
     if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
         return run_trial_here(trial.path, on_step=_print_step)

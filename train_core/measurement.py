@@ -32,12 +32,12 @@ class StepMetrics(Frozen):
     """One line of `metrics.jsonl`, appended by rank 0 after each optimizer step.
 
     Attributes:
-        step: 1 for the first.
-        step_seconds: the slowest rank's.
+        step: counts from 1.
+        step_seconds: the time of the slowest rank.
         warmup: the step is left out of the measurement.
         stragglers: ranks whose own work has lately taken much longer than that of the other ranks.
         time: seconds since the epoch.
-        held_out_loss: after this step, where it was evaluated.
+        held_out_loss: the loss on held-out sequences after this step; None where it was not evaluated.
     """
 
     step: Count
@@ -55,19 +55,19 @@ class StepMetrics(Frozen):
 
 
 class StepTerms(Frozen):
-    """Where one rank's step goes: medians over the timed steps. Terms of `costs.StepTime` stand in brackets.
+    """Where one rank's step goes: medians over the timed steps. In brackets stand the terms of `costs.StepTime`.
 
     A wait is the part of a collective or transfer that no work hides, and includes waiting for ranks that come later.
 
     Attributes:
-        compute_seconds: the rank's own work but for the optimizer, recomputation included (compute).
+        compute_seconds: the rank's own work except for the optimizer, recomputation included (compute).
         tensor_seconds: waits for tensor-parallel collectives (tensor).
         pipeline_wait_seconds: waits for other stages: activations, gradients, the tied embedding (pipeline + bubble).
         data_seconds: waits for sums of gradients and gathered weights (data). Null where not known, under ZeRO-3 on a
             GPU, whose streams wait for each other inside FSDP2; compute_seconds holds those waits then.
         synchronization_seconds: waits for all ranks in the sums of the loss and the gradient's norm (jitter, and what
             is left of the bubble).
-        optimizer_seconds: own work of clipping and update (optimizer).
+        optimizer_seconds: the rank's own work in clipping and update (optimizer).
     """
 
     compute_seconds: NonNegative
@@ -79,7 +79,7 @@ class StepTerms(Frozen):
 
     @property
     def own_seconds(self) -> float:
-        """Without waits."""
+        """The rank's own work, without waits."""
         return self.compute_seconds + self.optimizer_seconds
 
 
@@ -106,7 +106,7 @@ class Performance(Frozen):
         peak_source: data sheet, or `measured` in the same run.
         model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
         peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
-        losses: one for every step, warm-up included.
+        losses: the loss of every step, warm-up included.
         breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
         stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
     """

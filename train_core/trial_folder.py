@@ -64,6 +64,16 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         file.write(text.encode())
 
 
+class Member:
+    """The path of a file or folder inside a folder, made when it is asked for: of thousands of folders few are."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: JobFolder, owner: type[JobFolder]) -> Path:
+        return folder.path / self.name
+
+
 class JobFolder:
     """A folder in which a job works.
 
@@ -72,7 +82,6 @@ class JobFolder:
     submission.json     Slurm's or the local executor's job ids; written by the launcher
     attempt             the `Attempt` that Slurm started last; written by its rank 0
     failures/           `rank-N.json`: one `RankFailure` for every rank that caught its own exception
-    starting.lock       held (flock) while a job is submitted that no sweep submits
     running.lock        held (flock) by the job while it runs on this machine
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
     code/               the code as it was when a job was submitted that no sweep submits
@@ -80,17 +89,17 @@ class JobFolder:
     NAME.corrupt-TIME   a file of the folder that could not be read, and was put aside
     """
 
+    submission = Member("submission.json")
+    claim = Member("attempt")
+    failures = Member("failures")
+    running_lock = Member("running.lock")
+    logs = Member("logs")
+    code = Member("code")
+    submitit = Member("submitit")
+
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
         self.path = Path(path)
         self.attempt = attempt
-        self.claim = self.path / "attempt"
-        self.submission = self.path / "submission.json"
-        self.failures = self.path / "failures"
-        self.starting_lock = self.path / "starting.lock"
-        self.running_lock = self.path / "running.lock"
-        self.logs = self.path / "logs"
-        self.code = self.path / "code"
-        self.submitit = self.path / "submitit"
 
     def claim_for_attempt(self) -> None:
         """Rank 0 takes the folder; from now on earlier attempts can write nothing here."""
@@ -174,21 +183,27 @@ class TrialFolder(JobFolder):
     checkpoints/        step-000100/ and so on; see `checkpoint_folder`
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank in `rank-N.json`
     measurement.json    a `Measurement`, once the trial has ended
+    starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
     tracking_id         names a long training in MLflow, wherever the folder is moved; written by the first import
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
+    ../../tokens/       tokens of all trainings beside each other, so that those over the same text share them
     """
 
-    def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
-        super().__init__(path, attempt)
-        self.trial = self.path / "trial.json"
-        self.heartbeat = self.path / "heartbeat"
-        self.metrics = self.path / "metrics.jsonl"
-        self.checkpoints = self.path / "checkpoints"
-        self.waits = self.path / "waits"
-        self.alarm = self.waits / "alarm"
-        self.measurement = self.path / "measurement.json"
-        self.tracking_id = self.path / "tracking_id"
-        self.traces = self.path / "traces"
+    trial = Member("trial.json")
+    heartbeat = Member("heartbeat")
+    metrics = Member("metrics.jsonl")
+    checkpoints = Member("checkpoints")
+    waits = Member("waits")
+    alarm = Member("waits/alarm")
+    measurement = Member("measurement.json")
+    starting_lock = Member("starting.lock")
+    tracking_id = Member("tracking_id")
+    traces = Member("traces")
+
+    @property
+    def tokens(self) -> Path:
+        """Where tokens are kept unless the experiment names a folder: beside the folder of all trainings."""
+        return self.path.resolve().parents[1] / "tokens"
 
     def write_trial(self, trial: dict[str, Any]) -> None:
         """`trial` holds at least `experiment`, the experiment as plain values."""
@@ -201,15 +216,14 @@ class TrialFolder(JobFolder):
         except (OSError, ValueError):  # not there, or not JSON, or not even text
             return False
 
-    def put_aside_damaged_trial(self) -> Path | None:
-        """Where `trial.json` is now, if it was there and did not hold an experiment."""
+    def put_aside_damaged_trial(self) -> None:
+        """Nothing happens where `trial.json` holds an experiment, or is not there."""
         try:
             trial = json.loads(self.trial.read_bytes())
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError):
             trial = None
-        return None if isinstance(trial, dict) and "experiment" in trial else self.put_aside(self.trial)
+        if not (isinstance(trial, dict) and "experiment" in trial):
+            self.put_aside(self.trial)
 
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))

@@ -37,7 +37,7 @@ def measure_and_write(
 
 
 def _measured(calibration: Calibration) -> DeviceRates:
-    where = "in a Slurm job" if calibration.on_slurm else "on this machine"
+    where = calibration.executor.place
     console.print(f"Measuring {calibration.cluster.name} {where}: {calibration.shape} tasks, all at the same time.")
     try:
         with _telling() as tell:
@@ -80,8 +80,8 @@ def _show_request(calibration: Calibration) -> None:
     console.print(", ".join(plan.dtypes) + "; memory; small kernels")
     for link in plan.links:
         console.print(f"  link {link.name}: groups of {', '.join(map(str, link.group_sizes))}")
-    if calibration.on_slurm:
-        typer.echo(calibration.request)
+    if (request := calibration.request) is not None:
+        typer.echo(request)
     console.print("Nothing was run or written.")
 
 

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.schema import TrackingSpec
 
@@ -75,20 +76,23 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
 def require_server(uri: str) -> None:
     """Any HTTP answer will do: a proxy in front may refuse `/health` and still pass the API on.
 
+    Asked without the user and password that the address may hold: urllib takes none there, and messages show none.
+
     Raises:
         UsageError: nothing answers.
     """
     if not uri.startswith(("http://", "https://")):
         return
+    address = without_credentials(uri)
     try:
-        with urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=REACH_SECONDS):
+        with urllib.request.urlopen(address.rstrip("/") + "/health", timeout=REACH_SECONDS):
             return
     except urllib.error.HTTPError as answer:
         answer.close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(
-            f"tracking.uri = {uri!r}: no MLflow server answers ({reason})",
+            f"tracking.uri = {address!r}: no MLflow server answers ({reason})",
             "Start it or correct the address, then import again with the report command: the sweep's folders keep"
             " everything.",
         ) from None

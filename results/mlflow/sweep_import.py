@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from conf.credentials import hide_credentials
 from conf.errors import UsageError
 from conf.schema import TrackingSpec
 from results.mlflow.run_content import LoggedMetric, RunContent, sweep_run, training_run, trial_run
 from results.mlflow.store import connect, experiment_id, tracking_uri
+from results.mlflow.stored_runs import DIGEST, KEY, SWEEP_ID, first_if_all_stored
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -33,8 +35,7 @@ if TYPE_CHECKING:
 LOCK_WAIT_SECONDS = 120.0
 BATCH_LIMIT = 1000  # metrics in one request
 PARAM_LIMIT = 100
-SWEEP_ID, KEY, DIGEST, ATTEMPT = "trisweep.sweep_id", "trisweep.key", "trisweep.digest", "trisweep.attempt"
-LAST_STEP = "trisweep.last_step"
+ATTEMPT, LAST_STEP = "trisweep.attempt", "trisweep.last_step"
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,17 @@ def import_sweep(
     with _only_writer(output_dir), _failures_explained(tracking):
         folder, record = sweep
         results = read(sweep)
-        importer = _Importer(connect(tracking, output_dir), tracking, output_dir, _tracking_id(folder.tracking_id))
-        parent = importer.sync(sweep_run(record, results), None)
+        whole, trials = sweep_run(record, results), [trial_run(record, result) for result in results]
+        sweep_id = _tracking_id(folder.tracking_id)
+        if unchanged := _nothing_to_do([whole, *trials], tracking, output_dir, sweep_id):
+            return unchanged
+        importer = _Importer(connect(tracking, output_dir), tracking, output_dir, sweep_id)
+        parent = importer.sync(whole, None)
         if parent.is_stale:
             importer.client.log_artifact(parent.run_id, str(folder.record))
             importer.seal(parent)
-        for result in results:
-            importer.sync_with_artifacts(trial_run(record, result), parent.run_id, result)
+        for trial, result in zip(trials, results, strict=True):
+            importer.sync_with_artifacts(trial, parent.run_id, result)
     return importer.summary(parent.run_id)
 
 
@@ -100,9 +105,22 @@ def import_training(
     """
     with _only_writer(output_dir), _failures_explained(tracking):
         content = training_run(record, training, from_trial)
-        client = connect(tracking, output_dir)
-        importer = _Importer(client, tracking, output_dir, _tracking_id(training.folder.tracking_id))
+        training_id = _tracking_id(training.folder.tracking_id)
+        if unchanged := _nothing_to_do([content], tracking, output_dir, training_id):
+            return unchanged
+        importer = _Importer(connect(tracking, output_dir), tracking, output_dir, training_id)
         return importer.summary(importer.sync_with_artifacts(content, None, training))
+
+
+def _nothing_to_do(
+    contents: Sequence[RunContent], tracking: TrackingSpec, output_dir: Path, sweep_id: str
+) -> ImportSummary | None:
+    """What an import would come to that changes nothing, without waiting for MLflow; None where one is needed."""
+    first = first_if_all_stored(contents, tracking, output_dir, sweep_id)
+    if first is None:
+        return None
+    uri = tracking_uri(tracking, output_dir)
+    return ImportSummary(uri, first.experiment_id, first.run_id, created=0, updated=0, unchanged=len(contents))
 
 
 @dataclass(frozen=True)
@@ -248,7 +266,7 @@ def _failures_explained(tracking: TrackingSpec) -> Iterator[None]:
         if not _is_store_error(error):
             raise
         logging.getLogger(__name__).debug("import into MLflow failed", exc_info=True)
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first_line = hide_credentials(str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"tracking.kind = {tracking.kind!r}: MLflow refused the import ({first_line[:300]})",
             "The sweep's folders keep everything: import again once the store works, or move a damaged store aside.",

@@ -237,5 +237,5 @@ def _notes(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[str, .
     if infeasible and record.mode == "cluster":
         notes.append(f"Points that cannot run, and so were not submitted: {infeasible}. Part 2 says what they lack.")
     for result in results:
-        notes += [f"A corrupt measurement of {result.label} was set aside: {path.name}." for path in result.quarantined]
+        notes += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.quarantined]
     return tuple(notes)

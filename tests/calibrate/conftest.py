@@ -11,15 +11,15 @@ import pytest
 
 from conf.load import CONF_DIR, load
 from conf.schema import ClusterSpec, SlurmSpec
-from sweeps.trial import SweepFolder
 from train_core.measurement import Environment
+from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, ProductRate, Spread
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> SweepFolder:
-    return SweepFolder(tmp_path / "runs" / "test-local")
+def folder(tmp_path: Path) -> RatesFolder:
+    return RatesFolder(tmp_path / "runs" / "calibrate-local")
 
 
 @pytest.fixture(scope="session")

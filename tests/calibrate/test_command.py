@@ -106,7 +106,7 @@ def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reache
 def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code, tmp_path, local_file):
     before = local_file.read_text()
     process = start(code, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
-    progress = tmp_path / "runs" / "calibrate-local" / "trials" / "rates" / "progress"
+    progress = tmp_path / "runs" / "calibrate-local" / "progress"
     deadline = time.monotonic() + 60
     while not progress.exists():
         assert time.monotonic() < deadline

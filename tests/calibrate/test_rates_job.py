@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from calibrate.calibration import draft_of_rates
-from calibrate.rates_job import measure_here, rates_folder
+from calibrate.rates_job import Here
 from conf.errors import UsageError
 from conf.load import load_cluster
 
@@ -23,7 +23,7 @@ def children():
 
 def test_two_ranks_measure_everything_and_their_rates_compose(folder, tiny_rates_plan, conf_copy):
     told = []
-    rates = measure_here(rates_folder(folder), tiny_rates_plan(2), told.append)
+    rates = Here().measure(folder, tiny_rates_plan(2), told.append)
     assert {(one.dtype, one.is_large) for one in rates.products} == {("fp32", True), ("fp32", False)}
     assert len(rates.attentions) == 1
     assert {(one.link, one.pattern, one.num_ranks, one.num_bytes) for one in rates.link_times} == {
@@ -41,7 +41,7 @@ def test_two_ranks_measure_everything_and_their_rates_compose(folder, tiny_rates
 
 
 def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_it(folder, tiny_rates_plan, conf_copy):
-    rates = measure_here(rates_folder(folder), tiny_rates_plan(1), silent)
+    rates = Here().measure(folder, tiny_rates_plan(1), silent)
     assert rates.link_times == ()
     local = load_cluster("local")
     new = draft_of_rates(local, "local", rates, conf_copy)
@@ -50,16 +50,16 @@ def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_i
     assert load_cluster("local", conf_copy).links == local.links
     greedy = tiny_rates_plan(1).model_copy(update={"memory_bytes": 2**60})
     with pytest.raises(UsageError, match="The measurement failed"):
-        measure_here(rates_folder(folder), greedy, silent)
-    assert not rates_folder(folder).rates.exists()
+        Here().measure(folder, greedy, silent)
+    assert not folder.rates.exists()
 
 
 def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(folder, tiny_rates_plan):
     greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
     with pytest.raises(UsageError, match=r"rank [01]: .*memory.*See .*rank-[01]\.log\. No cluster file was changed"):
-        measure_here(rates_folder(folder), greedy, silent)
+        Here().measure(folder, greedy, silent)
     assert children() == []
-    assert not rates_folder(folder).rates.exists()
+    assert not folder.rates.exists()
 
 
 def test_a_rank_that_is_killed_ends_the_measurement(folder, tiny_rates_plan):
@@ -70,7 +70,7 @@ def test_a_rank_that_is_killed_ends_the_measurement(folder, tiny_rates_plan):
             children()[1].kill()
 
     with pytest.raises(UsageError, match=r"rank 1 was killed by SIGKILL"):
-        measure_here(rates_folder(folder), endless, kill)
+        Here().measure(folder, endless, kill)
     assert children() == []
 
 
@@ -82,5 +82,5 @@ def test_an_interrupt_ends_the_ranks(folder, tiny_rates_plan):
             os.kill(os.getpid(), 2)
 
     with pytest.raises(KeyboardInterrupt):
-        measure_here(rates_folder(folder), endless, interrupt)
+        Here().measure(folder, endless, interrupt)
     assert children() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from conf.schema import SlurmSpec
+from sweeps.submission import JobShape, Submission
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 
@@ -48,3 +51,34 @@ def slurm_of() -> Callable[..., SlurmSpec]:
 def record_of(build_record: Callable[..., SweepRecord]) -> Callable[..., SweepRecord]:
     """`record_of([{"key": value}, ...], "override", ...)`"""
     return lambda points, *overrides: build_record(points, overrides)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`tools(squeue="script", sacct="script")`: stand-ins for answers that a real Slurm gives only now and then."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+
+    def install(**scripts: str) -> None:
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/bin")
+    return install
+
+
+@pytest.fixture
+def slurm_submission(tmp_path: Path) -> Callable[..., Submission]:
+    """`slurm_submission("12_0", job_name="...", cluster="...")`, a few minutes old."""
+    common = {
+        "executor": "slurm",
+        "hostname": "login",
+        "attempt": 1,
+        "lost_nodes": 0,
+        "submitted": time.time() - 300,
+        "shape": JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False),
+        "output": str(tmp_path / "%j_%t_log.out"),
+        "error": str(tmp_path / "%j_%t_log.err"),
+    }
+    return lambda job_id, **more: Submission.model_validate({**common, "job_id": job_id, **more})

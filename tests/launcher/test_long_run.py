@@ -18,8 +18,7 @@ from launcher.job import goes_on
 from launcher.long_run import best_of, long_run, write_long_run
 from launcher.long_run_slurm import LiveJob, starting
 from launcher.sbatch import require_time_to_save
-from launcher.slurm import write_down
-from sweeps.submission import JobShape
+from sweeps.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.job.failures import without_numbers
@@ -161,7 +160,7 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
-    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_submission: Callable[..., Submission]
 ) -> None:
     folder, record = started
     run = long_run(folder, Overrides.parse([STEPS]), None)
@@ -173,12 +172,10 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     ):
         assert job is None
     squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho '12|RUNNING|N/A'\n")
+    squeue.write_text("#!/bin/sh\necho '12|RUNNING|N/A|trisweep-train-1a2b|'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    run.folder.logs.mkdir()
-    (tmp_path / "submitit").mkdir()
-    write_down(run.folder, tmp_path / "submitit", "12", JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False), 1, 0)
+    write_submission(run.folder, slurm_submission("12", job_name="trisweep-train-1a2b"))
     with starting(run.folder) as job:
         assert job == LiveJob("12", "RUNNING")
     with pytest.raises(UsageError, match=r"Job 12 \(RUNNING\) trains in .*scancel 12"):

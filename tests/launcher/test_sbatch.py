@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from conf.errors import ConfigError, UsageError
+from conf.schema import SlurmSpec
 from launcher import slurm as slurm_module
 from launcher.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit
 from sweeps.submission import shape_of
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, SweepRecord
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = SweepFolder("/shared/runs/175b-site")
@@ -93,3 +95,33 @@ def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of, s
     assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30")) == 1
     assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30", "slurm.gpu_request=none")) == 4
     assert device_hours(experiment, slurm_of("slurm=frontier", "slurm.time_limit_minutes=30")) == 4
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("partition", "gpu\n#SBATCH --uid=0", r"slurm\.partition = 'gpu\\n#SBATCH --uid=0': holds a control character"),
+        ("account", "a\rb", r"slurm\.account"),
+        ("qos", "a\nb", r"slurm\.qos"),
+        ("constraint", "a\x0bb", r"slurm\.constraint"),
+        ("extra_sbatch", {"comment": "a\nrm -rf ~"}, r"slurm\.extra_sbatch\.comment"),
+        ("extra_sbatch", {"mem\nrm": 1}, r"holds a control character"),
+        ("environment", {"A;rm -rf ~;B": "1"}, r"slurm\.environment = 'A;rm -rf ~;B=1': 'A;rm -rf ~;B' cannot name"),
+        ("environment", {"1A": "1"}, r"Use letters, digits and underscores"),
+    ],
+)
+def test_no_value_writes_a_line_of_its_own_into_the_script(
+    field: str, value: object, said: str, record_of: Callable[..., SweepRecord], slurm_of: Callable[..., SlurmSpec]
+) -> None:
+    settings = slurm_of("slurm.max_array_size=5").model_copy(update={field: value})
+    with pytest.raises(ConfigError, match=said):
+        dry_run(Sweep(FOLDER, record_of(LAYOUTS[:1], *GPU)), settings)
+
+
+@pytest.mark.parametrize("name", ["runs-%j", "runs\nrm"])
+def test_a_folder_whose_name_slurm_would_rewrite_is_refused(
+    name: str, record_of: Callable[..., SweepRecord], slurm_of: Callable[..., SlurmSpec]
+) -> None:
+    sweep = Sweep(SweepFolder(f"/shared/{name}/175b-site"), record_of(LAYOUTS[:1], *GPU))
+    with pytest.raises(ConfigError, match=r"output_dir = .*Choose another with output_dir=PATH"):
+        dry_run(sweep, slurm_of("slurm.max_array_size=5"))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +12,6 @@ from launcher.silent_jobs import is_settled
 from launcher.slurm_query import SlurmSilent, query_jobs, query_named
 
 Tools = Callable[..., None]
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """tools(squeue="script", sacct="script")"""
-
-    def install(**scripts: str) -> None:
-        for name, script in scripts.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
-    return install
 
 
 def test_an_array_cancelled_before_it_started_is_one_record_for_all_its_elements(tools: Tools) -> None:

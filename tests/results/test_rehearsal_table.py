@@ -14,7 +14,7 @@ from tests.results.conftest import experiment
 from train_core.costs import estimate
 from train_core.costs.terms import HELD_KINDS
 from train_core.costs.traffic import GroupTraffic, stage_traffic
-from train_core.rehearsal.record import Rehearsal, StageBytes, StageStep
+from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
 
 FOUR_STAGES = experiment(world_size=8, pipeline_parallel_size=4, global_batch_size=16)
 NEVER_PREDICTED = GroupTraffic(group="tensor", kind="all_gather", number=7, num_bytes=21 * 10**9)

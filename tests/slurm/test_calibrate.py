@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from calibrate.calibration import draft_of_rates
-from calibrate.rates_job import measure_in_slurm, rates_folder
+from calibrate.rates_job import InSlurm
 from conf.errors import UsageError
 from conf.load import load, load_cluster
 from launcher.slurm_query import query_jobs
 from sweeps.submission import JobShape, read_submission
+from train_core.rates.folder import RatesFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 TWO_NODES = JobShape(num_nodes=2, tasks_per_node=1, uses_gpus=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RatesFolder:
+    return RatesFolder(tmp_path / "calibrate-test")
 
 
 def silent(line):
@@ -21,7 +29,7 @@ def silent(line):
 
 def test_two_ranks_on_two_nodes_measure_what_the_plan_says(folder, slurm, tiny_rates_plan):
     told = []
-    rates = measure_in_slurm(folder, tiny_rates_plan(2), slurm, TWO_NODES, told.append)
+    rates = InSlurm(slurm, TWO_NODES).measure(folder, tiny_rates_plan(2), told.append)
     assert len(rates.hostnames) == 2
     assert {one.pattern for one in rates.link_times} == {"all_reduce", "all_gather", "reduce_scatter", "transfer"}
     local = load_cluster("local")
@@ -32,18 +40,18 @@ def test_two_ranks_on_two_nodes_measure_what_the_plan_says(folder, slurm, tiny_r
 def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job(folder, slurm, tiny_rates_plan):
     greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
     with pytest.raises(UsageError, match=r"The measurement failed \(rank [01]: .*memory"):
-        measure_in_slurm(folder, greedy, slurm, TWO_NODES, silent)
+        InSlurm(slurm, TWO_NODES).measure(folder, greedy, silent)
 
     nowhere = load(["slurm.partition=nowhere"]).slurm
     with pytest.raises(UsageError, match=r"Slurm refused the job: .*partition"):
-        measure_in_slurm(folder, tiny_rates_plan(2), nowhere, TWO_NODES, silent)
+        InSlurm(nowhere, TWO_NODES).measure(folder, tiny_rates_plan(2), silent)
 
     def interrupt(line):
         raise KeyboardInterrupt
 
     held = slurm.model_copy(update={"extra_sbatch": {"hold": True}})
     with pytest.raises(KeyboardInterrupt):
-        measure_in_slurm(folder, tiny_rates_plan(2), held, TWO_NODES, interrupt)
-    submission = read_submission(rates_folder(folder))
+        InSlurm(held, TWO_NODES).measure(folder, tiny_rates_plan(2), interrupt)
+    submission = read_submission(folder)
     assert submission is not None
     assert query_jobs([submission.job_id])[submission.job_id].name == "CANCELLED"

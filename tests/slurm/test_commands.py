@@ -34,6 +34,7 @@ def trisweep(*arguments: str, cwd: Path) -> str:
         text=True,
         timeout=120,
         check=False,
+        umask=0o002,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -64,6 +65,8 @@ def test_cancelled_trials_are_submitted_again(tmp_path: Path) -> None:
     submitted = trisweep("sweep", *held, cwd=tmp_path)
     assert "4 trials submitted" in submitted
     assert f"  trisweep cancel smoke cluster=local {elsewhere}" in submitted
+    written = [path for path in (tmp_path / "elsewhere").rglob("*") if not path.is_symlink()]
+    assert not [path for path in written if path.stat().st_mode & 0o077], "jobs run what lies there"
     assert "4 trials cancelled" in trisweep("cancel", "smoke", elsewhere, cwd=tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while "4 CANCELLED" not in (said := trisweep("status", "smoke", elsewhere, cwd=tmp_path)):

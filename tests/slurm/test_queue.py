@@ -170,15 +170,14 @@ def test_a_job_is_given_the_gpus_that_its_tasks_need(folder, record_of, slurm, g
     cancel_sweep(Sweep(folder, record))
 
 
-def test_a_job_whose_submitter_died_before_writing_it_down_does_not_run(folder, record_of, slurm, monkeypatch):
+def test_a_job_whose_place_another_has_taken_does_not_run(folder, record_of, slurm, monkeypatch):
     from launcher import job as job_module
 
     record = record_of(seeds(1))
     submit(Sweep(folder, record), slurm, job=make_waiting_job())
     trial = folder.trial(record.trials[0].trial_id)
-    monkeypatch.setattr(job_module, "SUBMISSION_WAIT_SECONDS", 0.2)
-    monkeypatch.setenv("SLURM_JOB_ID", "999999")
-    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setenv("SLURM_JOB_NAME", "trisweep-test-of-another-submitter")
     job_module.run_in_slurm(str(trial.path))
     assert not trial.measurement.exists()
     assert trial.read_failures() == []

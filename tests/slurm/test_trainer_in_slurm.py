@@ -95,10 +95,12 @@ def _text_equals_what_was_submitted(folder, record, slurm):
 
     snapshot = next(path.name for path in folder.code.iterdir())
     for request in dry_run(Sweep(folder, record), slurm):
-        job_id = read_submission(folder.trial(request.trials[0].trial_id)).job_id.split("_")[0]
-        submitted = (folder.path / "submitit" / f"{job_id}_submission.sh").read_text()
-        assert request.sbatch.replace("SNAPSHOT", snapshot) == submitted
-        shown = subprocess.run(
+        submission = read_submission(folder.trial(request.trials[0].trial_id))
+        job_id, name = submission.job_id.split("_")[0], submission.job_name
+        submitted = (folder.path / "submitit" / f"{name}.sh").read_text()
+        shown = request.sbatch.replace("SNAPSHOT", snapshot).replace("TOKEN", name.rsplit("-")[-1])
+        assert shown == submitted
+        held = subprocess.run(
             ["scontrol", "write", "batch_script", job_id, "-"], capture_output=True, text=True, check=True
         )
-        assert request.sbatch.replace("SNAPSHOT", snapshot).strip() == shown.stdout.strip()
+        assert shown.strip() == held.stdout.strip()

@@ -111,3 +111,10 @@ def test_a_device_that_is_chosen_for_the_plan_is_not_the_proxys() -> None:
         record = plan_sweep(composed(["sweep=175b", override]), proxy=True, git_sha="abc")
         assert {t.experiment.cluster.device.name for t in record.plan if t.experiment} == {"H100-80GB-SXM"}
         assert {t.experiment.cluster.device.name for t in record.trials if t.experiment} == {"CPU rank"}
+
+
+def test_the_record_keeps_no_password() -> None:
+    address = "tracking.uri=https://ada:secret@runs.example"
+    record = plan_sweep(composed(["sweep=smoke", "tracking=server", address]), proxy=False, git_sha="abc")
+    assert record.tracking.uri == "https://runs.example"
+    assert "secret" not in record.model_dump_json()

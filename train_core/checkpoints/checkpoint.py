@@ -54,24 +54,31 @@ from train_core.parallel.collectives import Axis, found_by_first
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import use_device
 
-WRITING = timedelta(days=1)  # for which a rank waits for others that write their share; a lost rank ends the job anyway
+WRITING = timedelta(days=1)
+"""For how long a rank waits for others that write their share. A lost rank ends the job by other means."""
 
 
 class Piece(Tensor):
-    """Boxes of one tensor of the model, in the protocol by which torch.distributed.checkpoint reads and writes."""
+    """Boxes of one tensor of the model, in the protocol by which torch.distributed.checkpoint reads and writes.
+
+    Attributes:
+        boxes: views of the rank's own memory, by their offsets in the whole tensor.
+        whole: the shape of the whole tensor.
+    """
 
     boxes: dict[torch.Size, Tensor]
     whole: torch.Size
 
     @staticmethod
     def of(shape: tuple[int, ...], boxes: dict[torch.Size, Tensor]) -> Piece:
-        """`boxes` are views of the rank's own memory by their offsets in the tensor of the given shape."""
+        """A piece of a tensor of the given shape."""
+        # torch.distributed.checkpoint asks only tensors for their boxes. The data of this one are never read.
         piece: Piece = Tensor._make_subclass(Piece, next(iter(boxes.values())))
         piece.boxes, piece.whole = boxes, torch.Size(shape)
         return piece
 
     def size(self, dim: int | None = None) -> Any:
-        """Of the whole tensor, which is what the checkpoint's sizes are compared with."""
+        """The size of the whole tensor, with which the sizes in a checkpoint are compared."""
         return self.whole if dim is None else self.whole[dim]
 
     def __create_write_items__(self, name: str, _: Any) -> list[WriteItem]:
@@ -131,7 +138,7 @@ class Checkpoints:
         self.optimizer, self.replicas = optimizer, replicas
         self.experiment, self.world, self.folder = experiment, world, folder
         self.plan, self.require_current = experiment.checkpoint, require_current
-        # Of its own, because the writer's collectives run beside those of the training.
+        # The writer has a group of its own, because its collectives run beside those of the training.
         shares = folder is not None and world.size > 1
         self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
         self.writer = ThreadPoolExecutor(1, "checkpoint", use_device, (optimizer.device,))
@@ -141,7 +148,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """After a failure nothing is waited for: the others may never write their share."""
+        """Wait for the last checkpoint, unless this rank failed: the others may then never write their share."""
         if error is None or isinstance(error, SystemExit):
             self.wait()
         self.writer.shutdown(wait=False)
@@ -167,7 +174,7 @@ class Checkpoints:
         return last_whole(self.folder)
 
     def _given(self) -> Path | None:
-        """None also where `checkpoint.load` names weights, which the model starts with already."""
+        """What to start from; None also where `checkpoint.load` names weights, which the model has already."""
         load = self.plan.load
         return None if load is None or is_weights(load) else _given(Path(load).expanduser())
 
@@ -185,7 +192,7 @@ class Checkpoints:
         return facts
 
     def is_due(self, step: int) -> bool:
-        """Every so many steps, and at the last one."""
+        """Whether to save after this step: every so many steps, and after the last one."""
         if self.folder is None or self.plan.every_steps is None:
             return False
         return step % self.plan.every_steps == 0 or step == self.experiment.training.num_steps
@@ -198,7 +205,7 @@ class Checkpoints:
         """
         assert self.folder is not None
         self.wait()
-        # Here, because on the writer's thread the model's next pass would run beside it.
+        # Copied on this thread: on the writer's, the model's next pass would change what is being copied.
         boxes = self.replicas.boxes_to_write()
         pieces = _pieces(self.optimizer.states, boxes, copied=self.plan.asynchronous)
         self.writing = self.writer.submit(self._write, pieces, self._facts(step))
@@ -212,7 +219,9 @@ class Checkpoints:
         try:
             writing.result()
         except (OSError, CheckpointException) as error:
-            cause = error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]  # of the first rank
+            cause = (
+                error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]
+            )  # the cause on the first rank
             problem = f"a checkpoint could not be written to {self.folder}: {cause}"
             raise UsageError(problem, "Make room there, or choose another output_dir.") from error
 
@@ -241,7 +250,7 @@ class Checkpoints:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warning that a process is alone."""
+    """Silence torch's warning that a process is alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
@@ -261,7 +270,7 @@ def _given(path: Path) -> Path:
 
 
 def _require_same_model(checkpoint: Path, model: ModelSpec) -> None:
-    """Every rank compares all tensors, so that all refuse alike."""
+    """Refuse a checkpoint of another model. Every rank compares all tensors, so that all refuse alike."""
     saved = dict(_saved_shapes(checkpoint))
     with torch.device("meta"):
         wanted = {name: tuple(parameter.shape) for name, parameter in Transformer(model).named_parameters()}

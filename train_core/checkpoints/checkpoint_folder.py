@@ -25,8 +25,8 @@ class Facts(Frozen):
     """What a checkpoint says of itself.
 
     Attributes:
-        step: the last one that was done.
-        num_updates: of the weights, which Adam's correction of its moments depends on.
+        step: the last step that was done.
+        num_updates: how often the weights were updated, which Adam's correction of its moments depends on.
         label: the layout that wrote it, for people.
         loss_scale: see `loss_scale.LossScale.state`; empty where it is constant.
         file_bytes: size of every other file.
@@ -67,7 +67,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """By step, whole or not."""
+    """All checkpoints in the order of their steps, whole or not."""
     return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()), key=_step)
 
 
@@ -86,7 +86,7 @@ def last_whole(folder: Path) -> Path | None:
 
 
 def require_start(load: str | None, own: Path) -> None:
-    """Each rank asks before it joins, so that no model is built for a path that is wrong or not on its node.
+    """Refuse a path that is wrong or not on this node. Each rank asks before it joins, and before a model is built.
 
     Args:
         load: `checkpoint.load`; a training with a whole checkpoint in its folder `own` goes on without it.
@@ -108,13 +108,14 @@ def publish(folder: Path, facts: Facts) -> None:
         file.write(facts.model_copy(update={"file_bytes": file_bytes}).model_dump_json(indent=1))
         file.flush()
         os.fsync(file.fileno())
-    shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, else this step had not been done again
+    # A checkpoint of this step can only be a damaged one: after a whole one the step would not have been done again.
+    shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
 
 
 def delete_others(folder: Path, step: int, keep_last: int) -> None:
-    """Of a training that has just saved `step`: steps beyond it, which will be done again, and all that are older than
-    the last `keep_last` whole ones.
+    """After `step` has been saved, delete the checkpoints of later steps, which will be done again, and all checkpoints
+    that are older than the last `keep_last` whole ones.
     """
     checkpoints = _checkpoints(folder)
     whole = [path for path in checkpoints if _step(path) <= step and damage(path) is None]
@@ -125,6 +126,6 @@ def delete_others(folder: Path, step: int, keep_last: int) -> None:
 
 
 def delete_drafts(folder: Path) -> None:
-    """Of writers that were killed."""
+    """Delete what writers left that were killed."""
     for draft in folder.glob(".draft-*"):
         shutil.rmtree(draft)

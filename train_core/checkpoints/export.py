@@ -52,7 +52,7 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
         raise UsageError(f"{out} exists already", "Name a folder that does not exist.")
     draft = out.with_name(f".{out.name}.draft")
     try:
-        shutil.rmtree(draft, ignore_errors=True)  # of an export that was killed
+        shutil.rmtree(draft, ignore_errors=True)  # an earlier export may have been killed
         draft.mkdir(parents=True)
         _write_files(draft, _tensors(checkpoint, spec, DTYPES[dtype]))
         (draft / "config.json").write_text(json.dumps(hugging_face_config(spec, dtype), indent=2) + "\n")
@@ -65,7 +65,7 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
 
 
 def _tensors(checkpoint: Path, spec: ModelSpec, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """One parameter at a time, so that a model larger than memory can be written."""
+    """The tensors by name, one at a time, so that a model larger than memory can be written."""
     with torch.device("meta"):
         shapes = {name: parameter.shape for name, parameter in Transformer(spec).named_parameters()}
     for name, shape in shapes.items():
@@ -79,7 +79,7 @@ def _tensors(checkpoint: Path, spec: ModelSpec, dtype: torch.dtype) -> Iterator[
 
 
 def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Files of at most about 4 GiB, and an index that says which holds what."""
+    """Write files of at most about 4 GiB, and an index that says which holds what."""
     held: dict[str, Tensor] = {}
     index: dict[str, str] = {}
     total = count = 0
@@ -93,7 +93,7 @@ def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         held.clear()
 
     for name, tensor in tensors:
-        if held and sum(one.nbytes for one in held.values()) + tensor.nbytes > FILE_BYTES:
+        if held and sum(waiting.nbytes for waiting in held.values()) + tensor.nbytes > FILE_BYTES:
             write()
         held[name] = tensor
         total += tensor.nbytes

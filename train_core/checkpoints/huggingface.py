@@ -1,7 +1,10 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family.
 
-A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order: theirs has
-all queries, then all keys, then all values; this one group after group, so that a plain cut serves tensor parallelism.
+A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
+two query groups of two heads:
+
+    there    q0 q1 q2 q3  k0 k1  v0 v1      all queries, all keys, all values
+    here     q0 q1 k0 v0  q2 q3 k1 v1       group after group, so that a plain cut serves tensor parallelism
 """
 
 from __future__ import annotations
@@ -62,12 +65,12 @@ LLAMA = {
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
-    """Of the parameter with a global name; its tensors' names are complete."""
+    """Where the parameter with a global name comes from; the names of its tensors are complete."""
     module, _, leaf = name.rpartition(".")
     parts = module.split(".")
     index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
     source = (GPT_2 if spec.family == "gpt" else LLAMA)[module]
-    return source._replace(names=tuple(f"{one.format(index)}.{leaf}" for one in source.names))
+    return source._replace(names=tuple(f"{tensor.format(index)}.{leaf}" for tensor in source.names))
 
 
 def require_layout(spec: ModelSpec) -> None:
@@ -107,7 +110,10 @@ def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor
 
 
 def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None:
-    """(heads, rows of a head, blocks) of each part of the rows, which take turns block by block; None for one part."""
+    """Heads, rows of a head and blocks of each part of the rows; the parts take turns block by block here.
+
+    None where the rows have one part, and so the same order.
+    """
     if source.rows == "same":
         return None
     if source.rows == "gate":
@@ -143,7 +149,7 @@ class Weights:
             wanted = {name: tuple(p.shape) for name, p in Transformer(spec).named_parameters()}
         for name, shape in wanted.items():
             self._require_shape(name, shape)
-        used = {name for one in wanted for name in source_of(one, spec).names} | {"lm_head.weight"}
+        used = {name for parameter in wanted for name in source_of(parameter, spec).names} | {"lm_head.weight"}
         for name in self.files:
             if name not in used and not name.endswith(UNUSED):
                 raise self._error(f"holds {name}, for which model={spec.name} has no place")
@@ -151,7 +157,7 @@ class Weights:
     def value(self, name: str, shape: torch.Size) -> Tensor:
         """The parameter with a global name, in fp32 on the CPU."""
         source = source_of(name, self.spec)
-        whole = to_rows([self._tensor(one).float() for one in source.names], source, self.spec)
+        whole = to_rows([self._tensor(tensor).float() for tensor in source.names], source, self.spec)
         if whole.size(0) >= shape[0]:
             return whole[: shape[0]]
         return torch.cat((whole, whole.mean(0).expand(shape[0] - whole.size(0), -1)))
@@ -188,8 +194,8 @@ class Weights:
 
     def _require_shape(self, name: str, shape: tuple[int, ...]) -> None:
         source = source_of(name, self.spec)
-        for one, wants in zip(source.names, _shapes(source, shape, self.spec), strict=True):
-            has = self._shape(one)
+        for tensor, wants in zip(source.names, _shapes(source, shape, self.spec), strict=True):
+            has = self._shape(tensor)
             fits = has == wants
             if name in ("embedding.tokens.weight", "head.weight"):
                 fits = has[1:] == wants[1:] and 0 < has[0] <= wants[0]
@@ -197,7 +203,7 @@ class Weights:
                 fits = has[1:] == wants[1:] and has[0] >= wants[0]
             if not fits:
                 raise self._error(
-                    f"is of another model: {one} has shape {has}, and model={self.spec.name} needs {wants}"
+                    f"is of another model: {tensor} has shape {has}, and model={self.spec.name} needs {wants}"
                 )
 
     def _require_own_head(self) -> None:
@@ -211,5 +217,5 @@ class Weights:
 
 
 def _shapes(source: Source, shape: tuple[int, ...], spec: ModelSpec) -> list[tuple[int, ...]]:
-    """Of the tensors there that make up a parameter of the given shape."""
+    """The shapes of the tensors there that make up a parameter of the given shape."""
     return [tuple(tensor.shape) for tensor in from_rows(torch.empty(shape, device="meta"), source, spec)]

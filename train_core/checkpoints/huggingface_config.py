@@ -15,8 +15,8 @@ from train_core.model.transformer import NORM_EPSILON
 LOGGER = logging.getLogger(__name__)
 
 
-class Positions(BaseModel):
-    """`rope_parameters`, or `rope_scaling` in older files, which call the type `type`."""
+class RopeParameters(BaseModel):
+    """How rotary positions turn: `rope_parameters`, or `rope_scaling` in older files, which call the type `type`."""
 
     model_config = ConfigDict(strict=True)
 
@@ -26,7 +26,7 @@ class Positions(BaseModel):
 
 
 class HuggingFaceConfig(BaseModel):
-    """The keys that are looked at, of either family. null means that a file does not say."""
+    """The keys that are looked at, of both families; None where the file does not say."""
 
     model_config = ConfigDict(strict=True)
 
@@ -37,15 +37,15 @@ class HuggingFaceConfig(BaseModel):
     layer_norm_epsilon: float | None = None
     rms_norm_eps: float | None = None
     rope_theta: float | None = None
-    rope_parameters: Positions | None = None
-    rope_scaling: Positions | None = None
+    rope_parameters: RopeParameters | None = None
+    rope_scaling: RopeParameters | None = None
 
 
 def require_config(folder: Path, spec: ModelSpec) -> None:
-    """Where a config.json lies in the folder, it must mean the same heads and positions; no other is required.
+    """Where a config.json lies in the folder, it must mean the same heads and positions; nothing has to lie there.
 
     Raises:
-        ConfigError: it does not, or is none.
+        ConfigError: it means something else, or cannot be read.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -61,7 +61,7 @@ def require_config(folder: Path, spec: ModelSpec) -> None:
     _require_heads(config, path, spec)
     _require_positions(config, path, spec)
     given = (config.rms_norm_eps, config.layer_norm_epsilon, NORM_EPSILON)
-    epsilon = next(one for one in given if one is not None)
+    epsilon = next(value for value in given if value is not None)
     if epsilon != NORM_EPSILON:
         LOGGER.warning("%s was trained with epsilon %g in its norms; this trainer uses %g", path, epsilon, NORM_EPSILON)
 
@@ -71,7 +71,7 @@ def _refusal(path: Path, problem: str) -> ConfigError:
 
 
 def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    """What the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
+    """Heads must be the same, which the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
     keys = {
         "num_attention_heads": "n_head" if spec.family == "gpt" else "num_attention_heads",
         "num_query_groups": "num_key_value_heads",
@@ -85,7 +85,7 @@ def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> No
 
 
 def _require_positions(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    rotary = config.rope_parameters or config.rope_scaling or Positions()
+    rotary = config.rope_parameters or config.rope_scaling or RopeParameters()
     base, ours = config.rope_theta or rotary.rope_theta or ROTARY_BASE, spec.rotary_base or ROTARY_BASE
     if spec.family == "llama" and base != ours:
         problem = f"is not the {base:g} that {path} names as rope_theta"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conf.experiment import Experiment
-from train_core.buckets import Treatment, bucketed, padded_length
+from train_core.bucket_rules import Treatment, bucketed, padded_length
 
 
 class Parameter(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from train_core.buckets import MAX_BUCKET_ELEMENTS
+from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
 from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.sharded_memory import fullest_moment, is_fully_sharded

@@ -186,7 +186,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
     scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
     weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
-    sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.Replicas
+    sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
     shown = comm - implementation.data_overlap * np.minimum(comm, hiding)

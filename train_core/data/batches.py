@@ -1,7 +1,10 @@
 """Batches that depend on (seed, step, sequence) alone, so that every layout trains on the same global batch.
 
-An epoch visits every sequence once, in an order of its own; the next one starts wherever in a global batch the last
-ends. Nothing is remembered between steps, so that training goes on from any step.
+    step n, global batch of 16     | 0  1  2  3  4  5  6  7 | 8  9 10 11 12 13 14 15 |
+                                   |  replica 0: 4 x 2      |  replica 1: 4 x 2      |     micro-batches of two
+
+An epoch visits every sequence once, in an order of its own; the next epoch starts wherever in a global batch the last
+one ends. Nothing is remembered between steps, so that training can go on from any step.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
 
 Window = Callable[[int], NDArray[np.int64]]
-"""Number of a sample, counted over all steps -> seq_length + 1 token ids."""
+"""From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
 
 
 class Batches:
@@ -46,11 +49,11 @@ class Batches:
             self.training, self.held_out = open_windows(experiment, tokens)
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
-        """Steps count from 1, micro-batches of a step from 0."""
+        """A micro-batch of a training step. Steps count from 1, micro-batches of a step from 0."""
         return self._read(self.training, step - 1, index)
 
     def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
-        """Held-out batches count from 0, and are the same at every evaluation."""
+        """A micro-batch that is held out. Such batches count from 0, and are the same at every evaluation."""
         return self._read(self.held_out, batch, index)
 
     def _read(self, window: Window, batch: int, index: int) -> MicroBatch:
@@ -64,14 +67,14 @@ class Batches:
 
 
 def shared_tokens(experiment: Experiment, mesh: Mesh, cache_dir: Path) -> TokenFile | None:
-    """Prepared by rank 0 and told to the others: a text is read through to find its tokens. All ranks call it."""
+    """The tokens, which rank 0 prepares and tells the others of: only it reads a text through. All ranks call it."""
     if experiment.data.source == "synthetic":
         return None
     return found_by_first(partial(prepare, experiment, cache_dir), mesh.world)
 
 
 def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window]:
-    """Of the training and of the held-out part."""
+    """The windows of the training and of the held-out part."""
     if tokens is None:
         return synthetic_windows(experiment, 0), synthetic_windows(experiment, 1)
     try:
@@ -89,6 +92,7 @@ def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
     num_training, num_held_out = split_of(experiment, len(ids))
 
     def sequence(number: int) -> NDArray[np.int64]:
+        # One token more than the length: the last one is only a target, and the first input of the next sequence.
         return ids[number * length : (number + 1) * length + 1].astype(np.int64)
 
     def training(sample: int) -> NDArray[np.int64]:

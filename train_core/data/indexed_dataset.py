@@ -78,7 +78,7 @@ def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
 
 
 def _parsed(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[str, Ids, Ids]:
-    """Type of the ids, and of every sequence the number of ids and the byte offset."""
+    """The type of the ids, and the number of ids and the byte offset of every sequence."""
     head = content[: HEADER.size].tobytes()
     if not head.startswith(MAGIC):
         raise _damaged(data, index, "does not start as the index of an indexed dataset does")
@@ -114,7 +114,7 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
 
 
 def _bounds(tokens: TokenFile, cache_dir: Path) -> Bounds:
-    """Read through once for every state of the file, since a dataset may take minutes to read."""
+    """The bounds. A file is read through only once in each of its states, because that may take minutes."""
     state = tokens.path.stat()
     signature = hashlib.sha256(f"{tokens.path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
     sidecar = cache_dir / f"indexed-{signature}.json"

@@ -37,7 +37,7 @@ def _round_keys(seed: int) -> tuple[int, ...]:
 
 
 def mixed(value: int) -> int:
-    """Every bit of the result depends on every bit of `value` (64 bits). Source: SplitMix64, Steele et al. 2014."""
+    """A hash of 64 bits: each depends on every bit of `value`. Source: SplitMix64, Steele et al. 2014."""
     value = (value + 0x9E3779B97F4A7C15) & WORD
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & WORD

@@ -35,7 +35,7 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
 
 
 def _found(path: Path) -> TokenFile | None:
-    """None when there is no token file, or it is damaged and is to be made again."""
+    """The token file; None when there is none, or when it is damaged and has to be made again."""
     try:
         return TokenFile(path, len(np.load(path, mmap_mode="r")))
     except (OSError, ValueError, EOFError):
@@ -80,7 +80,7 @@ def _tokenize_with_bpe(text: str, vocab_size: int) -> NDArray[np.unsignedinteger
 
 
 def _read_text(data: DataSpec) -> str:
-    """The text of all files in order, up to `max_bytes` (a character cut in two at the end is dropped)."""
+    """The text of all files in order, up to `max_bytes`; a character that is cut in two at the end is dropped."""
     assert data.max_bytes is not None
     parts, left = [], data.max_bytes
     for path in _text_files(data):

@@ -13,8 +13,10 @@ Ids = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Attributes:
-    dtype: of the ids in a file without a header; None for a `.npy`, which says it itself.
+    """Where the ids are, and how many.
+
+    Attributes:
+        dtype: the type of the ids in a file without a header; None for a `.npy`, which names it itself.
     """
 
     path: Path

@@ -39,7 +39,7 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
         return None
     try:
         tokens = PREPARE[data.source](data, experiment.model, cache_dir)
-    except OSError as error:  # whatever is wrong with the data itself has been said
+    except OSError as error:  # not the data's fault: what is wrong with that raises ConfigError
         problem = f"{error.filename or cache_dir} cannot be written ({error.strerror})"
         if data.cache_dir is None:
             raise UsageError(f"output_dir: {problem}", "Choose another output_dir=FOLDER.") from None
@@ -49,14 +49,16 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
 
 
 def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
-    """Where the configuration says, else beside the trials, so that those of a sweep share it."""
+    """The folder of token files: the configured one, else one beside the trials, so that those of a sweep share it."""
     configured = experiment.data.cache_dir
-    return Path(configured).expanduser() if configured else trial.path.resolve().parents[1] / "tokens"
+    return Path(configured).expanduser() if configured else trial.tokens
 
 
 def split_of(experiment: Experiment, num_tokens: int) -> Split:
-    """Raises:
-    ConfigError: a part is too short for what is asked of it.
+    """How many sequences train, and how many are held out.
+
+    Raises:
+        ConfigError: a part is too short for what is asked of it.
     """
     data, plan, length = experiment.data, experiment.training, experiment.model.seq_length
     num_sequences = (num_tokens - 1) // length

@@ -1,4 +1,4 @@
-"""Runs the ranks of a trial as processes of this machine. The first that fails ends the others, and is the cause."""
+"""Runs the ranks of a trial as processes of this machine. The first that fails is the cause and ends the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from train_core.trial_folder import TrialFolder
 Handler = Callable[[int, FrameType | None], object]
 PR_SET_PDEATHSIG = 1
 PROBE_SECONDS = 1.0
-"""A lock that is held for less was only tried, by somebody who asks whether the trial runs."""
+"""Whoever holds a lock for less has only asked whether the trial runs."""
 
 CULPRIT_GRACE_SECONDS = 2.0
 """How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
@@ -48,9 +48,9 @@ class Job:
     """What to supervise.
 
     Attributes:
-        gpus: GPU of each rank; None runs on the CPU.
+        gpus: the GPU of each rank; None runs on the CPU.
         on_step: called in the supervising process for each step.
-        stop_asked: looked at by the ranks after each step.
+        stop_asked: the ranks ask it after each step.
     """
 
     trial: TrialFolder
@@ -93,7 +93,7 @@ def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
     """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, whatever handlers the launcher had set.
 
     Args:
-        switch: of ranks that save and stop when they are asked to; it is turned instead, by SIGUSR2 too.
+        switch: is turned instead, by SIGUSR2 too, where ranks save and stop when they are asked to.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -140,7 +140,7 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
 
 
 class Ranks:
-    """The processes of one attempt. Rank 0 tells of each step, and of the end, through a pipe."""
+    """The processes of one attempt. Rank 0 reports each step, and the end, through a pipe."""
 
     def __init__(self, job: Job, meeting: Path) -> None:
         self.job, self.meeting = job, meeting
@@ -152,12 +152,12 @@ class Ranks:
         self._processes: list[BaseProcess] = []
 
     def start(self) -> None:
-        """On CPUs the ranks are forked from a process that has imported torch, which takes seconds only once."""
+        """Start a process for each rank. On CPUs they are forked, so that torch is imported only once."""
         if self.job.gpus is None:
             import train_core.job.rank  # noqa: F401
 
             if self.job.trial.read_experiment().parallel.recompute != "none":
-                import torch._dynamo  # noqa: F401  (torch's checkpoint imports it; here once, not in every rank)
+                import torch._dynamo  # noqa: F401  (recomputation needs it; imported here once, and not in every rank)
         self.job.trial.logs.mkdir(parents=True, exist_ok=True)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -173,9 +173,9 @@ class Ranks:
         return RankStart(job.trial.path, rank, job.world_size, self.meeting, gpu, os.getpid())
 
     def watch(self, deadline: float) -> Outcome:
-        """Until all ranks have ended well, one has not, or the deadline (monotonic seconds) has passed."""
+        """Wait until all ranks have ended well, one has failed, or the deadline (monotonic seconds) has passed."""
         while True:
-            # Asked once: a rank that dies between two questions would be neither failed nor waited for.
+            # Asked once a round: a rank that died between two questions would count as neither failed nor running.
             exit_codes = [process.exitcode for process in self._processes]
             if any(exit_codes):
                 return Outcome.FAILED
@@ -226,7 +226,7 @@ class Ranks:
         return [*told, *silent]
 
     def end(self) -> None:
-        """Kill what still runs. Nothing of a trial is worth an orderly end that could hang."""
+        """Kill the ranks that still run: an orderly end could hang, and nothing in a trial is worth that."""
         for process in self._processes:
             if process.exitcode is None:
                 process.kill()
@@ -260,7 +260,7 @@ def rank_log(trial: TrialFolder, rank: int) -> Path:
 def rank_process(start: RankStart, sender: Connection | None, stop_asked: StopAsked) -> None:
     """The life of one rank's process."""
     _die_with(start.supervisor)
-    for number in STOP_SIGNALS:  # the supervisor acts on those that reach all, such as Ctrl-C
+    for number in STOP_SIGNALS:  # where a signal reaches all processes, such as Ctrl-C, the supervisor acts on it
         signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trial = TrialFolder(start.folder)

@@ -31,7 +31,7 @@ def run_trial_here(
     has completed it is not run again.
 
     Args:
-        devices: GPU of each rank; empty runs on the CPU, or on GPUs 0, 1, ... where the cluster's device is a GPU.
+        devices: the GPU of each rank; empty runs on the CPU, or on GPUs 0, 1, ... where the cluster's device is a GPU.
         on_step: called in this process for each step.
 
     Raises:
@@ -61,14 +61,16 @@ def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None
 
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
-        prepare(experiment, token_folder(job.trial, experiment))  # one message for a wrong path, and not one per rank
+        prepare(
+            experiment, token_folder(job.trial, experiment)
+        )  # so that a wrong path is one message, and not one per rank
     except TrisweepError as error:
         return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
     return supervise(job, experiment.fingerprint, started)
 
 
 def _gpus(experiment: Experiment, devices: tuple[int, ...]) -> tuple[int, ...] | None:
-    """GPU of each rank, or None for the CPU."""
+    """The GPU of each rank, or None for the CPU."""
     needed = experiment.parallel.world_size
     if not devices:
         return tuple(range(needed)) if experiment.cluster.device.kind == "gpu" else None

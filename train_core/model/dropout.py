@@ -21,10 +21,10 @@ from train_core.model.transformer import CausalAttention, causal_attention
 
 @dataclass
 class Randomness:
-    """What is being worked on; the trainer sets the step, the executor the micro-batch, forward and backward.
+    """What is being worked on: the trainer sets the step, and the executor the micro-batch of every pass.
 
     Attributes:
-        first_sequence: of this replica in a global batch.
+        first_sequence: the first sequence of this replica in a global batch.
     """
 
     seed: int
@@ -40,7 +40,7 @@ class Randomness:
 
 
 class _Dropped(Function):
-    """Keeps one byte of mask per element."""
+    """The kept elements, scaled up; keeps one byte of mask per element for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:
@@ -57,16 +57,19 @@ class _Dropped(Function):
 
 
 def _masked(x: Tensor, mask: Tensor, probability: float) -> Tensor:
-    """x * mask / (1 - probability): torch's name for it is that of its use in backward."""
+    """x * mask / (1 - probability), by the one kernel that torch has for it, named after its use in backward."""
     out: Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - probability))
     return out
 
 
 class SeededDropout(nn.Module):
-    """Zeroes elements and scales up the others; nothing where gradients are disabled, as in an evaluation."""
+    """Zeroes elements and scales up the others.
+
+    Leaves all elements as they are where gradients are disabled, as in an evaluation.
+    """
 
     def __init__(self, site: str, probability: float, randomness: Randomness, part: int) -> None:
-        """`part`: of the tensor that this rank holds; equal on ranks that hold the same."""
+        """`part` says which part of the tensor this rank holds; it is equal on ranks that hold the same part."""
         super().__init__()
         self.site, self.probability, self.randomness, self.part = site, probability, randomness, part
 
@@ -121,6 +124,7 @@ class AttentionWithDropout(CausalAttention):
         shared = query.size(1) // key.size(1)
         count = 1 if self.attention.takes_all_heads(query) else query.size(1)
         queries = query.chunk(count, dim=1)
+        # Where each query head is a call of its own, it takes the key and value head of its group along.
         pairs = (
             [(key, value)]
             if count == 1

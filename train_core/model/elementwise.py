@@ -15,7 +15,8 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 HAS_FUSED_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
-"""On GPUs. Releases of torch without it make the norm of operations that keep fp32 copies of the input."""
+"""Whether torch has the norm as one kernel on GPUs. Older releases make it of operations that keep fp32 copies of the
+input."""
 
 
 class Activation(NamedTuple):
@@ -33,7 +34,7 @@ SILU = Activation(functional.silu, aten.silu_backward)
 
 
 class _RMSNorm(Function):
-    """Keeps its input and one fp32 value per vector."""
+    """The norm; keeps its input and one fp32 value per vector for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -55,14 +56,14 @@ class _RMSNorm(Function):
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / sqrt(mean of x^2 + epsilon) * weight, along the last dim. Source: arXiv 1910.07467, equation 4."""
-    if x.is_cuda and HAS_FUSED_RMS_NORM:  # which keeps as little
+    if x.is_cuda and HAS_FUSED_RMS_NORM:  # the kernel keeps as little as the function below
         return functional.rms_norm(x, (x.size(-1),), weight, epsilon)
     out: Tensor = _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Gated(Function):
-    """Keeps gate and input alone; the activated gate is computed again in backward."""
+    """The gate times the input; keeps only these two, and computes the activated gate again in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: Activation) -> Tensor:
@@ -104,7 +105,7 @@ def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
 
 
 class _TurnedHeads(Function):
-    """Copies queries, keys and values apart and turns the first two; keeps nothing."""
+    """Copies queries, keys and values apart and turns the first two; keeps nothing for backward."""
 
     @staticmethod
     def forward(ctx: Any, heads: Tensor, table: Tensor) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ RESIDUAL_WEIGHTS = ("attention.projection.weight", "feed_forward.down.weight")
 
 
 def initial_value(name: str, shape: torch.Size, num_layers: int, seed: int, device: torch.device) -> Tensor:
-    """The whole parameter in fp32. The same on every rank of one kind of device (CPU and GPU draw differently).
+    """The whole parameter in fp32, the same on every rank of one kind of device (CPU and GPU draw differently).
 
     Normal weights with standard deviation 0.02, smaller by sqrt(2 num_layers) where they end a residual branch; norms
     start at one, biases at zero. Source: GPT-2 (Radford et al. 2019), section 2.3; taken for the Llama family too.

@@ -3,9 +3,9 @@
 The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU.
 Both may share keys and values among heads, gate their feed-forward layer, and tie the output head to the embedding.
 
-Nothing here knows that it may run in parallel; `parallelize` replaces modules by name, those called `dropout` too where
-a training drops values. Activations are sequence first,
-so that sequence parallelism cuts dim 0. Shapes: s sequence, b micro-batch, h hidden, f feed-forward, V vocabulary.
+Nothing here knows that it may run in parallel: `parallel.parallelize` replaces modules by their names, also those
+called `dropout` where a training drops values. Activations are sequence first, so that sequence parallelism cuts dim 0.
+Shapes: s sequence, b micro-batch, h hidden, f feed-forward, V vocabulary.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Embedding(nn.Module):
         self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
         learned = spec.family == "gpt"
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
-        self.dropout: nn.Module = nn.Identity()
+        self.dropout: nn.Module = nn.Identity()  # a place for dropout, which `parallelize` fills where it is wanted
 
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.dropout(self.positions(self.tokens(tokens)))
@@ -76,10 +76,13 @@ def norm_of(spec: ModelSpec) -> nn.Module:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-    """(b, heads, s, head_size), and as many heads or one for each group of them -> the shape of `query`."""
+    """Queries (b, heads, s, head_size), and keys and values with as many heads, or one for each group of queries -> the
+    shape of `query`.
+    """
     per_group = query.size(1) // key.size(1)
     if per_group > 1 and query.is_cuda and query.dtype == torch.float32:
-        # A GPU's only fused kernel for fp32 takes groups neither on AMD nor in older torch: all scores would be kept.
+        # The only fused kernel that a GPU has for fp32 takes no groups on AMD and in older releases of torch. Without
+        # a fused kernel all scores would be kept.
         key, value = (heads.repeat_interleave(per_group, dim=1) for heads in (key, value))
     return functional.scaled_dot_product_attention(
         query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=key.size(1) < query.size(1)
@@ -87,10 +90,10 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
 
 
 class CausalAttention(nn.Module):
-    """Softmax of masked scores times values; no parameters. What selective recomputation repeats."""
+    """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(b, heads, s, head_size), and as many heads or one for each group of them -> (s, b, heads * head_size)."""
+        """As `causal_attention` -> (s, b, heads * head_size)."""
         return causal_attention(query, key, value).permute(2, 0, 1, 3).flatten(2)
 
 
@@ -142,7 +145,10 @@ class FeedForward(nn.Module):
 
 
 def gate_block_size(spec: ModelSpec) -> int:
-    """Rows of a gate that stand together; every tensor-parallel size divides both heads and feed-forward layer."""
+    """How many rows of a gate stand together.
+
+    Every tensor-parallel size divides both the query groups and the feed-forward layer, so it divides the blocks too.
+    """
     return spec.ffn_hidden_size // math.gcd(spec.num_query_groups, spec.ffn_hidden_size)
 
 
@@ -195,6 +201,7 @@ class Transformer(nn.Module):
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.loss: nn.Module = CrossEntropy()
         self.rotary: Tensor | None
+        # Not in checkpoints, because it follows from the shape of the model.
         self.register_buffer("rotary", rotary_table_of(spec), persistent=False)
         if spec.tied_embeddings:
             self.head.weight = embedding.tokens.weight  # type: ignore[assignment]

@@ -17,9 +17,10 @@ class LossScale:
     It halves at every overflow and doubles after `window` steps without one. Source: arXiv 1710.03740, section 3.2.
 
     Attributes:
-        scale: 1 and constant where the precision is not fp16.
-        num_good_steps: since the scale last changed.
-        num_overflows_in_a_row: steps that were skipped just now.
+        window: so many steps without an overflow double the scale; None where it is constant.
+        scale: the factor of the loss; 1 and constant where the precision is not fp16.
+        num_good_steps: steps without an overflow since the scale last changed.
+        num_overflows_in_a_row: how many steps up to the last one were skipped.
     """
 
     window: int | None
@@ -50,11 +51,11 @@ class LossScale:
             self.num_good_steps = 0
 
     def state(self) -> dict[str, float]:
-        """Empty where the scale is constant."""
+        """What a checkpoint keeps; empty where the scale is constant."""
         return {name: getattr(self, name) for name in STATE} if self.is_dynamic else {}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Nothing where the state is another precision's: that has no scale, or wants none."""
+        """Go on with the state of a checkpoint, where both trainings scale their loss."""
         if self.is_dynamic:
             for name, value in state.items():
                 setattr(self, name, type(getattr(self, name))(value))  # JSON's numbers are floats

@@ -20,9 +20,11 @@ NORM_ROW = 2**14
 
 
 class StepResult(NamedTuple):
-    """What one optimizer step saw, over the whole job: mean loss, and the gradient's norm before clipping.
+    """What one optimizer step saw, over the whole job.
 
     Attributes:
+        loss: the mean over the global batch.
+        gradient_norm: the norm of the whole model's gradient before clipping.
         overflowed: fp16 gradients left their range, and the weights were left as they were.
     """
 
@@ -43,7 +45,7 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
 
 
 def _norm(flat: Tensor) -> Tensor:
-    """In fp64 from the norms of rows in fp32: torch would copy all of it to fp64 on a CPU."""
+    """The norm of a flat tensor in fp64, from the norms of rows in fp32: on a CPU torch would copy it to fp64 whole."""
     whole = flat.numel() // NORM_ROW * NORM_ROW
     rows = torch.linalg.vector_norm(flat[:whole].view(-1, NORM_ROW), dim=1, dtype=torch.float32)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
@@ -56,7 +58,7 @@ class Optimizer:
 
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
-        num_updates: of the weights; overflows are none.
+        num_updates: how often the weights have been updated; an overflow is no update.
     """
 
     def __init__(self, replicas: Replicas, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
@@ -77,16 +79,18 @@ class Optimizer:
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
         if overflowed:
             self.loss_scale.overflowed()
-        elif math.isfinite(gradient_norm):  # else the weights stay, so that it can be found where it comes from
+        elif math.isfinite(
+            gradient_norm
+        ):  # else the weights stay, so that the passes can be run again to find the origin
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
             self.loss_scale.succeeded()
         return StepResult(loss, gradient_norm, learning_rate, overflowed)
 
     def reduced_gradients(self) -> list[Tensor]:
-        """Of every part the gradient, complete over replicas, tensor axis and the two stages of a tied embedding."""
+        """The gradient of every part, complete over replicas, tensor axis and the two stages of a tied embedding."""
         gradients = self.replicas.reduced_gradients()
-        # Sums over one axis or another commute: over the replicas first, so that only what is kept goes on.
+        # Sums over different axes commute. The replicas come first, so that only what a rank keeps goes on.
         completing = []
         for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True):
             if treatment.partial:
@@ -108,7 +112,7 @@ class Optimizer:
         square = torch.stack(counted).square().sum() if counted else zero
         shares = torch.stack((loss_share.double(), square)).tolist()
         loss, squares = total(shares, self.mesh.world, self.device)
-        holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # replicas that counted the same values
+        holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # so many replicas counted the same values
         return loss, math.sqrt(squares / holders) / self.loss_scale.scale
 
     def _clip_factor(self, gradient_norm: float) -> float:
@@ -117,7 +121,7 @@ class Optimizer:
 
     def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
         self.num_updates += 1
-        # Filled on the device: a copy of the number from the host would wait for all that is queued there.
+        # Filled on the device, because a copy of the number from the host would wait for all that is queued there.
         count = torch.full((), float(self.num_updates), device=self.device)
         parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)
         for state, treatment, gradient, weights in parts:

@@ -1,1 +1,20 @@
-"""The three parallel axes: the mesh, what is split over it, the schedules, ZeRO."""
+"""The three parallel axes: the mesh, what is split over it, the schedules, ZeRO.
+
+A reader's way through the folder, each module resting on those above it:
+
+    clock              every wait for another rank, by operation and axis
+    shared_memory      sums and gathers among CPU ranks of one node, through memory
+    collectives        sums and gathers along one axis: `Axis`, `all_reduce(...) -> Pending`
+    mesh               a rank's coordinates, its groups, and the channels to neighbouring stages
+    main_gradient      weight gradients accumulated beside the weights, and who is told of them
+    tensor_parallel    matrix products, embedding and loss, split over the tensor axis
+    compile            torch's compiler over what lies between the products
+    parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation
+    schedules          what a stage does in a step, as a list of actions
+    pipeline_parallel  runs any such list, and exchanges activations with the neighbours
+    flat_parameters    a stage's parameters in a few flat buckets
+    boxes              where the elements of a flat shard lie in the model's parameters
+    replicas           what the optimizer and the checkpoints see of the data axis
+    data_parallel      ZeRO-0 to 2: sums gradients over the replicas while backward runs, shares out the update
+    fully_sharded      ZeRO-3, by torch's FSDP2
+"""

@@ -1,4 +1,12 @@
-"""Where the elements of a rank's flat weights lie in the model's parameters: a run of them is a few boxes of rows."""
+"""Where the elements of a rank's flat weights lie in the model's parameters.
+
+Checkpoints know parameters by their names and shapes, and a rank holds runs of elements of a flat bucket. Of a matrix,
+a run is at most three boxes (here elements 2 to 11 of a matrix of three rows and five columns):
+
+    row 0    .  .  a  a  a      the end of a row
+    row 1    b  b  b  b  b      whole rows
+    row 2    c  c  .  .  .      the start of a row
+"""
 
 from __future__ import annotations
 
@@ -14,12 +22,14 @@ from train_core.parallel.parallelize import Placement, Stage
 
 
 class Box(NamedTuple):
-    """A box of a parameter of the whole model, and where its elements start in a flat tensor.
+    """A box of a parameter of the whole model, whose elements lie in a flat tensor, one after the other.
 
     Attributes:
-        name: of the parameter in the whole model.
-        shape: of the whole parameter.
-        offsets: first index in each dim; `sizes` is the extent.
+        name: the parameter's name in the whole model.
+        shape: the shape of the whole parameter.
+        offsets: the first index in each dim.
+        sizes: the extent in each dim.
+        start: where the first element lies in the flat tensor.
     """
 
     name: str
@@ -36,7 +46,8 @@ class Box(NamedTuple):
 def boxes_of(member: Member, held: range, origin: int, stage: Stage, mesh: Mesh) -> Iterator[Box]:
     """The boxes of a parameter's elements that are among the elements `held` of its bucket.
 
-    They start relative to the element `origin` of the bucket.
+    Args:
+        origin: the element of the bucket from which the boxes' starts are counted.
     """
     placement, shape = stage.placements[member.name], tuple(member.parameter.shape)
     first = max(held.start, member.start)
@@ -64,10 +75,7 @@ def placed(
 
 
 def row_boxes(shape: Sequence[int], first: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(offsets, sizes) of boxes that cover the elements first to stop of a vector or a matrix, in order.
-
-    Of a matrix they are at most three: the end of a row, whole rows, the start of a row.
-    """
+    """Offsets and sizes of the boxes that cover the elements first to stop of a vector or a matrix, in order."""
     if len(shape) == 1:
         if first < stop:
             yield (first,), (stop - first,)

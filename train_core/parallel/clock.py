@@ -1,4 +1,13 @@
-"""What a rank waits for now, and where the time of its step goes."""
+"""What a rank waits for now, and where the time of its step goes.
+
+    Line         the ranks of one group, as one rank sees them; counts the operations that it has started there
+    Operation    one collective or transfer of a line
+    Clock        is told of every wait: a watchdog asks for the present one, a meter for the seconds of a step
+
+A wait inside a named part of the step counts as a wait, and is taken off the part:
+
+    part "optimizer"  |--- work ---|=== wait on "world" ===|--- work ---|
+"""
 
 from __future__ import annotations
 
@@ -19,8 +28,9 @@ class Line:
 
     Attributes:
         name: the axis: `tensor`, `pipeline`, `data`, `embedding` or `world`.
-        ranks: of the world; for a transfer only the other end.
-        num_started: operations that this rank has started here. All ranks of a group start the same ones in one order.
+        ranks: their numbers in the world; for a transfer only the other end.
+        num_started: how many operations this rank has started here. All ranks of a group start the same ones in the
+            same order, so that the count says who is behind.
     """
 
     def __init__(self, name: str, ranks: Sequence[int], clock: Clock) -> None:
@@ -34,7 +44,7 @@ class Line:
 
 
 class Operation(NamedTuple):
-    """One collective or transfer; `number` counts those of its line from 1."""
+    """One collective or transfer; `number` counts the operations of its line from 1."""
 
     kind: str
     line: Line
@@ -46,7 +56,7 @@ class Operation(NamedTuple):
         return self.kind in TRANSFERS
 
     def __str__(self) -> str:
-        """Such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
+        """The operation in words, such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
         size = f"{max(1, self.num_bytes // KIBIBYTE)} KiB"
         if self.is_transfer:
             return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.line.ranks[0]}, {size}"
@@ -54,7 +64,7 @@ class Operation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """From one mark to another. `inside` is the part of the step that it belongs to, empty for none."""
+    """The time from one mark to another. `inside` is the part of the step that it belongs to, empty for none."""
 
     name: str
     inside: str
@@ -67,7 +77,7 @@ class Clock:
 
     Attributes:
         step: the step that runs; 0 before the first.
-        micro_batch: of the pass that runs; None outside the pipeline.
+        micro_batch: the one that is worked on; None outside the pipeline.
         waiting: what the training thread waits for, and since when in seconds of `time.monotonic`; None while it works.
         num_waits: grows whenever a wait ends.
     """
@@ -113,6 +123,7 @@ class Clock:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time the block as a part of the step; what it waits for is counted apart."""
+        # Waits inside the block note the part, so that `seconds_by_name` can take them off it.
         start, self._inside = self.mark(), name
         try:
             yield
@@ -132,14 +143,15 @@ class Clock:
 
 
 class DeviceClock(Clock):
-    """Where the host only queues work: times are those of events on the device, and what it waits for is not finished.
+    """The clock of a host that only queues work for a device.
 
-    Times hold for the stream that computes. An event costs about a microsecond of the host's time.
+    Times are those of events on the stream that computes, and a wait that the host has queued is not over before the
+    stream has come through it. An event costs about a microsecond of the host's time.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Events and not the works: those hold the memory of what they fill.
+        # torch's handles of the operations would keep the memory of what they fill; events keep none.
         self._unfinished: deque[tuple[Operation, Any]] = deque()
         self._oldest: tuple[Operation, float] | None = None
 
@@ -152,12 +164,12 @@ class DeviceClock(Clock):
         return float(start.elapsed_time(end)) / 1e3
 
     def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
-        """The stream goes through its waits in the order in which it was told of them."""
+        """The host returns at once; the stream goes through its waits in the order in which it was told of them."""
         super().wait(operation, finish)
         self._expect(operation, self._spans[-1].end)
 
     def follow(self, operation: Operation, start: Callable[[], object]) -> None:
-        """No span: the computing stream need not wait as long as the operation takes."""
+        """Count no time, because the computing stream need not wait as long as the operation takes."""
         start()
         self._expect(operation, self.mark())
 
@@ -168,7 +180,7 @@ class DeviceClock(Clock):
 
     def awaited(self) -> tuple[Operation, float] | None:
         """The first wait that the stream has not come through, and since when it has been found to be that."""
-        unfinished = tuple(self._unfinished)
+        unfinished = tuple(self._unfinished)  # the training thread goes on changing it
         oldest = next((operation for operation, end in unfinished if not end.query()), None)
         if oldest is None:
             self._oldest = None

@@ -1,4 +1,11 @@
-"""Collectives along one axis of the mesh. On an axis of one rank they cost nothing."""
+"""Collectives along one axis of the mesh. On an axis of one rank they cost nothing.
+
+Each returns a `Pending` at once, and the result when that is waited for, so that work can hide the time between:
+
+    summing = all_reduce(gradient, axis)     the sum travels ...
+    product = x @ weight                     ... while this rank computes
+    gradient = summing.wait()                only what is left of it is a wait, which the axis's clock is told
+"""
 
 from __future__ import annotations
 
@@ -24,9 +31,9 @@ class Axis:
 
     Attributes:
         rank: this rank's coordinate on the axis.
-        group: None when the axis has one rank.
-        line: who is told of every wait; None where nobody listens.
-        memory: that the axis's ranks share; None where they send messages.
+        group: torch's process group; None when the axis has one rank.
+        line: is told of every wait, for the clock; None where nobody listens.
+        memory: the memory that the axis's ranks share; None where they send messages.
     """
 
     size: int = 1
@@ -44,7 +51,7 @@ class Pending:
     def __init__(
         self, tensor: Tensor, work: dist.Work | Shown | None = None, kind: str = "", line: Line | None = None
     ) -> None:
-        """`kind` names the operation to the listener of `line`."""
+        """`kind` is what the clock of `line` is told of the operation."""
         self.tensor, self.work = tensor, work
         self.operation: Operation | None = None if line is None else line.start(kind, tensor.nbytes)
 
@@ -61,7 +68,7 @@ class Pending:
 
 
 def _named(new: str, old: str) -> Callable[..., Any]:
-    """torch 2.13 renamed two collectives; older releases know only the old names."""
+    """A collective by its name since torch 2.13, or by the only name that older releases know."""
     collective: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
     return collective
 
@@ -102,10 +109,11 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
 def _started(
     kind: str, collective: Callable[..., Any], tensor: Tensor, into: Tensor, axis: Axis, combine: Combine
 ) -> Pending:
-    """A collective on its way: in shared memory where the ranks have some and `tensor` fits, else by its group."""
+    """Start a collective: in shared memory where the ranks have some and `tensor` fits, else by the axis's group."""
     memory, line = axis.memory, axis.line
     if memory is None or not memory.takes(tensor):
         return Pending(into, collective(group=axis.group, async_op=True), kind, line)
+    # Showing a tensor waits for a free slot by itself. Here the clock is to see that wait.
     if line is not None and not memory.has_room():
         line.clock.wait(Operation(kind, line, line.num_started + 1, into.nbytes), memory.make_room)
     return Pending(into, memory.show(tensor, combine), kind, line)
@@ -113,12 +121,12 @@ def _started(
 
 def _sum(shown: Sequence[Tensor], out: Tensor) -> None:
     torch.add(shown[0], shown[1], out=out)
-    for one in shown[2:]:
-        out += one
+    for tensor in shown[2:]:
+        out += tensor
 
 
 def _sum_of_shares(shown: Sequence[Tensor], out: Tensor, axis: Axis) -> None:
-    _sum([shard(one, axis) for one in shown], out)
+    _sum([shard(tensor, axis) for tensor in shown], out)
 
 
 def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:
@@ -165,11 +173,11 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
 def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
     """What the axis's first rank finds out; where it fails, all ranks do. All call it.
 
-    Not told to the clock, because what is looked for may take longer than a collective may.
+    The clock is not told, because looking for it may take longer than a collective may.
 
     Raises:
         TrisweepError: on every rank, where the first one raised it.
-        RuntimeError: on the others, with the words of another exception of the first one.
+        RuntimeError: on the others, where the first one raised another exception; it has the same words.
     """
     if axis.size == 1:
         return find()
@@ -181,7 +189,9 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
         except Exception as error:
             failed = error
             words = f"rank 0 failed: {type(error).__name__}: {error}"
-            told[1] = error if isinstance(error, TrisweepError) else RuntimeError(words)  # may not travel itself
+            told[1] = (
+                error if isinstance(error, TrisweepError) else RuntimeError(words)
+            )  # not every exception can be pickled
     dist.broadcast_object_list(told, 0 if axis.group is None else dist.get_global_rank(axis.group, 0), axis.group)
     found, refusal = told
     if refusal is not None:

@@ -1,7 +1,7 @@
 """`training.compile_layers`: torch's compiler over everything in a layer but its matrix products.
 
 The products start collectives and add to main gradients in backward, which a compiled graph could not do; what lies
-between them is what fusing speeds up.
+between them (norms, activations, residual sums) is bound by memory, and fusing is what speeds it up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]
 
 
 def compiler_of(device: torch.device) -> Compiler:
-    """Turns a layer into its compiled forward function.
+    """What turns a layer into its compiled forward function.
 
     Raises:
         ConfigError: the machine lacks what torch's compiler needs.
@@ -46,7 +46,7 @@ def _missing_triton() -> str | None:
 
 
 def _missing_cpp_compiler() -> str | None:
-    """Imports torch's compiler, which takes a second."""
+    """What the compiler lacks on a CPU; asking imports torch's compiler, which takes a second."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

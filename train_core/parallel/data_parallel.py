@@ -6,10 +6,10 @@ pass is reduced by itself (arXiv 1910.02054, section 5). ZeRO-3 is in `fully_sha
 
 A bucket's way through a step, on each of two replicas:
 
-    backward        gradients  |▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒|   every parameter adds its own, and tells the bucket's `Reduction`
-    the last came   gradients  |  sum  |  sum   |   the sum over the replicas travels while backward goes on
-    update          weights    |▓▓▓▓▓▓▓|        |   replica 0 its shard, replica 1 the other (all of it under ZeRO-0)
-    share_weights   weights    |▓▓▓▓▓▓▓|▓▓▓▓▓▓▓▓|   gathered
+    backward         gradients  |ggggggggggggggggg|    every parameter adds its own, and tells the bucket's `Reduction`
+    the last came    gradients  |  sum over both  |    travels while backward goes on with the layers before
+    update           weights    |wwwwwwww|        |    replica 0 its shard, replica 1 the other; under ZeRO-0 both all
+    share_weights    weights    |wwwwwwww|wwwwwwww|    gathered
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from conf.experiment import Experiment
-from train_core.buckets import Treatment
+from train_core.bucket_rules import Treatment
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.boxes import Box, boxes_of
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
@@ -161,6 +161,7 @@ class Reduction:
     def __init__(self, bucket: Bucket, replicas: FlatReplicas, num_passes: int) -> None:
         """`num_passes` backward passes are added before the sum."""
         self.bucket, self.replicas = bucket, replicas
+        # Counting is enough to know when the last gradient has come, whatever the schedule's order is.
         self.num_gradients = num_passes * sum(member.num_uses for member in bucket.members)
         self.missing = self.num_gradients
         self.pending: Pending | None = None
@@ -194,6 +195,7 @@ class ShardReduction(Reduction):
     def __init__(self, bucket: Bucket, replicas: FlatReplicas) -> None:
         super().__init__(bucket, replicas, num_passes=1)
         self.shard = torch.zeros_like(replicas.own(bucket.gradients))
+        # An empty storage frees the memory but keeps the tensor, of which the parameters' buffers are views.
         self.storage, self.num_bytes = bucket.gradients.untyped_storage(), bucket.gradients.nbytes
         self.storage.resize_(0)
 
@@ -202,12 +204,14 @@ class ShardReduction(Reduction):
 
     def before_gradient(self) -> None:
         self._collect()
+        # The first gradient of a pass finds no memory, and takes some.
         if not self.storage.size():
             self.storage.resize_(self.num_bytes)
             self.bucket.gradients.zero_()
 
     def after_gradient(self) -> None:
         super().after_gradient()
+        # A sum has just started. The one before it is collected now, so that at most two buckets have memory.
         if self.pending is not None:
             if (before := self.replicas.in_flight) is not None:
                 before._collect()

@@ -5,7 +5,7 @@
                |  shard of replica 0   |  shard of replica 1   |   ...      |
 
 So every later pass over parameters (the sum over replicas, the norm, the update) is one operation or one collective on
-a bucket, never a loop over parameters. Which parameters share a bucket is said in `train_core.buckets`.
+a bucket, never a loop over parameters. Which parameters share a bucket is said in `train_core.bucket_rules`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.buckets import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
+from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import TIED_EMBEDDING, Stage
 
@@ -26,8 +26,8 @@ class Member(NamedTuple):
     """A parameter's place in its bucket: elements `start` to `start + parameter.numel()`.
 
     Attributes:
-        name: in this rank's stage.
-        num_uses: how many modules have it; each adds to its gradient in every backward pass.
+        name: the parameter's name in this rank's stage.
+        num_uses: how many modules have the parameter; each adds to its gradient in every backward pass.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Member(NamedTuple):
 class Bucket:
     """Weights (n) in the compute precision, gradients (n) in the accumulation precision.
 
-    n is a multiple of the data-parallel size.
+    n is a multiple of the number of replicas, so that each has an equal shard.
     """
 
     treatment: Treatment
@@ -69,6 +69,7 @@ def flatten(
 
 
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -> Treatment:
+    """How this rank treats one of its parameters."""
     placement = stage.placements[name]
     held_once = placement.split_dim is not None or mesh.tensor.rank == 0
     has_copy = stage.chunks[0].spec.tied_embeddings and mesh.embedding.size > 1
@@ -81,7 +82,7 @@ def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -
 
 
 def _num_uses(stage: Stage) -> dict[int, int]:
-    """By the parameter's id: in how many places of the stage it stands."""
+    """In how many places of the stage each parameter stands, by its id."""
     uses: dict[int, int] = {}
     for chunk in stage.chunks:
         for _, parameter in chunk.named_parameters(remove_duplicate=False):

@@ -1,7 +1,9 @@
 """ZeRO-3 by torch's FSDP2: weights too are sharded over the replicas, and gathered layer by layer in every pass.
 
-Each layer is gathered before its forward and its backward pass and let go after it; gradients are reduced to shards
-after every backward pass (arXiv 1910.02054, section 5.3). A shard is this replica's rows of each parameter, in fp32.
+    forward     gather layer 0 | layer 0 | gather layer 1, let layer 0 go | layer 1 | ...
+    backward    ... | gather layer 0, sum the gradients of layer 1 to shards | layer 0 | sum those of layer 0
+
+A shard is this replica's rows of each parameter, in fp32 (arXiv 1910.02054, section 5.3).
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ class FullySharded:
         mesh_of: Callable[[dist.ProcessGroup], DeviceMesh] = device_mesh_of,
     ) -> None:
         self.stage, self.mesh = stage, mesh
-        named = stage.named_parameters()  # without memory
+        named = stage.named_parameters()  # still on the meta device, so that they take no memory
         self.treatments = [treatment_of(stage, name, parameter, mesh) for name, parameter in named]
         self.shapes = [tuple(parameter.shape) for _, parameter in named]
-        (model,) = stage.chunks
+        (model,) = stage.chunks  # there is no pipeline with ZeRO-3
         precision, group = experiment.precision, mesh.data.group
         assert group is not None
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
@@ -112,6 +114,7 @@ class FullySharded:
         ]
 
     def _rows(self, name: str, shape: tuple[int, ...], local: Tensor) -> list[Box]:
+        # FSDP2 gives each replica as many rows as the first one has, until there are none left.
         per_replica = -(-shape[0] // self.mesh.data.size)
         offsets = (self.mesh.data.rank * per_replica,) + (0,) * (len(shape) - 1)
         if not local.numel():
@@ -120,7 +123,7 @@ class FullySharded:
 
 
 class _Watched:
-    """A collective as FSDP2 asks for it, told to whoever listens to the axis."""
+    """A collective in the form in which FSDP2 calls it, which tells the clock of the axis."""
 
     def __init__(self, collective: Callable[..., object], kind: str, line: Line) -> None:
         self.collective, self.kind, self.line = collective, kind, line
@@ -131,13 +134,13 @@ class _Watched:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, **options: object
     ) -> None:
-        """`options` are the operation of a reduction, and that nobody asks for a handle to wait with."""
+        """`options` hold the operation of a reduction, and that no handle is wanted to wait with."""
         start = partial(self.collective, output_tensor, input_tensor, group=group, **options)
         self.line.clock.follow(self.line.start(self.kind, output_tensor.nbytes), start)
 
 
 def _watch(module: FSDPModule, axis: Axis) -> None:
-    """Tell of FSDP2's collectives, where this torch lets them be replaced."""
+    """Have the clock told of FSDP2's collectives, where this release of torch lets them be replaced."""
     if axis.line is not None and hasattr(module, "set_custom_all_gather"):
         module.set_custom_all_gather(_Watched(gather_into, "all_gather", axis.line))  # type: ignore[arg-type]
         module.set_custom_reduce_scatter(_Watched(scatter_into, "reduce_scatter", axis.line))  # type: ignore[arg-type]

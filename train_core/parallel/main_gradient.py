@@ -1,7 +1,15 @@
 """Weight gradients accumulated over all micro-batches of a step, in a buffer beside the weight.
 
-The backward passes of this package add into the buffer themselves, which saves a copy of every weight gradient and a
-pass over it. Where a parameter has no buffer, they hand the gradient to autograd as usual.
+    weight ----- main_gradient       the buffer; backward passes add into it themselves, which saves a copy of every
+       |                             weight gradient and a pass over it
+       +-------- gradient_listener   is told before and after each addition: the bucket's `Reduction`, which so knows
+                                     when the last gradient of a step has come and its sum may travel
+
+Where a parameter has no buffer, the backward passes hand the gradient to autograd as usual. An `Onlooker` takes the
+listener's place for a while, to look at what has been added (`watch.nonfinite`).
+
+Under a zero-bubble schedule the products that make weight gradients are put off: inside `deferred_products` they are
+only noted, as `DeferredProduct`s, and `add_products` makes them later.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ ALONE = Axis()
 
 
 class Listener(Protocol):
-    """Is told before a gradient is added to a parameter's buffer, and after."""
+    """Who is told before a gradient is added to a parameter's buffer, and after."""
 
     def before_gradient(self) -> None: ...
 
@@ -40,7 +48,7 @@ def main_gradient(parameter: Tensor) -> Tensor | None:
 
 
 def _opened(parameter: Tensor) -> Tensor | None:
-    """The buffer, about to be added to; `_added` follows."""
+    """The buffer, which the caller is about to add to; `_added` has to follow."""
     buffer = main_gradient(parameter)
     if buffer is not None:
         _listener(parameter).before_gradient()
@@ -57,7 +65,7 @@ def _listener(parameter: Tensor) -> Listener:
 
 
 class Onlooker(NamedTuple):
-    """Looks at a buffer that has been added to, before the listener that it stands in for does anything with it."""
+    """A listener that looks at what has been added before the listener that it stands in for does anything with it."""
 
     buffer: Tensor
     look: Callable[[Tensor], None]
@@ -73,7 +81,10 @@ class Onlooker(NamedTuple):
 
 @contextmanager
 def looked_at(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
-    """Inside the block `look` is called with the buffer whenever a gradient has been added; without one never."""
+    """Inside the block, `look` is called with the buffer whenever a gradient has been added to it.
+
+    It is never called where the parameter has no buffer.
+    """
     buffer = main_gradient(parameter)
     if buffer is None:
         yield
@@ -87,7 +98,7 @@ def looked_at(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[Non
 
 
 def _move_into_buffer(parameter: Tensor) -> None:
-    """For modules that leave their gradient to autograd, such as LayerNorm."""
+    """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
     gradient = parameter.grad
     if gradient is not None and (buffer := _opened(parameter)) is not None:
         buffer.add_(gradient)
@@ -128,7 +139,7 @@ def are_products_deferred() -> bool:
 
 @torch.no_grad()
 def add_products(products: list[DeferredProduct]) -> None:
-    """Make products that were put off; what the next one has to gather travels meanwhile. Empties the list."""
+    """Make the products that were put off, and empty the list; what the next one has to gather travels meanwhile."""
     gathering = [(product.weight, _gathered(product)) for product in products[:1]]
     while products:
         products.pop(0)
@@ -152,13 +163,14 @@ def add_product(
             axis later, so that no more waits than a rank's share of the activations; likewise axis_of_x.
     """
     if _deferred is not None:
-        # Detached: their graph would keep the stage's input and its gradient as long.
+        # Detached, because their graph would keep the stage's input and its gradient alive as long.
         _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     buffer = _opened(weight)
     if buffer is None:
         return left @ right
+    # One kernel multiplies and adds, but only where buffer and product have the same type.
     if buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
     else:

@@ -2,7 +2,12 @@
 
     rank = (pipeline * data_size + data) * tensor_size + tensor
 
-Tensor is the fastest axis, so that tensor groups are neighbours inside a node; the ranks of a stage are consecutive.
+                   stage 0               stage 1          two stages, two replicas, two tensor ranks:
+    replica 0    [ 0   1 ]  --------->  [ 4   5 ]         [ ] a tensor group, neighbours inside a node
+                   |   |                  |   |            |  a data group, which sums gradients
+    replica 1    [ 2   3 ]  --------->  [ 6   7 ]         --> channels: activations, and gradients back
+
+Tensor is the fastest axis, because its groups talk most; the ranks of a stage are consecutive.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ class Layout:
         return (pipeline * self.data_size + data) * self.tensor_size + tensor
 
     def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(pipeline, data, tensor)."""
+        """The coordinates of a rank: pipeline, data, tensor."""
         rest, tensor = divmod(rank, self.tensor_size)
         pipeline, data = divmod(rest, self.data_size)
         return pipeline, data, tensor
@@ -74,8 +79,8 @@ class Layout:
 class Channel:
     """Activations or gradients from one stage to one other.
 
-    Each has a group of its own: whatever shares a group between two ranks runs one after the other on a GPU, and could
-    deadlock where a send waits for its receive.
+    Each has a group of its own: on a GPU, operations that share a group between two ranks run one after the other, and
+    could deadlock where a send waits for its receive.
     """
 
     peer: int
@@ -127,12 +132,14 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     stages = layout.pipeline_group(rank)
     stage, last = stages.index(rank), len(stages) - 1
     clock = clock or Clock()
+    # Every rank makes its groups in this order; see above why that matters.
     tensor = _axis("tensor", layout.tensor_group(rank), rank, clock, timeout)
     if tensor.group is not None:
         tensor = replace(tensor, memory=SharedMemory.of(layout.tensor_group(rank), rank, tensor.group, timeout))
     data = _axis("data", layout.data_group(rank), rank, clock, timeout)
     embedding = Axis()
     if last:
+        # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
         members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
         ends = _axis("embedding", members, rank, clock, timeout, even_alone=True)
         embedding = ends if ends.size > 1 else embedding
@@ -159,8 +166,9 @@ def _axis(
 def _group(
     name: str, ranks: list[int], timeout: timedelta | None, *, even_alone: bool = False
 ) -> dist.ProcessGroup | None:
-    """A group of `ranks`, which torch's messages call `name`; of one rank only where that rank must make as many groups
-    as others do.
+    """A group of `ranks`, which torch's messages call `name`.
+
+    A rank that is alone has none, unless it must make as many groups as others do (`even_alone`).
     """
     if len(ranks) == 1 and not even_alone:
         return None
@@ -173,8 +181,12 @@ def _channels(
 ) -> dict[str, Channel]:
     """The fields of a mesh that are channels. Edge k joins stage k and the next one.
 
-    Edges of one round share no stage, so that no stage waits for one that waits for it. A stage without an edge in a
-    round makes groups of its own, because all must make as many.
+    Channels are made in rounds. The edges of a round share no stage, so that no two stages wait for each other; in a
+    ring of three stages that takes three rounds:
+
+        round 0    0-1  2        round 1    1-2  0        round 2    2-0  1
+
+    A stage without an edge in a round makes groups of its own, because all must make as many.
     """
     size, channels = len(stages), {}
     edges = range(size if is_ring else size - 1)

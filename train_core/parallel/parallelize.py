@@ -1,4 +1,11 @@
-"""From the plain model to one rank's part of it. The order of `parallelize` is the documentation."""
+"""From the plain model to one rank's part of it. The order of `parallelize` is the documentation.
+
+Transformer on the meta device       all layers of the stage, without memory
+cut_chunk                            the embedding stays with the first layer, norm and head with the last
+apply_tensor_parallel                modules become their split form, by `STYLES`
+apply_dropout, apply_to_layers       masks; recomputation and compiled layers
+fill                                 first weights, of which each rank keeps its part
+"""
 
 from __future__ import annotations
 
@@ -61,7 +68,7 @@ class Placement:
     """How this rank's parameter relates to the model's.
 
     Attributes:
-        name: the parameter's name in the whole model; the tied head has the embedding's.
+        name: the parameter's name in the whole model; the head of a tied model has the embedding's name.
         split_dim: the dim that is split over the tensor axis; None when every tensor rank holds it whole.
         partial_gradient: every tensor rank sees other tokens, so its gradient is only a summand.
         is_copy: another pipeline stage holds the same parameter and counts it.
@@ -81,7 +88,8 @@ class Stage:
 
     Attributes:
         randomness: has to be told what is worked on, where a training drops values.
-        first_value: of this rank's part of a parameter, rounded to the compute precision, on the rank's device.
+        first_value: this rank's part of the first weights of a parameter, by its name, in the compute precision and on
+            the rank's device.
     """
 
     chunks: tuple[Transformer, ...]
@@ -90,7 +98,7 @@ class Stage:
     first_value: Callable[[str], Tensor]
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """In model order; a parameter that two modules share comes once."""
+        """All parameters in model order; one that two modules share comes once."""
         return [named for chunk in self.chunks for named in chunk.named_parameters()]
 
 
@@ -114,6 +122,7 @@ def parallelize(
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
     plan, randomness = experiment.training, _randomness(experiment, mesh)
     for layers in chunk_layers(experiment, mesh.pipeline.rank):
+        # Without memory, because the whole layers of a stage may not fit before they are split.
         with torch.device("meta"):
             model = Transformer(experiment.model, layers)
         cut_chunk(model, layers)
@@ -121,6 +130,7 @@ def parallelize(
         placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
         apply_dropout(model, experiment, randomness, mesh.tensor, attention)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
+        # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
         model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
@@ -158,12 +168,16 @@ def cut_chunk(model: Transformer, layers: range) -> None:
 
 
 def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dict[str, Placement]:
-    """Replace modules by their split form, by the table of styles; also on an axis of one rank, where it is as fast."""
+    """Replace modules by their split form, by the table of styles, and say how each parameter relates to the whole.
+
+    The split form serves an axis of one rank too, where it is as fast.
+    """
     for name, module in list(model.named_modules()):
         style = _style_of(name)
         if style is not None and not isinstance(module, nn.Identity):
             model.set_submodule(name, style(module, mesh.tensor, sequence))
     tied = model.spec.tied_embeddings
+    # The split embedding has a parameter of its own, to which the head has to be tied again.
     if tied and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight
     return {name: _placement(name, sequence, tied) for name, _ in model.named_parameters()}
@@ -219,7 +233,7 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
         if compiled is not None:
             layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":
-            # not a module around it, so that parameters keep their names
+            # A module around the layer would change the names of its parameters.
             layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
 
 
@@ -227,7 +241,10 @@ _recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 class RecomputedAttention(nn.Module):
-    """A class of its own, because torch's compiler takes a forward function that was changed for another module."""
+    """Attention that is computed again in backward.
+
+    It is a module, because torch's compiler would take a layer whose forward function was replaced for another layer.
+    """
 
     def __init__(self, core: nn.Module) -> None:
         super().__init__()
@@ -245,6 +262,7 @@ def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
 
 def _first_part(first: FirstValue, axis: Axis, placement: Placement, shape: torch.Size) -> Tensor:
     whole = first(placement.name, shape)
+    # A view would keep the whole parameter in memory.
     return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
 
 
@@ -252,8 +270,9 @@ def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -
     """Give every parameter that has no memory its value; a parameter that two modules share stays shared.
 
     Args:
-        name: of the module in its model.
+        name: the module's name in its model.
     """
+    # By the identity of the old parameter, so that modules that shared one share the new one.
     empty = [(leaf, old) for leaf, old in module.named_parameters(prefix=name) if old.is_meta]
     filled = {id(old): nn.Parameter(value_of(leaf)) for leaf, old in empty}
     for inner in module.modules():

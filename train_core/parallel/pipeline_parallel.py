@@ -1,4 +1,9 @@
-"""Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage."""
+"""Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage.
+
+actions of a stage    F0        F1        B0        F2        B1   ...       see `schedules`
+asked for ahead       input 1   grad 0    input 2   grad 1    ...            one input is always on its way
+sent                  out 0     out 1     grad of input 0     ...            while the next action runs
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.schedules import Action
 
-AHEAD = 1  # inputs on their way while another is worked on
+AHEAD = 1  # how many inputs are on their way while another is worked on
 
 
 class MicroBatch(NamedTuple):
@@ -77,8 +82,10 @@ class PipelineExecutor:
         self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
         self.activation_shape, self.dtype, self.transfers = tuple(activation_shape), dtype, transfers
         self.device = next(self.chunks[0].parameters()).device
+        # By micro-batch and chunk: input and output of a forward pass until its backward pass, and products put off.
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._deferred: dict[tuple[int, int], list[DeferredProduct]] = {}
+        # Inputs on their way by the action that takes them, and outputs whose memory is still being sent.
         self._arriving: dict[Action, Pending] = {}
         self._sending: list[Pending] = []
 
@@ -86,17 +93,19 @@ class PipelineExecutor:
         """One step's passes; an evaluation where `actions` are `schedules.forward_only` and gradients are disabled.
 
         Args:
-            batch: the micro-batch with an index; asked on the first and the last stage alone.
-            gradient_scale: factor of every micro-batch's loss before backward.
+            batch: the micro-batch by its index; only the first and the last stage ask for it.
+            gradient_scale: the factor of every micro-batch's loss before backward.
 
         Returns:
             The sum of the micro-batches' losses, a scalar in fp32, on the last stage; 0 elsewhere.
         """
         losses = torch.zeros((), device=self.device)
+        # Micro-batches whose weight gradients have an action of their own, which backward therefore leaves out.
         split = {action[1:] for action in actions if action.kind == "weight"}
         inputs = deque(action for action in actions if self._channel_in(action) is not None)
         for action in actions:
             self.mesh.clock.micro_batch = self.randomness.micro_batch = action.micro_batch
+            # An action that takes an input has one on its way already, which does not count as being ahead.
             self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
             if action.kind == "forward":
                 losses += self._forward(action, batch, gradient_scale)
@@ -113,6 +122,7 @@ class PipelineExecutor:
     def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
         is_first, is_last = self._is_first(action), self._is_last(action)
         tokens, targets = batch(action.micro_batch) if is_first or is_last else (None, None)
+        # Backward is to give the gradient of the input too, which goes back to the stage before.
         x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
         assert x is not None
         out: Tensor = self.chunks[action.chunk](x, targets)
@@ -141,13 +151,15 @@ class PipelineExecutor:
         return self.mesh.is_last_stage and action.chunk == len(self.chunks) - 1
 
     def _channel_in(self, action: Action) -> Channel | None:
-        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients."""
+        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients, which
+        need nothing from another stage.
+        """
         if action.kind == "forward":
             return None if self._is_first(action) else self.mesh.activations_in
         return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in
 
     def _ask_for(self, inputs: deque[Action], count: int) -> None:
-        """Have `count` inputs on their way or arrived, the next ones of `inputs`."""
+        """See to it that `count` inputs are on their way or have arrived, the next ones of `inputs`."""
         while inputs and len(self._arriving) < count:
             action = inputs.popleft()
             channel = self._channel_in(action)
@@ -157,5 +169,6 @@ class PipelineExecutor:
 
     def _send(self, tensor: Tensor, channel: Channel | None) -> None:
         assert channel is not None
+        # What has arrived is let go, and with it the memory of what was sent.
         self._sending = [sending for sending in self._sending if not sending.is_done()]
         self._sending.append(self.transfers.send(tensor, channel))

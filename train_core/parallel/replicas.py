@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from train_core.buckets import Treatment
+from train_core.bucket_rules import Treatment
 from train_core.parallel.boxes import Box
 
 

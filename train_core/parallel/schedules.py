@@ -1,5 +1,10 @@
 """Pipeline schedules as data: the order in which one stage runs its passes, from which everything else follows.
 
+1F1B on two stages with four micro-batches (F forward, B backward, which takes twice as long, .. waits):
+
+    stage 0    F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 .. B3 B3
+    stage 1    .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .. ..
+
 With v model chunks on each of p stages, chunk c of stage r is the (c p + r)-th part of the model, so that a micro-batch
 goes round all stages v times. Neighbouring stages run their passes of one direction in one order, which is why nothing
 that is sent between them needs a name.
@@ -42,7 +47,10 @@ def actions_of(experiment: Experiment, stage: int) -> list[Action]:
 
 
 def forward_only(experiment: Experiment, num_micro_batches: int) -> list[Action]:
-    """An evaluation of some micro-batches, the same on every stage; for interleaved chunks a multiple of the stages."""
+    """The actions of an evaluation, the same on every stage.
+
+    Where chunks are interleaved, the micro-batches have to be a multiple of the stages.
+    """
     parallel = experiment.parallel
     return _forwards(parallel.pipeline_parallel_size, num_micro_batches, parallel.virtual_pipeline_size)
 
@@ -63,7 +71,8 @@ def one_forward_one_backward(num_stages: int, stage: int, num_micro_batches: int
 
 
 def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks: int) -> list[Action]:
-    """1F1B over model chunks: micro-batches go round in groups of one a stage, backward through the last chunk first.
+    """1F1B over model chunks: micro-batches go round in groups as large as there are stages, backward through the last
+    chunk first.
 
     Source: arXiv 2104.04473, section 2.2.2, in the order of Megatron-LM's
     `forward_backward_pipelining_with_interleaving`.

@@ -2,6 +2,11 @@
 
 A rank shows its tensor in a slot of its own and works on; whoever waits reads the slots of all ranks, in rank order, so
 that every rank computes the same sum. Nothing runs in the background, and no core sleeps that has to be woken.
+
+    | token | counters of rank 0, 1, ... | rank 0: slot 0, slot 1 | rank 1: slot 0, slot 1 | ...
+
+The n-th collective lies in slot n % 2 of each rank. A rank's counters say how many collectives it has shown its tensor
+to, and how many it has read; a slot is used again when all ranks have read what was in it.
 """
 
 from __future__ import annotations
@@ -24,24 +29,21 @@ from torch import Tensor
 
 NUM_SLOTS = 2
 SLOT_BYTES = 16 * 2**20
-"""The largest tensor. Memory is taken as far as tensors reach, not before."""
+"""The largest tensor that is shown. A page of a slot takes memory when a tensor first reaches it, not before."""
 
 COUNTER_BYTES = 64  # a cache line for each, so that no rank's writing disturbs another's reading
 TOKEN_BYTES = 64
 SHOWN, READ = 0, 1
-"""The counters of a rank: its latest collective of which it has shown its own tensor, and read all."""
+"""The counters of a rank: the latest collective to which it has shown its tensor, and of which it has read all."""
 
 SPIN_SECONDS, LONGEST_NAP_SECONDS = 0.0002, 0.002
-"""A longer spin would keep a core from another rank that needs it; naps grow with the wait, to a quarter of it."""
+"""A longer spin would keep a core from another rank that needs it. Naps grow with the wait, to a quarter of it."""
 
 Combine = Callable[[Sequence[Tensor]], object]
 
 
 class SharedMemory:
-    """What the ranks of one group show each other.
-
-    Ranks start the same collectives in the same order. A slot is used again when all ranks have read it.
-    """
+    """What the ranks of one group show each other. They start the same collectives in the same order."""
 
     def __init__(self, memory: mmap.mmap, rank: int, size: int, timeout: timedelta | None) -> None:
         self.rank, self.size = rank, size
@@ -55,10 +57,12 @@ class SharedMemory:
     def of(
         cls, ranks: Sequence[int], rank: int, group: dist.ProcessGroup, timeout: timedelta | None
     ) -> SharedMemory | None:
-        """All ranks of the group call it; None for all where one of them cannot reach the memory of the first.
+        """New memory for the ranks of a group, which all call this.
+
+        None for all of them where one cannot reach the memory of the first.
 
         Args:
-            timeout: after which a wait for another rank fails; None for never.
+            timeout: after this time a wait for another rank fails; None waits for ever.
         """
         # Only x86 lets every rank see what another one writes in the order in which it was written.
         if dist.get_backend(group) != "gloo" or (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -83,6 +87,7 @@ class SharedMemory:
         self.make_room()
         self.num_started += 1
         shown = Shown(self, self.num_started, tensor, combine)
+        # First the tensor, then the counter: whoever sees the counter may read the tensor.
         shown.slot(self.rank).copy_(tensor)
         self.counters[self._index(self.rank, SHOWN)] = shown.number
         self.unread.append(shown)
@@ -93,7 +98,7 @@ class SharedMemory:
         return self._have_all(self.num_started + 1 - NUM_SLOTS, READ)
 
     def make_room(self) -> None:
-        """Wait until there is."""
+        """Wait until there is room for another tensor."""
         reused = self.num_started + 1 - NUM_SLOTS
         self.read_until(reused)
         self._await(reused, READ)
@@ -108,10 +113,10 @@ class SharedMemory:
             self.counters[self._index(self.rank, READ)] = shown.number
 
     def _await(self, number: int, kind: int) -> None:
-        """Until all ranks have shown or read collective `number`."""
+        """Wait until all ranks have shown or read collective `number`."""
         start = time.monotonic()
         while not self._have_all(number, kind):
-            os.sched_yield()
+            os.sched_yield()  # the rank that is waited for may need this very core
             if (seconds := time.monotonic() - start) > SPIN_SECONDS:
                 time.sleep(min(LONGEST_NAP_SECONDS, seconds / 4))
             if seconds > self.timeout_seconds:
@@ -143,7 +148,7 @@ class Shown:
 
 
 class Offer(NamedTuple):
-    """By what other processes find new memory. It vanishes with the last one that uses it, however that one ends."""
+    """What other processes need to find new memory, which vanishes with the last process that uses it."""
 
     process: int
     descriptor: int
@@ -157,7 +162,7 @@ class Offer(NamedTuple):
         return offer
 
     def taken(self, num_bytes: int) -> mmap.mmap | None:
-        """The memory; None on another node or in another container, whose process of this number is another one."""
+        """The memory; None on another node or in another container, where another process has this number."""
         try:
             descriptor = os.open(f"/proc/{self.process}/fd/{self.descriptor}", os.O_RDWR)
         except OSError:
@@ -172,6 +177,6 @@ class Offer(NamedTuple):
 
 
 def _header_bytes(size: int) -> int:
-    """Of token and counters, in whole pages."""
+    """The bytes of token and counters, in whole pages."""
     pages = -(-(TOKEN_BYTES + 2 * size * COUNTER_BYTES) // mmap.PAGESIZE)
     return pages * mmap.PAGESIZE

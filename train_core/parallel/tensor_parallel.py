@@ -1,7 +1,11 @@
 """Tensor and sequence parallelism: linear layers, embedding and loss that are split over the tensor axis.
 
 A column-split layer holds some outputs of a linear layer, a row-split layer some inputs. A column layer followed by a
-row layer needs one reduction forward and one backward (arXiv 1909.08053, section 3). With sequence parallelism the
+row layer needs one reduction forward and one backward (arXiv 1909.08053, section 3):
+
+    x  --[ column: rows of w ]-->  this rank's heads or features  --[ row: columns of w ]-->  a summand  --sum--> y
+
+With sequence parallelism the
 activations between such pairs are sharded along the sequence, and each reduction becomes a reduce-scatter with an
 all-gather on the other side (arXiv 2205.05198, section 4.2.2). Shapes: t tensor-parallel size, else as in `model`.
 
@@ -36,11 +40,11 @@ class _ColumnLinear(Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
-        # A product that is put off gathers its input when it is made.
+        # A product that is put off will gather its input when it is made.
         gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
         grad_x = grad_out @ ctx.weight
         x = gathered.wait()
-        # One collective at a time: the weight gradient below hides the reduction.
+        # Started here, so that the product of the weight gradient below hides it; one collective travels at a time.
         reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
         grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=ctx.axis if ctx.sequence else ALONE)
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
@@ -56,6 +60,7 @@ class _RowLinear(Function):
         ctx.save_for_backward(x)
         if axis.size == 1:
             return functional.linear(x, weight, bias)
+        # The bias is added after the sum, or it would be added once by every rank.
         partial = functional.linear(x, weight)
         out = (reduce_scatter if sequence else all_reduce)(partial, axis).wait()
         return out if bias is None else out.add_(bias)
@@ -82,6 +87,7 @@ class _VocabularyEmbedding(Function):
         vectors = functional.embedding(rows, weight)
         if elsewhere is None:
             return vectors
+        # Tokens of other ranks were looked up as row 0. Their vectors come from those ranks, by the sum.
         vectors.masked_fill_(elsewhere[..., None], 0.0)
         return (reduce_scatter if sequence else all_reduce)(vectors, axis).wait()
 
@@ -110,6 +116,7 @@ class _VocabularyCrossEntropy(Function):
             target_logits = target_logits.masked_fill(elsewhere, 0.0)
         largest = values.amax(-1)
         exponentials = values.sub_(largest[..., None]).exp_()
+        # Each rank has exponentials relative to its own largest logit, and rescales the sums of all to the overall one.
         parts = torch.stack((largest, exponentials.sum(-1), target_logits))[None]  # (1, 3, s, b)
         all_largest, all_sums, all_targets = all_gather(parts, axis).wait().unbind(1)  # each (t, s, b)
         peak = all_largest.amax(0)
@@ -117,7 +124,7 @@ class _VocabularyCrossEntropy(Function):
         to_softmax = (largest - peak).exp() / denominator
         ctx.save_for_backward(exponentials, to_softmax, rows)
         ctx.elsewhere, ctx.dtype = elsewhere, logits.dtype
-        return (denominator.log() - (all_targets.sum(0) - peak)).mean()  # large logits cancel exactly
+        return (denominator.log() - (all_targets.sum(0) - peak)).mean()  # large logits cancel exactly here
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = "GIT_SHA"
-"""File beside the packages of a snapshot, which is no checkout; written when the snapshot is made."""
+"""The file beside the packages of a snapshot that names their commit, since a snapshot is no checkout."""
 
 
 def git_sha() -> str:
-    """Twelve digits, `-dirty` where the checkout has changes; `unknown` where there is neither checkout nor record."""
+    """The commit in twelve digits, `-dirty` where the checkout has changes; `unknown` without checkout and record."""
     recorded = ROOT / RECORDED
     if recorded.is_file():
         return recorded.read_text().strip()

@@ -15,7 +15,7 @@ from types import FrameType
 from conf.experiment import Experiment
 
 StopAsked = Callable[[], int]
-"""The signal that asked, or 0. Of several ranks' answers the largest counts: SIGTERM (15) goes before SIGUSR2 (12)."""
+"""The signal that asked, or 0. The largest of all ranks' answers counts: SIGTERM (15) goes before SIGUSR2 (12)."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -24,7 +24,7 @@ class Stopped(SystemExit):
     """Training was saved after `step` and ended because a signal asked for it; it goes on when it is run again.
 
     Attributes:
-        num_steps: done since the start or the restore.
+        num_steps: how many steps were done since the start or the restore.
     """
 
     def __init__(self, step: int, number: int, num_steps: int) -> None:
@@ -53,18 +53,18 @@ class StopSwitch:
         return self._number.value
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler of a signal to a rank of its own. SIGUSR2 after SIGTERM does not bring back what is to end."""
+        """The handler of a rank that gets signals itself. SIGUSR2 after SIGTERM does not bring back what is to end."""
         self._number.value = max(self._number.value, number)
 
     def turn(self, number: int, frame: FrameType | None) -> None:
-        """The handler of a supervisor. Who asks a second time does not want to wait for the step and the saving."""
+        """The handler of a supervisor. A second signal means that nobody wants to wait for the step and the saving."""
         if self._number.value:
             raise SystemExit(128 + number)
         self.note(number, frame)
 
 
 def noted_signals() -> StopAsked:
-    """From now on these signals to this process are only noted; returns what tells of them."""
+    """Have the signals that stop a training only noted from now on; returns what tells of them."""
     switch = StopSwitch()
     for number in STOP_SIGNALS:
         signal.signal(number, switch.note)

@@ -27,7 +27,7 @@ class Seat:
     Attributes:
         local_rank: the rank among those of its node.
         rendezvous: where the ranks meet: `tcp://host:port`, or `file:///path` on one machine.
-        may_be_bound: each rank of a node may have been given one GPU of its own, which it sees as number 0.
+        may_be_bound: the launcher may have given each rank of a node one GPU of its own, which it sees as number 0.
     """
 
     rank: int
@@ -42,8 +42,8 @@ class World:
     """A joined job.
 
     Attributes:
-        clock: what this rank waits for.
-        timeout: after which torch gives up waiting in a collective; None where nobody waits.
+        clock: is told of every wait of this rank.
+        timeout: after this time torch gives up waiting in a collective; None where nobody waits.
     """
 
     rank: int
@@ -101,7 +101,7 @@ def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch
     """The device of a rank; on a CPU one rank is one core, so it computes with one thread.
 
     Args:
-        may_be_bound: see `Seat`; whoever then sees one GPU takes it, whatever `index` is.
+        may_be_bound: see `Seat`; a rank that then sees one GPU takes it, whatever `index` is.
 
     Raises:
         UsageError: a GPU was asked for and there is none with this number.
@@ -110,6 +110,7 @@ def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch
         torch.set_num_threads(1)
         return torch.device("cpu")
     visible = torch.cuda.device_count()
+    # With --gpus-per-task or --gpu-bind, Slurm shows each rank its own GPU alone, as number 0.
     if may_be_bound and visible == 1:
         index = 0
     if index >= visible:
@@ -121,7 +122,7 @@ def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch
 
 
 def use_device(device: torch.device) -> None:
-    """Make it the calling thread's current device, which in every new thread is GPU 0."""
+    """Make a GPU the current one of the calling thread; a new thread begins with GPU 0."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
@@ -130,7 +131,7 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
     """Meet the other ranks. A world of one needs no meeting.
 
     Args:
-        hang_seconds: for how long a watchdog lets a collective wait; torch, who knows less, is to speak after it.
+        hang_seconds: for how long a watchdog lets a collective wait. It knows more than torch, whose timeout is longer.
     """
     timeout = datetime.timedelta(seconds=MEETING_SECONDS + hang_seconds)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -148,10 +149,10 @@ def leave(world: World) -> None:
 
 
 def file_rendezvous(path: Path) -> str:
-    """Meeting through a file on a local disk: no port to clash with another job of the machine."""
+    """A meeting through a file on a local disk, which takes no port that another job of the machine might use."""
     return f"file://{path}"
 
 
 def usable_cores() -> set[int]:
-    """Cores that this process may run on."""
+    """The cores that this process may run on."""
     return os.sched_getaffinity(0)

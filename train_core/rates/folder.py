@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from train_core.rates.record import DeviceRates, RatesPlan
-from train_core.trial_folder import JobFolder, write_atomically
+from train_core.trial_folder import JobFolder, Member, write_atomically
 
 
 class RatesFolder(JobFolder):
     """One calibration on disk; besides what every job's folder has:
 
-    plan.json       the `RatesPlan`; written by the launcher
+    calibrate.lock  held (flock) by the one process that calibrates
+    plan.json       the `RatesPlan`; written by that process
     progress        one line for every part that rank 0 begins
     rates.json      the `DeviceRates`, once all is measured
     """
 
-    def __init__(self, path: Path | str) -> None:
-        super().__init__(path)
-        self.plan = self.path / "plan.json"
-        self.progress = self.path / "progress"
-        self.rates = self.path / "rates.json"
+    lock = Member("calibrate.lock")
+    plan = Member("plan.json")
+    progress = Member("progress")
+    rates = Member("rates.json")
 
     def prepare(self, plan: RatesPlan) -> None:
         """Forget an earlier calibration and write what this one measures."""

@@ -14,7 +14,7 @@ from train_core.rates.record import SMALL_LAYER, AttentionRate, AttentionShape, 
 from train_core.rates.stopwatch import Run, Stopwatch
 
 SMALL = 16
-"""Elements of a tensor whose arithmetic costs nothing."""
+"""So few elements that arithmetic on them costs nothing beside the call."""
 
 NUM_SMALL_LAYERS = 4
 SHORTEST_SECONDS = 1e-9
@@ -22,9 +22,12 @@ SHORTEST_SECONDS = 1e-9
 
 def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
     """Matrix products of every shape in every precision."""
-    shapes = [*((one, True) for one in plan.large_products), *((one, False) for one in plan.thin_products)]
+    shapes = [
+        *((product, True) for product in plan.large_products),
+        *((product, False) for product in plan.thin_products),
+    ]
     asked = [(dtype, product, is_large) for dtype in plan.dtypes for product, is_large in shapes]
-    rates = stopwatch.mean_rates([(one.flops, _product(one, dtype, stopwatch)) for dtype, one, _ in asked])
+    rates = stopwatch.mean_rates([(product.flops, _product(product, dtype, stopwatch)) for dtype, product, _ in asked])
     return [
         ProductRate(dtype=dtype, product=product, is_large=is_large, flops_per_second=rate)
         for (dtype, product, is_large), rate in zip(asked, rates, strict=True)

@@ -15,28 +15,28 @@ from train_core.rates.record import SMALL_LAYER, AttentionShape, LinkPlan, Produ
 KIBIBYTE, MEBIBYTE = 2**10, 2**20
 MOST_GROUP_SIZES = 4
 MOST_MEMORY_SHARE = 1 / 16
-"""Of a device's memory for one of the three buffers that are copied."""
+"""The largest share of a device's memory for one of the three buffers that are copied."""
 
 LARGE_PRODUCTS = {
     "cpu": ((1024, 1024, 1024), (512, 1024, 1024)),
     "gpu": ((8192, 8192, 8192), (16384, 8192, 8192), (4096, 12288, 12288)),
 }
-"""Rows, columns, depth."""
+"""Rows, columns and depth of products that reach what a device can."""
 
 THIN_PRODUCTS = {
     "cpu": ((128, 768, 256), (128, 384, 256), (128, 256, 1024), (128, 256, 256), (512, 512, 256), (512, 256, 512)),
     "gpu": ((2048, 4608, 12288), (2048, 12288, 1536), (2048, 6144, 12288), (2048, 12288, 6144), (4096, 4608, 12288)),
 }
-"""Of one rank of a tensor-parallel layer: on a CPU the proxies' width, on a GPU GPT-3's on eight ranks."""
+"""Products of one rank of a tensor-parallel layer: on a CPU of the proxies' width, on a GPU of GPT-3 on eight ranks."""
 
 ATTENTION_SHAPES = {
     "cpu": ((1, 8, 128, 32), (4, 4, 128, 32), (1, 4, 512, 64)),
     "gpu": ((1, 12, 2048, 128), (1, 16, 4096, 128)),
 }
-"""Sequences, heads, length, size of a head."""
+"""Sequences, heads, length of a sequence, size of a head."""
 
 BUFFER_BYTES = {"cpu": 128 * MEBIBYTE, "gpu": 1024 * MEBIBYTE}
-"""Beyond what caches hold."""
+"""More than caches hold."""
 
 MESSAGE_BYTES = {
     "cpu": tuple(KIBIBYTE * 8**power for power in range(6)),  # to 32 MiB

@@ -31,7 +31,7 @@ SMALL_LAYER = ModelSpec(
     vocab_size=16,
     seq_length=4,
 )
-"""Its arithmetic costs nothing beside the calls."""
+"""A layer so small that its arithmetic costs nothing beside the calls."""
 
 
 class Spread(Frozen):
@@ -71,7 +71,7 @@ class AttentionShape(Frozen):
 
     @property
     def flops(self) -> float:
-        """Of the lower triangle, as the cost model counts a fused kernel's."""
+        """FLOPs of the lower triangle alone, as the cost model counts those of a fused kernel."""
         forward = 2 * self.num_sequences * self.num_heads * self.seq_length**2 * self.head_size
         return (1 + FLASH_BACKWARD_TO_FORWARD) * forward
 
@@ -82,7 +82,7 @@ class LinkPlan(Frozen):
     Attributes:
         stride: devices of a block of the next closer tier: ranks that many apart can only meet through this link.
         num_members: such ranks in one block of the tier, as far as the job goes.
-        group_sizes: of the groups to measure; all groups of one size work at once.
+        group_sizes: the sizes of groups to measure; all groups of one size work at once.
     """
 
     name: str
@@ -98,7 +98,7 @@ class RatesPlan(Frozen):
         kind: what the ranks compute on; a CPU rank is one thread.
         large_products: those that a data-sheet peak is held against.
         thin_products: those of a tensor-parallel layer.
-        memory_bytes: of each buffer that is copied.
+        memory_bytes: the size of each buffer that is copied.
         num_small_kernels: queued behind a large product, where kernels are queued (on a GPU).
         kernels_per_layer: of one layer forward and backward, as the cost model counts them.
         message_bytes: whole tensors of collectives and transfers, ascending.
@@ -121,8 +121,10 @@ class RatesPlan(Frozen):
 
 
 class ProductRate(Frozen):
-    """Attributes:
-    flops_per_second: of one rank, the mean over all.
+    """The rate of one product in one precision.
+
+    Attributes:
+        flops_per_second: the rate of one rank, as the mean over all.
     """
 
     dtype: Dtype
@@ -141,7 +143,7 @@ class LinkTime(Frozen):
     """Seconds of one collective or transfer of the slowest group.
 
     Attributes:
-        num_bytes: of the whole tensor: what is reduced, gathered into, scattered from, or sent.
+        num_bytes: the size of the whole tensor that is reduced, gathered into, scattered from, or sent.
     """
 
     link: str
@@ -155,10 +157,10 @@ class DeviceRates(Frozen):
     """`rates.json`: all that was measured.
 
     Attributes:
-        copy_bytes_per_second: read and written, of one rank; `triad...` is a + s b, two reads and a write.
-        kernel_seconds: of one kernel that computes next to nothing.
-        hostnames: of all ranks, sorted.
-        cores_per_host: that the ranks of a host may use together; of the host with the fewest.
+        copy_bytes_per_second: bytes that one rank reads and writes; `triad...` is a + s b, two reads and a write.
+        kernel_seconds: the time of one kernel that computes next to nothing.
+        hostnames: the hosts of all ranks, sorted.
+        cores_per_host: cores that the ranks of a host may use together, on the host with the fewest.
         finished: seconds since the epoch.
     """
 

@@ -61,7 +61,7 @@ class Stopwatch:
         return min(MOST_RUNS, max(1, math.ceil(self.sample_seconds / slowest)))
 
     def _seconds(self, run: Run, num_runs: int) -> float:
-        total([0.0], self.axis, self.world.device)  # all start together
+        total([0.0], self.axis, self.world.device)  # so that all ranks start together
         synchronize(self.world.device)
         start = time.perf_counter()
         for _ in range(num_runs):

@@ -1,7 +1,7 @@
 """The real trainer's step at full size without devices: fake tensors, and ranks that do not exist.
 
 rehearse        `rehearse(experiment) -> Rehearsal`: every stage, in processes of their own
-record          `Rehearsal`, `StageStep`, `StageBytes`: what was counted; no torch
+counts          `Rehearsal`, `StageStep`, `StageBytes`: what was counted; no torch
 stage           one stage: a real `Trainer`, made of parts that need neither data nor other ranks
 observer        what its operations allocate, compute and send
 peak            the fullest moment of a step, and what memory holds in it

@@ -9,11 +9,14 @@ from conf.experiment import Experiment
 from train_core.parallel.schedules import Action, actions_of
 
 ENDS_AND_ONE = 3
-"""The first micro-batch, the last, and one between them that shows what each further one adds."""
+"""The first micro-batch, the last, and one between them that shows what every further one adds."""
 
 
 def enough_micro_batches(experiment: Experiment, stage: int) -> int:
-    """So many that this stage holds as many at once as it ever does, and one more; interleaved by groups of stages."""
+    """How many micro-batches let this stage hold as many at once as it ever does, and one more.
+
+    Interleaved schedules take micro-batches by groups, so that there it is a group more.
+    """
     group, m = group_size(experiment), experiment.num_micro_batches
     most = _most_in_flight(actions_of(experiment, stage))
     for few in range(group, m, group):
@@ -35,13 +38,13 @@ def with_micro_batches(experiment: Experiment, num_micro_batches: int) -> Experi
 
 
 def what_it_does(experiment: Experiment, stage: int) -> Hashable:
-    """Equal for stages whose first ranks do exactly the same: the same passes in the same order over as many layers."""
+    """A value that is equal for stages whose first ranks do the same passes in the same order over as many layers."""
     last = experiment.parallel.pipeline_parallel_size - 1
     actions = actions_of(with_micro_batches(experiment, enough_micro_batches(experiment, stage)), stage)
     return experiment.layers_per_stage[stage], stage == 0, stage == last, tuple(actions)
 
 
 def _most_in_flight(actions: Sequence[Action]) -> int:
-    """Of forward passes whose activations wait for the last of their backward passes."""
+    """The most forward passes whose activations wait at the same time for the last of their backward passes."""
     ends = "weight" if any(action.kind == "weight" for action in actions) else "backward"
     return max(accumulate((action.kind == "forward") - (action.kind == ends) for action in actions))

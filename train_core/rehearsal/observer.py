@@ -31,14 +31,14 @@ COLLECTIVES = {
     "send": "send",
     "recv_": "receive",
 }
-"""Names of torch's operations, and those of the trainer."""
-NO_BACKWARD = -1  # autograd's number of the backward pass that runs
+"""torch's names of the operations, and the trainer's."""
+NO_BACKWARD = -1  # what autograd answers where it is asked outside backward which pass runs
 FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
-"""Those that write into a buffer of their own, which is the first argument."""
+"""The operations that write into a buffer, which is their first argument."""
 
 
 def _attention_flops(num_products: int) -> Callable[..., int]:
-    """Of a fused kernel: products of the full square, for each of which it takes (b, heads, s, head_size)."""
+    """FLOPs of a fused kernel that makes so many products of the full square, from tensors (b, heads, s, head_size)."""
 
     def flops(*tensors: Any, **_: Any) -> int:
         b, heads, s, head_size = (int(size) for size in tensors[0].shape)
@@ -49,7 +49,8 @@ def _attention_flops(num_products: int) -> Callable[..., int]:
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
-"""Asked by autograd of every fake tensor, more often than all operations together; answered as fake tensors do."""
+"""autograd asks every fake tensor for its device, more often than it calls all operations together. It gets the answer
+that fake tensors give, without the way through their dispatch."""
 FLOPS_OF: dict[Any, Callable[..., int]] = {
     **flop_registry,
     # Under fake tensors attention is the CPU's flash kernel, which torch's own counter does not know.
@@ -63,9 +64,9 @@ class Allocation:
     """One piece of memory; times are indices of events. A storage that is emptied and filled again counts as several.
 
     Attributes:
-        address: of its storage, which another may have once this one is freed.
+        address: where its storage is; another storage may have the address once this one is freed.
         in_backward: allocated by a backward pass, a repeated forward included.
-        is_passing: of a storage that is emptied and filled in turns.
+        is_passing: its storage is emptied and filled in turns.
         is_filled: a collective or transfer writes into it.
         taken: when a computation outside backward passes first read what was filled in; None where none did.
         freed: None while it lives.
@@ -83,7 +84,7 @@ class Allocation:
 
 
 class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records while it is entered.
+    """Records every operation of this thread while it is entered as a context.
 
     Attributes:
         allocations: every piece of memory that was ever allocated, in that order.
@@ -93,7 +94,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` is told by the executor what is worked on."""
+        """The executor tells `clock` which micro-batch is worked on."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.clock = clock
         self.allocations: list[Allocation] = []
@@ -108,7 +109,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device
         kwargs = kwargs or {}
         if function is aten._local_scalar_dense.default:
-            return 1.0  # what a step reads back, such as the gradient's norm, has no value here
+            return 1.0  # a step reads values back, such as the gradient's norm, which fake tensors do not have
         out = function(*args, **kwargs)
         if function.namespace == "c10d":
             self._count_collective(function._opname, args)
@@ -118,6 +119,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.amounts_of[self.clock.micro_batch][FLOPS] += count(*args, **kwargs, out_val=out)
         in_backward = _is_in_backward()
         made = list(tensors_of(out))
+        # A forward pass that computes something from what others have filled in has taken it.
         if made and self._filled and not in_backward:
             self._take(args)
         for tensor in made:
@@ -174,6 +176,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:
             self._hold(storage, tuple(tensor.shape), in_backward)
+            # Nothing tells of the end of a storage but its own garbage collection.
             weakref.finalize(storage, self._free, storage._cdata)
 
     def _hold(self, storage: torch.UntypedStorage, shape: tuple[int, ...], in_backward: bool) -> Allocation:
@@ -195,7 +198,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _group_of(args: Any) -> str:
-    """The axis: what `mesh` calls the group among the arguments of a collective, or torch that of all ranks."""
+    """The axis of a collective: the name that `mesh` gave the group among its arguments, or `world`."""
     group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch._C.ScriptObject))
     return "world" if group.group_desc == "default_pg" else str(group.group_desc)
 

@@ -9,11 +9,11 @@ from itertools import accumulate
 from torch import Tensor
 
 from train_core.costs.terms import HELD_KINDS
+from train_core.rehearsal.counts import StageBytes
 from train_core.rehearsal.observer import Allocation, StepObserver
-from train_core.rehearsal.record import StageBytes
 
 
-class Kinds:
+class MemorySorter:
     """Sorts memory by what it holds.
 
     What lives when the rank has been built is state. Of the rest, activations are what a forward pass leaves behind for
@@ -23,7 +23,7 @@ class Kinds:
     """
 
     def __init__(self, observer: StepObserver, weights: Iterable[Tensor], vocabulary: int) -> None:
-        """`vocabulary` is what one tensor rank holds of it."""
+        """`vocabulary` is how many rows of it one tensor rank holds."""
         self.weights, self.gradients = _addresses(weights), set[int]()
         self.built, self.vocabulary, self.observer = len(observer.events), vocabulary, observer
 
@@ -60,7 +60,7 @@ class Kinds:
         return "activations_bytes"
 
     def _holds_gradients(self, allocation: Allocation) -> bool:
-        """At the address of gradients others may have lain before, which the step has freed."""
+        """Whether memory at the address of gradients holds them, and not another tensor that was freed before."""
         return allocation.born < self.built or allocation.is_passing or allocation.freed is None
 
     def _outlives_its_forward(self, allocation: Allocation) -> bool:
@@ -70,5 +70,5 @@ class Kinds:
 
 
 def _addresses(tensors: Iterable[Tensor]) -> set[int]:
-    """Of storages that last as long as the rank."""
+    """The addresses of storages that last as long as the rank."""
     return {tensor.untyped_storage()._cdata for tensor in tensors}

@@ -8,15 +8,15 @@ from multiprocessing import get_context
 
 from conf.experiment import Experiment
 from train_core.costs.computable import require_computable
+from train_core.rehearsal.counts import Rehearsal, StageStep
 from train_core.rehearsal.micro_batches import what_it_does
-from train_core.rehearsal.record import Rehearsal, StageStep
 
 MOST_PROCESSES = 2
-"""Each takes the memory of a torch process, about 0.4 GB, and a core."""
+"""Each process takes a core and the memory of torch, about 0.4 GB."""
 
 
 def rehearse(experiment: Experiment) -> Rehearsal:
-    """One step of the trainer at full size, in processes of their own, without devices.
+    """One step of the trainer at full size, without devices; stages are rehearsed in processes of their own.
 
     Raises:
         ConfigError: its sizes are beyond 64 bits.

@@ -27,10 +27,10 @@ from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import World
+from train_core.rehearsal.counts import StageBytes, StageStep
 from train_core.rehearsal.micro_batches import enough_micro_batches, group_size, with_micro_batches
 from train_core.rehearsal.observer import FLOPS, Amounts, StepObserver
-from train_core.rehearsal.peak import Kinds
-from train_core.rehearsal.record import StageBytes, StageStep
+from train_core.rehearsal.peak import MemorySorter
 from train_core.training.trainer import Parts, Trainer
 
 Step = tuple[StageBytes, dict[int | None, Amounts]]
@@ -71,8 +71,9 @@ class OneEndedTransfers(Transfers):
 
 
 def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
-    """Gradients go to shards as on the cluster's devices; weights are gathered in the step that changed them, so that
-    one step shows everything.
+    """The replicas of a stage, on a CPU, that sum gradients as the cluster's devices do.
+
+    Weights are gathered in the step that changes them, so that one step shows everything.
     """
     if experiment.is_fully_sharded:
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
@@ -83,7 +84,7 @@ def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> 
 
 
 def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
-    """Not of fake tensors, because FSDP2 reads the ranks from it."""
+    """FSDP2's view of the replicas, not made of fake tensors, because FSDP2 reads the ranks from it."""
     with _disable_current_modes():
         return DeviceMesh.from_group(group, "cpu")
 
@@ -148,7 +149,7 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
 
 def _step_of(experiment: Experiment, world: World) -> Step:
     observer = StepObserver(world.clock)
-    # in one thread, so that passes of autograd are seen where they are asked for
+    # Backward passes run in this thread, and not in autograd's, so that the observer sees them.
     with (
         torch.autograd.set_multithreading_enabled(False),
         FakeTensorMode(),
@@ -157,10 +158,10 @@ def _step_of(experiment: Experiment, world: World) -> Step:
     ):
         trainer = Trainer(experiment, world, Path(), OF_REHEARSALS)
         vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
-        kinds = Kinds(observer, trainer.replicas.held_weights(), vocabulary)
+        memory = MemorySorter(observer, trainer.replicas.held_weights(), vocabulary)
         trainer.step(1)
-        memory = kinds.at_peak(trainer.replicas.held_gradients())
-    return memory, observer.amounts_of
+        held = memory.at_peak(trainer.replicas.held_gradients())
+    return held, observer.amounts_of
 
 
 def _traffic(amounts: Amounts) -> tuple[GroupTraffic, ...]:

@@ -1,4 +1,4 @@
-"""The held-out loss: forward passes alone over sequences that are never trained on."""
+"""The held-out loss: only forward passes, over sequences that are never trained on."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def count_devices(world: World, axis: Axis) -> int:
-    """Physical devices that the ranks use: GPUs, or on CPUs the cores, which several ranks may share."""
+    """How many physical devices the ranks use: GPUs, or on CPUs the cores, which several ranks may share."""
     if world.device.type != "cpu":
         return world.size
     machine = BOOT_ID.read_text().strip() if BOOT_ID.exists() else "this"
@@ -42,7 +42,7 @@ def count_devices(world: World, axis: Axis) -> int:
 
 
 def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, seconds: float = MATMUL_SECONDS) -> float:
-    """What all ranks reach together, each multiplying square matrices for the same half second."""
+    """What all ranks reach together when each multiplies square matrices for the same half second."""
     n = MATMUL_SIZES[world.device.type]
     a = torch.rand(n, n, device=world.device).to(dtype)  # constant data would draw less power and clock higher
     out = torch.mm(a, a)  # the first product also loads kernels
@@ -57,13 +57,13 @@ def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, second
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was asked to; a CPU always has."""
+    """Wait until the device has done what it was asked to, as a CPU always has."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Device memory that was allocated at most; on a CPU the largest resident set of the process."""
+    """The most device memory that was allocated; on a CPU the largest resident set of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
@@ -80,7 +80,7 @@ class Meter:
         stop_asked: StopAsked = never,
         history: Sequence[StepMetrics] = (),
     ) -> None:
-        """`history` was measured before an interruption; after it steps are left out of the timing once more."""
+        """`history` was measured before an interruption, after which the first steps are warm-up steps once more."""
         self.experiment, self.world, self.axis = experiment, world, axis
         self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
@@ -91,7 +91,7 @@ class Meter:
         self.layout, self.terms = Layout.of(experiment), TermsHistory()
 
     def _peak(self) -> tuple[float, str]:
-        """(FLOP/s of one device, where the number comes from)."""
+        """The peak in FLOP/s of one device, and where the number comes from."""
         declared = self.experiment.cluster.device.peak_source
         if declared != MEASURED:
             return self.experiment.peak_flops_per_second, declared
@@ -99,20 +99,22 @@ class Meter:
         return matmul_flops_per_second(self.world, self.axis, dtype) / self.num_devices, MEASURED
 
     def _forget_peak_memory(self) -> None:
-        """Building the model and measuring the peak took memory too, but are not what is measured."""
+        """Measure the memory of steps alone: building the model and measuring the peak FLOP/s took some too."""
         if self.world.device.type == "cuda":
             synchronize(self.world.device)
             torch.cuda.reset_peak_memory_stats(self.world.device)
 
     def timed(self, step: int, run: Callable[[], StepResult]) -> StepMetrics:
         """Run one step. Its time is the slowest rank's; finding that out lies outside it."""
-        total([0.0], self.axis, self.world.device)  # all start together, however long rank 0 reported the last step
+        # Rank 0 may have spent time on reporting the last step. This collective lets all ranks start together.
+        total([0.0], self.axis, self.world.device)
         start = time.perf_counter()
         result = run()
         synchronize(self.world.device)
         elapsed = time.perf_counter() - start
         terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
+        # What ranks have to agree on travels in one collective: the time, the straggler's share, the wish to stop.
         told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
         seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
@@ -134,12 +136,12 @@ class Meter:
         return metrics
 
     def performance(self) -> Performance:
-        """Over the steps after warm-up that were not traced. Every rank calls it, because memory is gathered."""
+        """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
         traced = experiment.profile.trace_steps
-        # An interruption near the end leaves none but warm-up steps; then those after the first ones have to do.
-        timed = [one.step_seconds for one in self.steps if not one.warmup and one.step not in traced] or [
-            one.step_seconds for one in self.steps[experiment.training.num_warmup_steps :]
+        # After an interruption near the end only warm-up steps may be left. Then all but the first of them are taken.
+        timed = [step.step_seconds for step in self.steps if not step.warmup and step.step not in traced] or [
+            step.step_seconds for step in self.steps[experiment.training.num_warmup_steps :]
         ]
         seconds = statistics.median(timed)
         needed = model_flops(experiment.model, batch)
@@ -163,7 +165,7 @@ class Meter:
             model_flops_utilization=needed * rate / self.peak,
             hardware_flops_utilization=executed * rate / self.peak,
             peak_memory_bytes=self._memory_of_all_ranks(),
-            losses=tuple(one.loss for one in self.steps),
+            losses=tuple(step.loss for step in self.steps),
             final_loss=self.steps[-1].loss,
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
@@ -171,11 +173,11 @@ class Meter:
         )
 
     def _is_timed(self, step: int) -> bool:
-        """A traced step is slower than others."""
+        """Whether a step counts: neither a warm-up step nor one that was traced, which is slower."""
         return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
 
     def _breakdown(self) -> Breakdown | None:
-        """None where no step was left to run after an interruption."""
+        """Where the step of each rank goes; None where no step was left to run after an interruption."""
         medians = self.terms.medians()
         return breakdown_of(gather(medians, self.axis, self.world.device)) if medians else None
 

@@ -42,7 +42,7 @@ def train(
     Args:
         cache_dir: folder of the token files.
         on_step: called on rank 0 after each step.
-        stop_asked: whether a signal asked this rank to stop; where one rank's did, all stop after the same step.
+        stop_asked: whether a signal has asked this rank to stop; where one was asked, all stop after the same step.
         trial: holds the checkpoints, and what was measured before an interruption; None keeps nothing.
 
     Raises:
@@ -51,6 +51,7 @@ def train(
         ConfigError: the text cannot be used.
     """
     trainer = Trainer(experiment, world, cache_dir)
+    # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, and their metrics on disk.
     with _checkpoints(trainer, trial) as checkpoints:
         done = checkpoints.restore() if checkpoints is not None else 0
         history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
@@ -62,6 +63,7 @@ def train(
             )
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history)
         for step in range(done + 1, experiment.training.num_steps + 1):
+            # Only the step itself is timed; what follows in the loop comes between steps.
             with traced(trial, world.rank, experiment.profile, step):
                 metrics = meter.timed(step, partial(_finite_step, trainer, step))
             if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
@@ -79,7 +81,7 @@ def train(
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
-    """None where a training neither saves nor starts from something saved."""
+    """What saves and restores; None where a training does neither."""
     experiment = trainer.experiment
     folder = trial.checkpoints if trial is not None and experiment.checkpoint.every_steps is not None else None
     if folder is None and experiment.checkpoint.load is None:
@@ -88,11 +90,12 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
+    """One step; an error where its loss or gradient is not finite, which says where such a value first came about."""
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
     scale = loss_scale.scale
     result = trainer.step(step)
     if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
-        loss_scale.scale = scale  # half of it may not overflow
+        loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
         raise TrainingError(
             f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step} with a loss scale of"
             f" {scale:g}, {_origin(trainer, step)}",

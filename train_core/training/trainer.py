@@ -39,7 +39,7 @@ class MicroBatches(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a trainer is put together from, where not every use of it wants the same; see `rehearsal.stage`.
+    """What a trainer is put together from, where a rehearsal has parts of its own; see `rehearsal.stage`.
 
     Attributes:
         batches: from experiment, mesh, device and the folder of the token files.
@@ -64,6 +64,7 @@ class Trainer:
         """Raises ConfigError when the text cannot be used; see `tokens.prepare`."""
         self.experiment = experiment
         self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock, world.timeout)
+        # Data first: a wrong path is found before a model is built.
         self.batches = parts.batches(experiment, self.mesh, world.device, cache_dir)
         first_value = loaded_weights(experiment, self.mesh.world, world.device)
         self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.attention)
@@ -103,7 +104,7 @@ class Trainer:
 
     @property
     def num_summands(self) -> int:
-        """Micro-batches of all replicas."""
+        """How many micro-batches all replicas have in a step, over which the loss is a mean."""
         return self.experiment.num_micro_batches * self.mesh.data.size
 
 

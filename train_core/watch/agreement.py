@@ -26,19 +26,19 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
     sums = torch.stack([checksum(parameter) for _, parameter in named])  # (parameters)
     names = [name for name, _ in named]
     whole = [index for index, name in enumerate(names) if stage.placements[name].split_dim is None]
-    # Both gathered before either is judged: whoever raises would leave the others waiting.
+    # Both are gathered before either is judged, because whoever raises would leave the others waiting.
     over_data, over_tensor = _gathered(sums, mesh.data), _gathered(sums[whole], mesh.tensor)
     _judge(names, over_data, mesh.data, step)
     _judge([names[index] for index in whole], over_tensor, mesh.tensor, step)
 
 
 def checksum(values: Tensor) -> Tensor:
-    """The sum of the bits, each element taken for an integer: any single flipped bit changes it."""
+    """The sum of the elements, whose bits are taken for integers: any single flipped bit changes it."""
     return values.detach().contiguous().view(INTEGERS[values.element_size()]).sum(dtype=torch.int64)
 
 
 def _gathered(sums: Tensor, axis: Axis) -> Tensor:
-    """(ranks, parameters)"""
+    """The sums of all ranks of an axis: (parameters) -> (ranks, parameters)."""
     return all_gather(sums[None], axis).wait()
 
 

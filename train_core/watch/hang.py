@@ -10,7 +10,11 @@ from train_core.measurement import Standing
 
 
 class Hang(NamedTuple):
-    """Why a wait does not end. `blamed` is the rank that did not arrive, None where all did or wait for each other."""
+    """Why a wait does not end.
+
+    Attributes:
+        blamed: the rank that did not arrive; None where all did, or where they wait for each other.
+    """
 
     cause: str
     blamed: int | None
@@ -20,10 +24,10 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
     """Follow the waits from this rank to one that waits for nobody.
 
     Args:
-        standing_of: where another rank stands; None if it does not say, as one that is dead or stopped.
+        standing_of: where another rank stands; None if it does not say, because it is dead or stopped.
     """
     followed, seen = [own], {own.rank}
-    for waiting in followed:  # grows as it goes
+    for waiting in followed:  # the list grows inside the loop, by the ranks that are waited for
         missing = _missing(waiting, standing_of)
         found = {rank: standing_of(rank) for rank in missing}
         for rank, standing in found.items():
@@ -37,7 +41,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
 
 
 def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -> list[int]:
-    """The ranks that have not started the operation; of a transfer always the other end."""
+    """The ranks that have not started the operation; for a transfer always the other end."""
     if waiting.number == 0:
         return list(waiting.ranks)
     found = {rank: standing_of(rank) for rank in waiting.ranks if rank != waiting.rank}
@@ -67,7 +71,7 @@ def _place(waiting: Standing) -> str:
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, or `ranks 0-2, 7`."""
     ordered = sorted(set(ranks))
-    cuts = [0, *(index for index, (one, next_) in enumerate(pairwise(ordered), 1) if next_ > one + 1), len(ordered)]
+    cuts = [0, *(index for index, (rank, after) in enumerate(pairwise(ordered), 1) if after > rank + 1), len(ordered)]
     runs = [(ordered[first], ordered[end - 1]) for first, end in pairwise(cuts)]
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
     return f"rank{'s' if len(ordered) > 1 else ''} {text}"

@@ -26,8 +26,8 @@ class Finding(NamedTuple):
     """A tensor that is not finite; findings sort by when they came about.
 
     Attributes:
-        phase: weights come before the forward pass, that before the backward pass.
-        stage: of the pipeline, negative in backward, where the last stage comes first.
+        phase: WEIGHT, OUTPUT or GRADIENT, in the order of a step.
+        stage: the stage of the pipeline, negative in backward, where the last stage comes first.
         order: how many tensors the rank had looked at before; the ranks of a stage look at the same ones.
     """
 
@@ -40,9 +40,9 @@ class Finding(NamedTuple):
 
 
 def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> str:
-    """In words where the first such value appears: rank and module. Every rank calls it, with unchanged weights."""
+    """Rank and module in which the first such value appears, in words. Every rank calls it, with unchanged weights."""
     in_weights = _in_weights(stage, mesh)
-    in_passes = _in_passes(stage, mesh, run_passes)  # in any case, because other ranks wait in them
+    in_passes = _in_passes(stage, mesh, run_passes)  # also after a finding, because other ranks wait in the passes
     found = gather_objects(in_weights or in_passes, mesh.world)
     findings = sorted(finding for finding in found if finding is not None)
     if not findings:
@@ -59,7 +59,10 @@ def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
 
 
 def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Finding | None:
-    """Compiled layers run as they are written: the compiler has left out the hooks of what is in them."""
+    """The first finding of this rank in the passes, which are run again with a hook on everything.
+
+    Compiled layers run as they are written, because the compiler has left out the hooks of what is in them.
+    """
     findings: list[Finding] = []
     looks = count()
 
@@ -91,7 +94,7 @@ def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Fi
 
 @contextmanager
 def _observed(stage: Stage, look: Look) -> Iterator[None]:
-    """`look` at what every module puts out, at the gradient that reaches it, and at every weight's gradient."""
+    """Inside the block, `look` sees what every module puts out, the gradient that reaches it, and every weight's."""
     with ExitStack() as stack:
         for chunk in stage.chunks:
             for name, module in chunk.named_modules():
@@ -103,13 +106,13 @@ def _observed(stage: Stage, look: Look) -> Iterator[None]:
 
 
 def _local(values: Tensor) -> Tensor:
-    """Of a tensor that is sharded by ZeRO-3 the rows that this rank has."""
+    """The tensor itself; where ZeRO-3 shards it, the rows that this rank has."""
     to_local = getattr(values, "to_local", None)
     return to_local() if to_local else values
 
 
 def _hook(look: Look, name: str) -> Callable[[nn.Module, Any, Any], None]:
-    """Looks at what a module puts out, and in backward at the gradient that reaches it."""
+    """A hook that looks at what a module puts out, and in backward at the gradient that reaches it."""
 
     def forward_hook(module: nn.Module, inputs: Any, out: Any) -> None:
         if not isinstance(out, Tensor):

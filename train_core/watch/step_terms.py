@@ -11,16 +11,16 @@ from train_core.measurement import Breakdown, StepTerms
 from train_core.parallel.mesh import Layout
 
 MAX_STEPS = 1000
-"""Steps over which medians are taken, the latest; a long training must not fill the memory."""
+"""Medians are taken over so many steps, the latest ones: a long training must not fill the memory."""
 
 RECENT_STEPS = 5
 TERMS = tuple(StepTerms.model_fields)
 
 
 def terms_of(step_seconds: float, seconds_of: Mapping[str, float], has_replicas: bool) -> list[float]:
-    """A step's terms in the order of `StepTerms`, from its whole and what the clock counted by line and part.
+    """A step's terms in the order of `StepTerms`, from its seconds and what the clock counted by line and part.
 
-    Replicas wait for each other in every step. Where the clock heard of none of it, that term is NaN.
+    Replicas wait for each other in every step. Where the clock has heard of no such wait, that term is NaN.
     """
     counted = [
         seconds_of.get("tensor", 0.0),
@@ -52,12 +52,15 @@ class TermsHistory:
         return statistics.median(self._recent_own_seconds)
 
     def medians(self) -> list[float]:
-        """Of the timed steps, of the latest step where none was timed; empty where none was run."""
+        """Each term's median over the timed steps.
+
+        Where no step was timed they are the latest step's terms; without any step the list is empty.
+        """
         return [statistics.median(column) for column in zip(*(self._steps or self._latest), strict=True)]
 
 
 def breakdown_of(ranks: Sequence[Sequence[float]]) -> Breakdown:
-    """From the terms of every rank, NaN where one is not known."""
+    """The breakdown, from the terms of every rank, which are NaN where they are not known."""
     known = ([None if math.isnan(seconds) else seconds for seconds in values] for values in ranks)
     terms = tuple(StepTerms.model_validate(dict(zip(TERMS, values, strict=True))) for values in known)
     slowest = max(range(len(terms)), key=lambda rank: terms[rank].own_seconds)

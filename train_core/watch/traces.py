@@ -15,7 +15,7 @@ def traced(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -
     if trial is None or step not in plan.trace_steps or rank not in plan.trace_ranks:
         yield
         return
-    from torch.profiler import profile  # late: costs every rank a tenth of a second, and most trace nothing
+    from torch.profiler import profile  # here: the import takes a tenth of a second, and most ranks trace nothing
 
     with profile() as recorded:
         yield

@@ -2,7 +2,7 @@
 
 A thread of every rank looks at its clock. The first to find a wait beyond the limit raises an alarm in the trial
 folder; every rank then writes where it stands, and from that the first one tells who is missing. Until there is an
-alarm, the thread costs a glance at a variable and at the folder a few times within the limit.
+alarm, all that the thread does is to look at a variable and at the folder, a few times within the limit.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from train_core.watch.hang import Hang, explain
 
 LOOKS_PER_LIMIT = 8
 LOOKS_BEFORE_VERDICT = 2
-"""After the alarm, so that every rank has written where it stands."""
+"""So many looks the rank that raised the alarm waits, so that every rank has written where it stands."""
 
 MORE_LOOKS_FOR_SILENT = 4
-"""While a rank that holds the others up has not written: on a busy machine it may be late."""
+"""So many more while a rank that holds the others up has not written: on a busy machine it may be late."""
 
 MORE_LOOKS_OF_OTHERS = 3 + MORE_LOOKS_FOR_SILENT
 """Whoever did not raise the alarm leaves the verdict to the rank that did, unless that does not come."""
@@ -49,7 +49,7 @@ def watched(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[N
 
 
 class Watchdog(threading.Thread):
-    """The thread that looks."""
+    """The thread that looks at a rank's clock."""
 
     def __init__(self, trial: TrialFolder, world: World, hang_seconds: float) -> None:
         super().__init__(name="watchdog", daemon=True)
@@ -62,7 +62,7 @@ class Watchdog(threading.Thread):
         self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
 
     def run(self) -> None:
-        use_device(self.world.device)  # whose events the clock asks
+        use_device(self.world.device)  # the clock asks for events of this device
         while not self.ended.wait(self.hang_seconds / LOOKS_PER_LIMIT):
             with contextlib.suppress(OSError):  # a full disk must not end the watch
                 self._look()
@@ -81,7 +81,7 @@ class Watchdog(threading.Thread):
             self._looks_left -= 1
             if self._looks_left < 0:
                 self._end(standing, patient=self._looks_left >= -MORE_LOOKS_FOR_SILENT)
-        elif self._raised_alarm:  # it went on after all
+        elif self._raised_alarm:  # the wait has ended after all
             self.trial.alarm.unlink(missing_ok=True)
             self._raised_alarm = False
         else:
@@ -119,7 +119,7 @@ class Watchdog(threading.Thread):
         """
         must_wait = False
         try:
-            # Who is alive writes at every look. An older word may be from before it stopped.
+            # A rank that is alive writes at every look. What is older may be from before it stopped.
             not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
             standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
             hang = explain(standing, standing_of)

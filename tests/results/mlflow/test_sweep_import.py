@@ -191,6 +191,14 @@ def test_importing_twice_changes_nothing(store: Store) -> None:
     assert store.snapshot() == before
 
 
+def test_an_import_that_changes_nothing_does_not_wait_for_mlflow(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = store.load()
+    monkeypatch.setattr(sweep_import, "connect", None)
+    again = store.load()
+    assert (again.created, again.updated, again.unchanged) == (0, 0, 6)
+    assert (again.uri, again.experiment_id, again.run_id) == (first.uri, first.experiment_id, first.run_id)
+
+
 def test_a_moved_sweep_is_still_the_same_sweep(store: Store) -> None:
     store.load()
     moved = store.folder.path.rename(store.output_dir / "elsewhere")
@@ -230,10 +238,10 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
 ) -> None:
     real = sweep_import._log_artifacts
 
-    def interrupted(client: Any, run_id: str, of: Any, files: Any) -> None:
-        if of.trial_id == "dead":
+    def interrupted(client: Any, run_id: str, of: Reading) -> None:
+        if of.name == "dead":
             raise KeyboardInterrupt
-        real(client, run_id, of, files)
+        real(client, run_id, of)
 
     monkeypatch.setattr(sweep_import, "_log_artifacts", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -323,6 +331,12 @@ def test_an_unreachable_server_is_said_within_seconds(store: Store) -> None:
     with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9'.*folders keep everything"):
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
     assert time.monotonic() - start < 10
+
+
+def test_a_password_in_the_address_is_not_in_the_message(store: Store) -> None:
+    nowhere = TrackingSpec(kind="server", uri="http://ada:secret@127.0.0.1:9", experiment="made-up")
+    with pytest.raises(UsageError, match=r"tracking\.uri = 'http://127\.0\.0\.1:9': no MLflow server answers"):
+        import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
 
 
 def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None:

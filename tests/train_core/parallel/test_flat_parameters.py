@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from train_core.buckets import ALIGNMENT
+from train_core.bucket_rules import ALIGNMENT
 from train_core.optimizer.optimizer import AdamState
 from train_core.parallel.boxes import boxes_of, row_boxes
 from train_core.parallel.collectives import Axis

@@ -1,0 +1,16 @@
+"""Who may read what the commands and their jobs write."""
+
+from __future__ import annotations
+
+import os
+
+OTHERS = 0o077
+
+
+def keep_private() -> None:
+    """From now on nobody but the user may read or write what this process and its children create.
+
+    An output folder holds programs that run as the user, so that whoever can write there can act as the user. Who wants
+    to share a folder changes its mode: what exists keeps the mode it has.
+    """
+    os.umask(OTHERS)

@@ -1,0 +1,88 @@
+"""How the jobs of submissions stand: Slurm's word about those that are ours, and no conclusion about the others.
+
+A number alone names no job. Another cluster gives the same numbers to its own jobs, and a controller that lost its
+memory gives them out again. A job is ours where the cluster and the job's name are those of the submission.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from launcher.slurm_cluster import this_cluster
+from launcher.slurm_query import JobState, query_jobs, query_named
+from sweeps.submission import Submission
+
+EARLIER_NAMES = "trisweep-"
+"""Begin the names of jobs of an earlier version, which wrote no name down."""
+
+
+class Standing(NamedTuple):
+    """What is known of the job of one submission.
+
+    Attributes:
+        submission: with the number of its job, if Slurm knew the job by its name.
+        state: Slurm's word; None where it knows no such job.
+        elsewhere: why this machine's Slurm cannot tell; empty where it can.
+    """
+
+    submission: Submission
+    state: JobState | None
+    elsewhere: str
+
+    @property
+    def is_live(self) -> bool:
+        return self.state is not None and self.state.is_live
+
+    @property
+    def is_unknown(self) -> bool:
+        """The cluster that would have it has no such job."""
+        return self.state is None and not self.elsewhere
+
+
+def standings(submissions: Sequence[Submission]) -> list[Standing]:
+    """One for each of the submissions, which are all of Slurm's, in their order.
+
+    Raises:
+        SlurmSilent: about some of the jobs nothing can be said now.
+    """
+    if not submissions:
+        return []
+    here = this_cluster().name
+    named = query_named(each.job_name for each in submissions if each.job_id is None and each.job_name)
+    found = _with_numbers(submissions, named)
+    states = query_jobs(each.job_id for each in found if each.job_id)
+    return [_standing(submission, states, here) for submission in found]
+
+
+def _with_numbers(submissions: Iterable[Submission], named: dict[str, JobState]) -> list[Submission]:
+    masters = {state.job_name: job_id.split("_")[0] for job_id, state in named.items()}
+    return [
+        each.adopted_by(masters[each.job_name]) if each.job_id is None and each.job_name in masters else each
+        for each in submissions
+    ]
+
+
+def _standing(submission: Submission, states: dict[str, JobState], here: str | None) -> Standing:
+    state = states.get(submission.job_id) if submission.job_id else None
+    if state is not None and _is_ours(submission, state):
+        return Standing(submission, state, "")
+    return Standing(submission, None, _elsewhere(submission, here))
+
+
+def _elsewhere(submission: Submission, here: str | None) -> str:
+    """Why it proves nothing that this machine's Slurm has no such job; empty where it proves that there is none."""
+    if submission.cluster is None:
+        is_here = submission.hostname == socket.gethostname()
+        return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"
+    if submission.cluster == here:
+        return ""
+    asked = f"asks {here}" if here else "cannot ask it"
+    return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {asked}"
+
+
+def _is_ours(submission: Submission, state: JobState) -> bool:
+    if submission.job_name is None:
+        return state.job_name.startswith(EARLIER_NAMES)
+    return state.job_name == submission.job_name

@@ -1,0 +1,158 @@
+"""Hands a function, and the folders that it is to work in, to sbatch. Nothing is lost if this process dies on the way.
+
+Every folder gets its `submission.json` first, with the name that the job will have; the name ends with a token that no
+other job has. A job knows by its name that a folder is its own, and whoever finds a submission without a job number
+asks Slurm for the job of that name.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from conf.errors import UsageError
+from conf.schema import SlurmSpec
+from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.slurm_cluster import this_cluster
+from launcher.slurm_query import SlurmSilent, query_named
+from sweeps.submission import JobShape, Submission, write_submission
+from train_core.trial_folder import JobFolder, replacing, write_atomically
+
+SlurmJob = Callable[[str], object]
+TOKEN, TOKEN_BYTES = "TOKEN", 4
+"""Stands for the token where a text is only shown."""
+
+TOO_MANY_JOBS = re.compile(r"SubmitJobs?(Per\w+)?Limit|temporarily unable to accept job")
+"""Slurm's words for a limit on how many jobs may be queued at once."""
+
+
+class TooManyJobs(UsageError):
+    """Slurm refused the jobs only because too many are queued; fewer, or the same ones later, it may accept."""
+
+
+class Unanswered(UsageError):
+    """Slurm did not say whether it took the jobs; their submissions stay, and the next command asks by their name."""
+
+
+class Work(NamedTuple):
+    """A folder to work in, with the number of the coming attempt and how many before it lost a node."""
+
+    folder: JobFolder
+    attempt: int
+    lost_nodes: int
+
+
+@dataclass(frozen=True)
+class SlurmExecutor:
+    """Submits jobs of one sweep, one training or one calibration.
+
+    Attributes:
+        name: of the jobs, before the token.
+        code: the snapshot that they run.
+        logs: where they find what they are to do, and write their output.
+        requeues: a job is warned before its time limit, and saves and requeues itself.
+    """
+
+    slurm: SlurmSpec
+    name: str
+    code: Path
+    logs: Path
+    requeues: bool = False
+
+    def text(self, shape: JobShape, num_folders: int, token: str = TOKEN) -> str:
+        """What sbatch gets for one job array, or for one job where there is a single folder. Needs no Slurm."""
+        job_name = f"{self.name}-{token}"
+        parameters = sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+        command = f"{python_command(self.slurm)} -u -m launcher.slurm_task {shlex.quote(str(self._pickle(job_name)))}"
+        return sbatch_text(parameters, self.logs, num_folders, command)
+
+    def submit(self, function: SlurmJob, work: Sequence[Work], shape: JobShape) -> str:
+        """Submit one job array in which every task of element i calls the function with folder i, and return its id.
+
+        Raises:
+            TooManyJobs: Slurm takes no more jobs now; nothing was submitted.
+            UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
+        """
+        token = secrets.token_hex(TOKEN_BYTES)
+        job_name, script = f"{self.name}-{token}", self.text(shape, len(work), token)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._write_pickle(job_name, function, work)
+        path = self.logs / f"{job_name}.sh"
+        write_atomically(path, script, durable=False)
+        intents = self._intents(job_name, work, shape)
+        for (folder, *_), intent in zip(work, intents, strict=True):
+            write_submission(folder, intent)
+        try:
+            job_id = _sbatch(path, job_name)
+        except Unanswered:
+            raise
+        except UsageError:
+            for folder, *_ in work:
+                folder.submission.unlink(missing_ok=True)
+            raise
+        for (folder, *_), intent in zip(work, intents, strict=True):
+            write_submission(folder, intent.adopted_by(job_id))
+        return job_id
+
+    def _pickle(self, job_name: str) -> Path:
+        return self.logs / f"{job_name}.pkl"
+
+    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[Work]) -> None:
+        import cloudpickle
+
+        with replacing(self._pickle(job_name)) as file:
+            cloudpickle.dump((function, [str(folder.path.absolute()) for folder, *_ in work]), file)
+
+    def _intents(self, job_name: str, work: Sequence[Work], shape: JobShape) -> list[Submission]:
+        cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()
+        return [
+            Submission(
+                executor="slurm",
+                job_id=None,
+                job_name=job_name,
+                cluster=cluster,
+                element=element if len(work) > 1 else None,
+                hostname=hostname,
+                attempt=attempt,
+                lost_nodes=lost_nodes,
+                submitted=now,
+                shape=shape,
+                output=str(self.logs / "%j_%t_log.out"),
+                error=str(self.logs / "%j_%t_log.err"),
+            )
+            for element, (_, attempt, lost_nodes) in enumerate(work)
+        ]
+
+
+def require_sbatch() -> None:
+    if missing := [name for name in ("sbatch", "srun") if not shutil.which(name)]:
+        remedy = "Run this on a Slurm login node, or leave out cluster=NAME to measure on this machine."
+        raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)
+
+
+def _sbatch(script: Path, job_name: str) -> str:
+    """The id of the job. An answer may be lost on its way, so that a complaint does not yet mean a refusal."""
+    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, check=False)
+    if done.returncode == 0 and (told := re.search(r"^(\d+)(;\S+)?$", done.stdout, re.MULTILINE)):
+        return told.group(1)
+    said = " ".join(done.stderr.split()) or f"sbatch ended with code {done.returncode}"
+    try:
+        known = query_named([job_name])
+    except SlurmSilent:
+        problem = f"Slurm did not say whether it took the job {job_name} ({said})"
+        raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.") from None
+    if known:
+        return next(iter(known)).split("_")[0]
+    if TOO_MANY_JOBS.search(said):
+        raise TooManyJobs(f"Slurm takes no more jobs now: {said}", "Give the same command again when some have ended.")
+    remedy = "Look at the request with --dry-run, and correct the settings under slurm."
+    raise UsageError(f"Slurm refused the job: {said}", remedy)

@@ -1,0 +1,45 @@
+"""What commands load: those that a login node answers with wait for neither torch nor mlflow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.loaded_modules import PREFIX
+from tests.forked_command import run_forked
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("plan", "175b"),
+        ("plan", "175b", "--cfg"),
+        ("plan", "22b", "--search"),
+        ("status", "smoke"),
+        ("cancel", "smoke"),
+        ("sweep", "175b", "cluster=frontier", "--dry-run"),
+        ("calibrate", "cluster=frontier", "--dry-run"),
+        ("rehearse", "model=tiny", "--format=json"),
+    ],
+    ids=" ".join,
+)
+def test_commands_of_a_login_node_import_neither_torch_nor_mlflow(
+    arguments: tuple[str, ...], finished: Path, no_slurm: dict[str, str]
+) -> None:
+    done = run_forked(arguments, finished, no_slurm, "tests.cli.loaded_modules")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == PREFIX
+
+
+def test_submitting_imports_neither_torch_nor_mlflow() -> None:
+    """In a process of its own: what it needs of a Slurm is not here."""
+    code = (
+        "import sys, launcher.sweep, launcher.long_run_slurm, launcher.cancel, sweeps.plan\n"
+        "print([name for name in ('torch', 'mlflow', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,38 @@
+"""`trisweep status` of a sweep that has been measured."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+def test_status_shows_every_trial_within_80_columns(finished: Path, trisweep: Command) -> None:
+    done = trisweep("status", "smoke", cwd=finished, COLUMNS="80")
+    assert done.returncode == 0
+    assert "5 COMPLETED, 1 INFEASIBLE" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_a_damaged_sweep_record_is_said_so(finished: Path, tmp_path: Path, trisweep: Command) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    (copy / "runs" / "smoke-local" / "sweep.json").write_text("{")
+    done = trisweep("status", "smoke", cwd=copy)
+    assert done.returncode == 2
+    assert "sweep.json cannot be read" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("status",), ("sweep", "--here"), ("cancel",)], ids=" ".join)
+def test_a_path_with_brackets_is_printed_as_it_is(
+    command: tuple[str, ...], finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "[" / "x]" / "runs")
+    name, *options = command
+    done = trisweep(name, "smoke", "output_dir='[/x]/runs'", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "[/x]/runs/smoke-local" in done.stdout

@@ -1,0 +1,76 @@
+"""`trisweep sweep` on this machine, and what it shows of jobs elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "empty"), (b"\x00\x01\x02\xff\xfe" * 400, "not text"), (None, "no text|empty")]
+)
+def test_data_that_is_empty_or_not_text_stops_the_sweep_at_once(
+    content: bytes | None, message: str, tmp_path: Path, trisweep: Command
+) -> None:
+    data = tmp_path / "data"
+    if content is None:
+        data.mkdir()
+    else:
+        data.write_bytes(content)
+    work = tmp_path / "work"
+    work.mkdir()
+    done = trisweep("sweep", "smoke", "--here", f"data.path={data}", cwd=work)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert "data.path" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(work.rglob("*.json"))
+
+
+def test_an_output_folder_that_is_a_file_is_said_so(tmp_path: Path, trisweep: Command) -> None:
+    (tmp_path / "taken").write_text("mine")
+    done = trisweep("sweep", "smoke", "--here", "output_dir=taken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "output_dir" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("sweep", "175b", "cluster=frontier", "slurm.account=ABC123", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "GPU-hours at most" in done.stdout
+    texts = done.stdout.split("#!/bin/bash")[1:]
+    assert len(texts) == len({re.search(r"--nodes=(\d+)", text)[1] for text in texts})  # type: ignore[index]
+    for text in texts:
+        assert "--ntasks-per-node=8" in text
+        assert "--account=ABC123" in text
+        assert "module load aws-ofi-rccl" in text
+        assert "--gpu-bind=closest" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_measures_every_point_and_leaves_report_and_mlflow(finished: Path) -> None:
+    folder = finished / "runs" / "smoke-local"
+    measured = [json.loads(path.read_text()) for path in folder.glob("trials/*/measurement.json")]
+    assert [one["outcome"] for one in measured] == ["COMPLETED"] * 5
+    losses = [one["performance"]["final_loss"] for one in measured]
+    assert max(losses) - min(losses) < 1e-4 * max(losses)
+    for suffix in ("md", "csv", "html"):
+        assert (folder / f"report.{suffix}").stat().st_size > 0
+    assert (finished / "runs" / "mlflow.db").exists()
+
+
+def test_a_finished_sweep_is_not_run_again(finished: Path, trisweep: Command) -> None:
+    folder = finished / "runs" / "smoke-local"
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/measurement.json")}
+    done = trisweep("sweep", "smoke", "--here", cwd=finished)
+    assert done.returncode == 0
+    assert "started" not in done.stdout
+    assert "0 runs written" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/measurement.json")} == before

@@ -1,0 +1,124 @@
+"""What Slurm's word adds to a folder whose files are damaged, foreign or silent: stand-ins answer for Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from cli.status_table import status_table
+from launcher.long_run import best_of
+from launcher.state import reconciled
+from results.collect import collect
+from sweeps.reading import TrialReading
+from sweeps.submission import Submission, write_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from train_core.measurement import Measurement, Outcome, RankFailure
+from train_core.trial_folder import TrialFolder
+
+NAME = "trisweep-test-1a2b"
+CLUSTER = "echo 'ClusterName = alps'; echo 'Configuration data as of 2026-11-22T05:40:41'"
+
+
+@pytest.fixture
+def sweep(
+    folder: SweepFolder, record_of: Callable[..., SweepRecord], slurm_submission: Callable[..., Submission]
+) -> Sweep:
+    """Two trials, submitted as one job array some minutes ago."""
+    sweep = Sweep(folder, record_of([{"training.seed": 1}, {"training.seed": 2}]))
+    for element, trial in enumerate(sweep.record.trials):
+        job = slurm_submission(f"12_{element}", job_name=NAME, cluster="alps", element=element)
+        write_submission(sweep.prepare(trial), job)
+    return sweep
+
+
+@pytest.fixture
+def slurm_says(tools: Callable[..., None]) -> Callable[[str], None]:
+    """Both elements of the array are in this state; those that ended did so long ago."""
+
+    def install(state: str) -> None:
+        lines = "; ".join(f"echo '12_{element}|{state}|2026-11-22T05:00:00|{NAME}|'" for element in (0, 1))
+        tools(scontrol=CLUSTER, squeue=lines, sacct="true")
+
+    return install
+
+
+def first_folder(sweep: Sweep) -> TrialFolder:
+    return sweep.folder_of(sweep.record.trials[0])
+
+
+def is_to_run(reading: TrialReading) -> bool:
+    """As `submit` decides."""
+    return reading.is_to_run(retry_failed=False, max_resubmits=1) and not reading.awaits_slurm
+
+
+@pytest.mark.parametrize("content", ["", '{"outcome": "COMPL'])
+def test_a_damaged_measurement_does_not_become_a_failure_and_is_measured_again(
+    sweep: Sweep, slurm_says: Callable[[str], None], content: str
+) -> None:
+    slurm_says("COMPLETED")
+    first_folder(sweep).measurement.write_text(content)
+    for _ in range(2):
+        hurt, silent = reconciled(sweep.read())
+        assert (hurt.outcome, is_to_run(hurt)) == (Outcome.PENDING, True)
+        assert "was corrupt" in hurt.cause
+        assert (silent.outcome, is_to_run(silent)) == (Outcome.FAILED, False)
+    assert not first_folder(sweep).measurement.exists()
+
+
+def test_a_foreign_measurement_is_the_same_to_status_report_long_training_and_the_next_sweep(
+    sweep: Sweep, slurm_says: Callable[[str], None]
+) -> None:
+    slurm_says("COMPLETED")
+    foreign = Measurement(fingerprint="0" * 12, outcome=Outcome.COMPLETED, cause="", started=1.0, ended=2.0)
+    first_folder(sweep).write_measurement(foreign)
+    readings = reconciled(sweep.read())
+    ignored = "measurement.json belongs to another experiment and is ignored; the next run replaces it"
+    assert shown(readings).count(ignored) == 1
+    assert reported(readings) == (readings[0].outcome, readings[0].cause) == (Outcome.PENDING, ignored)
+    assert best_of(sweep).trial == readings[0].trial, "predicted, as nothing has been measured"
+    assert is_to_run(readings[0])
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("RUNNING", Outcome.RUNNING), ("FAILED", Outcome.OUT_OF_MEMORY)])
+def test_a_ranks_failure_is_the_same_to_status_and_report(
+    sweep: Sweep, slurm_says: Callable[[str], None], state: str, outcome: Outcome
+) -> None:
+    slurm_says(state)
+    failure = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="t", time=5.0)
+    first_folder(sweep).write_failure(failure)
+    readings = reconciled(sweep.read())
+    assert reported(readings) == (readings[0].outcome, readings[0].cause) == (outcome, "2 GiB too many")
+    assert "2 GiB too many" in shown(readings)
+
+
+@pytest.mark.parametrize("name", ["trial.json", "submission.json", "failures/rank-00001.json", "measurement.json"])
+def test_a_damaged_file_is_named_and_hurts_its_own_trial_only(
+    sweep: Sweep, slurm_says: Callable[[str], None], name: str
+) -> None:
+    slurm_says("FAILED")
+    path = first_folder(sweep).path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\x80\x81 no text at all")
+    readings = reconciled(sweep.read())
+    (aside,) = readings[0].quarantined
+    assert aside.name in shown(readings).replace("\n", "").replace(" ", "")
+    assert list(collect(readings)["quarantined"]) == [aside.name, ""]
+    assert [reading.outcome for reading in readings][1] is Outcome.FAILED
+    assert readings[1].measurement is not None
+
+
+def reported(readings: list[TrialReading]) -> tuple[str, str]:
+    """Outcome and cause of the first trial in the table that reports are made of."""
+    row = collect(readings).iloc[0]
+    return row["outcome"], row["cause"]
+
+
+def shown(readings: list[TrialReading]) -> str:
+    console = Console(width=300, file=StringIO())
+    console.print(status_table(readings, 300))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()

@@ -1,0 +1,242 @@
+"""How a trial stands: one answer for everybody who asks, whatever its folder holds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sweeps.reading import INTERRUPTED, TrialReading
+from sweeps.submission import JobShape, Submission, write_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from train_core.job.supervisor import held
+from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
+
+NUM_FOLDERS = 10_000
+FAILURE = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="there", time=5.0)
+
+
+STEP = StepMetrics(
+    step=1,
+    num_steps=3,
+    loss=2.5,
+    gradient_norm=1.0,
+    learning_rate=1e-3,
+    step_seconds=0.5,
+    tokens_per_second=100.0,
+    model_flops_per_second_per_device=1e9,
+    warmup=False,
+    time=0.0,
+)
+
+
+class Job(NamedTuple):
+    """Slurm's word, as the launcher hands it on."""
+
+    name: str
+    is_live: bool
+    is_waiting: bool = False
+    cause: str = ""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, build_record: Callable[..., SweepRecord]) -> Sweep:
+    """Two trials whose folders are ready, and whose jobs were submitted to Slurm."""
+    sweep = Sweep(SweepFolder(tmp_path / "test-sweep"), build_record([{"training.seed": 1}, {"training.seed": 2}], ()))
+    for trial in sweep.record.trials:
+        write_submission(sweep.prepare(trial), submission("slurm"))
+    return sweep
+
+
+def submission(executor: str) -> Submission:
+    return Submission.model_validate(
+        {
+            "executor": executor,
+            "job_id": "7",
+            "hostname": "login",
+            "attempt": 3,
+            "lost_nodes": 1,
+            "submitted": 1000.0,
+            "shape": JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False),
+            "output": "/nowhere/7_%t_log.out",
+            "error": "/nowhere/7_%t_log.err",
+        }
+    )
+
+
+def measurement(outcome: Outcome, fingerprint: str) -> Measurement:
+    return Measurement(fingerprint=fingerprint, outcome=outcome, cause="made up", started=1.0, ended=2.0)
+
+
+def end(sweep: Sweep, outcome: Outcome, fingerprint: str | None = None) -> None:
+    """The first trial writes how it ended."""
+    trial = sweep.record.trials[0]
+    assert trial.experiment is not None
+    sweep.folder_of(trial).write_measurement(measurement(outcome, fingerprint or trial.experiment.fingerprint))
+
+
+def first(sweep: Sweep, job: Job | None = None) -> TrialReading:
+    trial = sweep.record.trials[0]
+    return TrialReading(folder=sweep.folder_of(trial), experiment=trial.experiment, trial=trial, job=job)
+
+
+def is_to_run(reading: TrialReading, *, retry_failed: bool = False) -> bool:
+    return reading.is_to_run(retry_failed=retry_failed, max_resubmits=2) and not reading.awaits_slurm
+
+
+def test_a_measurement_of_another_experiment_counts_for_nothing_and_is_measured_again(sweep: Sweep) -> None:
+    end(sweep, Outcome.COMPLETED, fingerprint="0" * 12)
+    reading = first(sweep, Job("COMPLETED", is_live=False))
+    assert (reading.outcome, reading.measurement, reading.performance) == (Outcome.PENDING, None, None)
+    assert reading.cause == "measurement.json belongs to another experiment and is ignored; the next run replaces it"
+    assert is_to_run(reading)
+    assert sweep.folder_of(reading.trial).measurement.exists(), "it is ignored, and not taken away"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"outcome": "COMPL', b"\xff\x00\xfe"])
+def test_a_damaged_measurement_is_put_aside_and_measured_again(sweep: Sweep, content: bytes) -> None:
+    sweep.folder_of(sweep.record.trials[0]).measurement.write_bytes(content)
+    reading = first(sweep, Job("COMPLETED", is_live=False))
+    (aside,) = reading.quarantined
+    assert aside.name.startswith("measurement.corrupt-")
+    assert reading.cause == f"measurement.json was corrupt and is now {aside.name}; the next run measures again"
+    assert reading.outcome is Outcome.PENDING
+    assert is_to_run(reading)
+    assert is_to_run(first(sweep)), "reading again does not change the answer"
+
+
+def test_a_damaged_measurement_of_a_job_that_lives_is_not_run_beside_it(sweep: Sweep) -> None:
+    sweep.folder_of(sweep.record.trials[0]).measurement.write_text("")
+    reading = first(sweep, Job("RUNNING", is_live=True))
+    assert reading.outcome is Outcome.RUNNING
+    assert not is_to_run(reading)
+
+
+def test_a_later_attempt_forgets_the_damaged_measurement_of_an_earlier_one(sweep: Sweep) -> None:
+    folder = sweep.folder_of(sweep.record.trials[0])
+    folder.measurement.write_text("")
+    aside = first(sweep).quarantined[0]
+    later = aside.stat().st_ctime + 5
+    os.utime(folder.submission, (later, later))
+    reading = first(sweep)
+    assert (reading.outcome, reading.cause, is_to_run(reading)) == (Outcome.PENDING, "", False)
+
+
+def test_a_measurement_that_is_a_folder_is_put_aside(sweep: Sweep) -> None:
+    sweep.folder_of(sweep.record.trials[0]).measurement.mkdir()
+    reading = first(sweep)
+    assert [path.is_dir() for path in reading.quarantined] == [True]
+    assert (reading.outcome, is_to_run(reading)) == (Outcome.PENDING, True)
+
+
+@pytest.mark.parametrize("name", ["trial.json", "submission.json", "failures/rank-00001.json", "measurement.json"])
+def test_a_damaged_file_is_put_aside_named_and_hurts_its_own_trial_only(sweep: Sweep, name: str) -> None:
+    path = sweep.folder_of(sweep.record.trials[0]).path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\x80\x81 no text at all")
+    hurt, unharmed = sweep.read()
+    assert [aside.name.startswith(f"{path.stem}.corrupt-") for aside in hurt.quarantined] == [True]
+    assert not path.exists()
+    assert unharmed.quarantined == ()
+    assert [reading.outcome for reading in (hurt, unharmed)] == [Outcome.PENDING] * 2
+
+
+def test_a_damaged_file_in_a_folder_that_cannot_be_written_ends_nothing(sweep: Sweep) -> None:
+    folder = sweep.folder_of(sweep.record.trials[0])
+    folder.measurement.write_text("")
+    folder.put_aside = lambda path: None  # type: ignore[method-assign]  # root may rename anywhere
+    reading = TrialReading(folder=folder, experiment=sweep.record.trials[0].experiment, trial=sweep.record.trials[0])
+    assert (reading.outcome, reading.quarantined) == (Outcome.PENDING, ())
+
+
+def test_a_ranks_failure_speaks_where_slurm_says_nothing(sweep: Sweep) -> None:
+    sweep.folder_of(sweep.record.trials[0]).write_failure(FAILURE)
+    reading = first(sweep)
+    assert (reading.outcome, reading.cause) == (Outcome.OUT_OF_MEMORY, "2 GiB too many")
+    assert (reading.failing_rank, reading.traceback) == (1, "there")
+
+
+def test_a_ranks_failure_is_not_the_end_while_its_job_lives(sweep: Sweep) -> None:
+    sweep.folder_of(sweep.record.trials[0]).write_failure(FAILURE)
+    runs = first(sweep, Job("RUNNING", is_live=True))
+    assert (runs.outcome, runs.cause, runs.failing_rank) == (Outcome.RUNNING, "2 GiB too many", None)
+    requeued = first(sweep, Job("PENDING", is_live=True, is_waiting=True))
+    assert (requeued.outcome, requeued.cause) == (Outcome.PENDING, "")
+
+
+def test_what_the_trial_itself_wrote_beats_every_other_witness(sweep: Sweep) -> None:
+    sweep.folder_of(sweep.record.trials[0]).write_failure(FAILURE)
+    end(sweep, Outcome.COMPLETED)
+    assert first(sweep, Job("RUNNING", is_live=True)).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "runs_again", "runs_when_retried"),
+    [
+        (Outcome.COMPLETED, False, False),
+        (Outcome.OUT_OF_MEMORY, False, False),
+        (Outcome.FAILED, False, True),
+        (Outcome.TIMED_OUT, False, True),
+        (Outcome.INFEASIBLE, False, True),
+        (Outcome.CANCELLED, True, True),
+        (Outcome.NODE_FAILED, True, True),
+    ],
+)
+def test_what_ended_for_no_fault_of_its_own_runs_again(
+    sweep: Sweep, outcome: Outcome, runs_again: bool, runs_when_retried: bool
+) -> None:
+    end(sweep, outcome)
+    assert is_to_run(first(sweep)) == runs_again
+    assert is_to_run(first(sweep), retry_failed=True) == runs_when_retried
+
+
+def test_a_lost_node_counts_towards_the_next_attempt_and_its_limit(sweep: Sweep) -> None:
+    end(sweep, Outcome.NODE_FAILED)
+    reading = first(sweep)
+    assert reading.next_attempt == (4, 2)
+    assert not reading.is_to_run(retry_failed=False, max_resubmits=1)
+    assert reading.is_to_run(retry_failed=True, max_resubmits=1)
+
+
+def test_a_trial_of_this_machine_runs_while_its_lock_is_held_and_was_interrupted_otherwise(sweep: Sweep) -> None:
+    folder = sweep.folder_of(sweep.record.trials[0])
+    write_submission(folder, submission("local"))
+    assert (first(sweep).outcome, first(sweep).cause) == (Outcome.PENDING, INTERRUPTED)
+    with held(folder.running_lock):
+        assert first(sweep).outcome is Outcome.RUNNING
+
+
+def test_a_kept_reading_does_not_follow_the_folder(sweep: Sweep) -> None:
+    before = first(sweep)
+    end(sweep, Outcome.COMPLETED)
+    assert (before.outcome, first(sweep).outcome) == (Outcome.PENDING, Outcome.COMPLETED)
+
+
+def test_ten_thousand_folders_are_read_in_less_than_a_second(sweep: Sweep) -> None:
+    """Of this process's own time, the best of three, as other work may share the machine."""
+    end(sweep, Outcome.COMPLETED)
+    trials = [
+        sweep.record.trials[0].model_copy(update={"trial_id": f"trial-{number:05d}"}) for number in range(NUM_FOLDERS)
+    ]
+    source = sweep.folder_of(sweep.record.trials[0])
+    source.append_metrics(STEP)
+    files = [path for path in source.path.iterdir() if path.is_file()]
+    for number, trial in enumerate(trials):
+        folder = sweep.folder_of(trial)
+        folder.path.mkdir()
+        for path in files:
+            if number % 2 or path != source.measurement:  # every second trial has not ended
+                os.link(path, folder.path / path.name)
+    spent = []
+    for _ in range(3):
+        before = time.process_time()
+        outcomes = Counter(sweep.read_trial(trial).outcome for trial in trials)
+        spent.append(time.process_time() - before)
+    assert outcomes == {Outcome.COMPLETED: NUM_FOLDERS // 2, Outcome.RUNNING: NUM_FOLDERS // 2}
+    assert min(spent) < 1.0
