@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -17,6 +18,8 @@ from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 TESTS = Path(__file__).parent
+BuildRecord = Callable[[Sequence[dict[str, Value]], Sequence[str]], SweepRecord]
+TinyRatesPlan = Callable[[int], RatesPlan]
 SHARED = {"cluster": "slurm", "worlds": "worlds", "finished": "finished"}
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
@@ -63,8 +66,14 @@ def _groups(items: Iterable[pytest.Item]) -> dict[Path, str]:
     return groups
 
 
+class RecordOf(Protocol):
+    """`record_of([{"key": value}, ...], "override", ...)`: a record of these points."""
+
+    def __call__(self, points: Sequence[dict[str, Value]], *overrides: str) -> SweepRecord: ...
+
+
 @pytest.fixture(scope="session")
-def build_record() -> Callable[..., SweepRecord]:
+def build_record() -> BuildRecord:
     """A record that measures the given points of the tiny model, composed with the overrides."""
 
     def build(points: Sequence[dict[str, Value]], overrides: Sequence[str]) -> SweepRecord:
@@ -87,7 +96,7 @@ def build_record() -> Callable[..., SweepRecord]:
 
 
 @pytest.fixture(scope="session")
-def tiny_rates_plan() -> Callable[[int], RatesPlan]:
+def tiny_rates_plan() -> TinyRatesPlan:
     """What `trisweep calibrate` measures on CPU ranks, at sizes that take no time and say nothing."""
 
     def build(world_size: int) -> RatesPlan:
