@@ -133,7 +133,7 @@ def _equal_in(settings: Settings, space: Space, rng: np.random.Generator, number
         strategies = strategies_of(plans, settings.model.num_layers, tensor_parallel_across_nodes=False)
         for row, strategy in enumerate(strategies):
             predicted = estimate(strategy.experiment(settings))
-            terms = (getattr(prices.step, name)[row] == value for name, value in predicted.step_terms)
+            terms = (getattr(prices.step, name)[row] == value for name, value in predicted.step_terms.by_term().items())
             same_bytes = prices.peak_memory_bytes[row] == predicted.peak_memory_bytes
             equal += bool(all(terms) and same_bytes and prices.step_seconds[row] == predicted.step_seconds)
     return equal

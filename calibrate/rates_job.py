@@ -16,9 +16,10 @@ from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.by_name import MEASURE_RATES_IN_SLURM
 from launcher.cancel import cancel_jobs
+from launcher.executor import Work
 from launcher.own_jobs import standings
 from launcher.silent_jobs import is_settled, why_ended
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from sweeps.submission import JobShape, Submission, read_submission
@@ -162,7 +163,7 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
 
 
 def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
-    """Until the rates are there, or the job has ended without them."""
+    """Wait until the rates are there. Raises UsageError where the job has ended without them."""
     while not folder.rates.exists():
         try:
             state = standings([submission])[0].state

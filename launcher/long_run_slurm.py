@@ -9,9 +9,10 @@ from typing import NamedTuple
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM
+from launcher.executor import Work
 from launcher.own_jobs import standings
 from launcher.sbatch import require_time_to_save
-from launcher.slurm_executor import SlurmExecutor, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, require_sbatch
 from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.trainings import LongRun

@@ -10,9 +10,10 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM
+from launcher.executor import Work
 from launcher.resources import by_shape, device_hours, split
 from launcher.slurm_cluster import this_cluster
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
 from sweeps.reading import TrialReading
 from sweeps.submission import JobShape

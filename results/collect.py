@@ -17,7 +17,7 @@ from conf.schema import BatchPlan, Value
 from results.scaling import Scaling, scalings
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
-from train_core.costs import Estimate
+from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import Environment, Outcome, Performance, StepTerms
 
 Row = dict[str, Any]
@@ -120,10 +120,7 @@ def _progress(result: TrialReading) -> Row:
 def _predicted(estimate: Estimate | None) -> Row:
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
-    return values | {
-        f"predicted_{name}": getattr(terms, name) if terms else None
-        for name in Estimate.model_fields["step_terms"].annotation.model_fields  # type: ignore[union-attr]
-    }
+    return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
 
 
 def _measured(performance: Performance | None) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,7 @@ from conf.experiment import Experiment
 from conf.units import GIGA, TERA
 from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate
+from train_core.costs.terms import HELD_KINDS
 from train_core.costs.traffic import GroupTraffic, Kind, stage_traffic
 from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
 
@@ -52,7 +53,7 @@ def predict(experiment: Experiment) -> Prediction:
     stages = tuple(
         StagePrediction(
             stage,
-            StageBytes(**{name: getattr(memory, name) for name in StageBytes.model_fields}),
+            StageBytes(**{name: getattr(memory, name) for name in HELD_KINDS}),
             stage_traffic(experiment, stage),
         )
         for stage, memory in enumerate(predicted.stages)
@@ -131,7 +132,7 @@ def comparison(found: Rehearsal, predicted: Prediction) -> str:
     stages: list[dict[str, Any]] = [
         {
             "stage": one.stage,
-            "memory": one.memory.model_dump(mode="json"),
+            "memory": asdict(one.memory),
             "traffic": [kind.model_dump(mode="json") for kind in one.traffic],
         }
         for one in predicted.stages

@@ -28,7 +28,12 @@ STATUS = {
 """MLflow's status by outcome; any other outcome is FAILED. The tag `outcome` holds the exact one."""
 
 STEP_PREFIX = "steps/"
-STEP_FIELDS = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second") + (
+STEP_FIELDS = (
+    "loss",
+    "gradient_norm",
+    "learning_rate",
+    "step_seconds",
+    "tokens_per_second",
     "model_flops_per_second_per_device",
     "held_out_loss",
 )
@@ -192,7 +197,7 @@ def _step_metrics(steps: Sequence[StepMetrics]) -> list[LoggedMetric]:
 def _predicted_metrics(predicted: Estimate | None, timestamp_ms: int) -> list[LoggedMetric]:
     if predicted is None:
         return []
-    values = {name: getattr(predicted, name) for name in ESTIMATE_FIELDS} | predicted.step_terms.model_dump()
+    values = {name: getattr(predicted, name) for name in ESTIMATE_FIELDS} | predicted.step_terms.by_term()
     return _numbers({f"predicted.{name}": value for name, value in values.items()}, timestamp_ms)
 
 

@@ -20,7 +20,7 @@ from train_core.measurement import Outcome, Performance
 Item = TypeVar("Item")
 NOISY_PEAK_RATIO = 1.15
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
-RANKED_COLUMNS: tuple[str, ...] = (
+RANKED_COLUMNS = (
     "#",
     "layout",
     "devices",
@@ -29,8 +29,10 @@ RANKED_COLUMNS: tuple[str, ...] = (
     "tokens/s",
     "model TFLOPS",
     "hardware TFLOPS",
+    "MFU %",
+    "peak GiB",
+    "final loss",
 )
-RANKED_COLUMNS += ("MFU %", "peak GiB", "final loss")
 SCALING_COLUMNS = ("layout", "kind", "devices", "efficiency %", "speed-up", "what is held constant")
 NEVER_RAN = (Outcome.INFEASIBLE, Outcome.PENDING)
 UNFINISHED_COLUMNS = ("layout", "outcome", "cause", "logs")

@@ -13,19 +13,20 @@ from results.report.verdict import rate_spread
 from results.terminal import by_prediction, plan_label
 from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate, StepTime
+from train_core.costs import STEP_TERMS, Estimate
 
 Figure = dict[str, Any]
 MAX_BARS = 24
 MAX_CURVES = 24
 PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
-STEP_TERMS = {
+TERM_NAMES = {
     "compute_seconds": "compute",
     "tensor_seconds": "tensor parallel",
     "pipeline_seconds": "pipeline sends",
     "bubble_seconds": "bubble",
     "data_seconds": "data parallel",
     "optimizer_seconds": "optimizer",
+    "jitter_seconds": "jitter",
 }
 
 
@@ -100,13 +101,13 @@ def predicted_step_terms(fitting: Sequence[Trial]) -> Figure | None:
         {
             "type": "bar",
             "orientation": "h",
-            "name": STEP_TERMS.get(term, term),
+            "name": TERM_NAMES[term],
             "y": names,
             "x": [getattr(estimate.step_terms, term) for _, estimate in shown],
             "marker": {"color": PALETTE[position % len(PALETTE)]},
             "hovertemplate": "%{y}<br>%{x:.4g} s<extra>%{fullData.name}</extra>",
         }
-        for position, term in enumerate(StepTime.model_fields)
+        for position, term in enumerate(STEP_TERMS)
     ]
     figure = _bar_chart(bars, "predicted seconds of one step", len(shown))
     figure["layout"] |= {"barmode": "stack", "showlegend": True}

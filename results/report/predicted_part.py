@@ -13,7 +13,7 @@ from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
-FITTING_COLUMNS: tuple[str, ...] = (
+FITTING_COLUMNS = (
     "#",
     "layout",
     "devices",
@@ -22,12 +22,22 @@ FITTING_COLUMNS: tuple[str, ...] = (
     "model TFLOPS",
     "hardware TFLOPS",
     "MFU %",
+    "worst stage",
+    "GiB",
 )
-FITTING_COLUMNS += ("worst stage", "GiB")
 LACKING_COLUMNS = ("layout", "worst stage", "needs GiB", "has GiB", "short GiB")
 IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
-BESIDE_COLUMNS: tuple[str, ...] = ("layout", "step s predicted", "step s measured", "error %", "model TFLOPS predicted")
-BESIDE_COLUMNS += ("model TFLOPS measured", "GiB predicted", "GiB measured", "GiB error %")
+BESIDE_COLUMNS = (
+    "layout",
+    "step s predicted",
+    "step s measured",
+    "error %",
+    "model TFLOPS predicted",
+    "model TFLOPS measured",
+    "GiB predicted",
+    "GiB measured",
+    "GiB error %",
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from results.published import PublishedFigure
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT
 
-COLUMNS: tuple[str, ...] = (
+COLUMNS = (
     "model",
     "device",
     "devices",
@@ -18,8 +18,10 @@ COLUMNS: tuple[str, ...] = (
     "FLOPs counted",
     "% of peak",
     "scaling",
+    "standing",
+    "source",
+    "notes",
 )
-COLUMNS += ("standing", "source", "notes")
 
 
 def published_table(figures: Sequence[PublishedFigure]) -> ReportTable | None:

@@ -15,14 +15,14 @@ from sweeps.planner import Training
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
 from sweeps.planner.objectives import SECONDS_PER_HOUR, dollars_per_second, tokens_per_step, total_hours, watts
 from sweeps.planner.space import Space
-from train_core.costs import StepTime, model_flops
+from train_core.costs import model_flops
 
 
 def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> Row:
     """One assignment: its knobs, then what is predicted of it."""
     tokens, rate = tokens_per_step(spaces[0]), _dollars_per_second(spaces)
     hours = total_hours(training, plan.step_seconds)
-    terms: Row = {f"predicted_{name}": getattr(plan.step_terms, name) for name in StepTime.model_fields}
+    terms: Row = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
     return {
         "model": spaces[0].setting.model.name,
         "pipeline": " > ".join(_shown(block) for block in plan.blocks),

@@ -20,7 +20,6 @@ from sweeps.planner.objectives import (
     watts,
 )
 from sweeps.planner.strategy import Strategy
-from train_core.costs import StepTime
 
 Cell: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Cell]
@@ -51,7 +50,7 @@ def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> Row:
 def _predicted_cells(candidate: Candidate) -> Row:
     """Every prediction says so in its name."""
     space, seconds = candidate.space, candidate.step_seconds
-    terms: Row = {f"predicted_{name}": getattr(candidate.step_terms, name) for name in StepTime.model_fields}
+    terms: Row = {f"predicted_{name}": value for name, value in candidate.step_terms.by_term().items()}
     return {
         "predicted_step_seconds": seconds,
         **terms,

@@ -24,6 +24,7 @@ from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.flops import model_flops
 from train_core.costs.price import price
+from train_core.costs.terms import row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _priced(space: Space, found: Found, rows: list[int]) -> list[Candidate]:
         Candidate(
             space=space,
             strategy=strategies[row],
-            step_terms=StepTime(**{name: float(getattr(prices.step, name)[row]) for name in StepTime.model_fields}),
+            step_terms=row_of(prices.step, row),
             step_seconds=float(prices.step_seconds[row]),
             peak_memory_bytes=int(prices.peak_memory_bytes[row]),
             worst_stage=int(prices.worst_stage[row]),

@@ -13,7 +13,7 @@ from conf.schema import ParallelPlan
 from conf.units import GIBIBYTE
 from sweeps.planner.space import SEARCHED_SCHEDULES, divisors, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
-from train_core.costs import Estimate, Implementation, StageMemory, StepTime, estimate
+from train_core.costs import Estimate, Implementation, estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
         label=experiment.label,
         reason=shortfall(predicted),
         estimate=predicted,
-        terms=_descending({name: getattr(predicted.step_terms, name) for name in StepTime.model_fields}),
-        memory=_descending(memory_of(predicted.stages[predicted.worst_stage])),
+        terms=_descending(predicted.step_terms.by_term()),
+        memory=_descending(predicted.stages[predicted.worst_stage].by_kind()),
         alternatives=tuple(alternatives),
     )
 
@@ -96,16 +96,11 @@ def shortfall(predicted: Estimate) -> str | None:
     """By how much a plan does not fit, and what its fullest stage holds most of; None where it fits."""
     if predicted.fits:
         return None
-    largest, size = next(iter(_descending(memory_of(predicted.stages[predicted.worst_stage])).items()))
+    largest, size = next(iter(_descending(predicted.stages[predicted.worst_stage].by_kind()).items()))
     return (
         f"does not fit: stage {predicted.worst_stage} is {predicted.shortfall_bytes / GIBIBYTE:.1f} GiB short"
         f" ({largest.removesuffix('_bytes')} alone take {size / GIBIBYTE:.1f} GiB)"
     )
-
-
-def memory_of(stage: StageMemory) -> dict[str, int]:
-    """Bytes by what they hold."""
-    return {name: getattr(stage, name) for name in StageMemory.model_fields if name != "parameters"}
 
 
 def _descending(values: dict[str, Any]) -> dict[str, Any]:

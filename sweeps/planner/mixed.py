@@ -37,7 +37,7 @@ from sweeps.planner.space import Space, divisors, priced_batch_sizes, shards_of,
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.setting import Floats, Integers, Plans
-from train_core.costs.step_time import StepColumns
+from train_core.costs.terms import StepColumns, row_of
 
 MOST_ROWS_AT_ONCE = 20_000
 SLACK = 1 - 1e-9  # of a bound, for rounding
@@ -310,7 +310,7 @@ def _strategy(
     return MixedStrategy(
         strategy=plan.changed(layers_per_stage=tuple(layers for block in blocks for layers in block.layers_per_stage)),
         blocks=tuple(blocks),
-        step_terms=StepTime(**{name: float(getattr(step, name)[row]) for name in StepTime.model_fields}),
+        step_terms=row_of(step, row),
         step_seconds=float(step.total_seconds[row]),
         worst_stage=int(memory[1][row]),
         worst_stage_bytes=int(memory[2][row]),

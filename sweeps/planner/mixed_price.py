@@ -16,7 +16,6 @@ from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step_time import (
     Passes,
-    StepColumns,
     hop_seconds,
     reduction_seconds,
     run_pipeline,
@@ -24,6 +23,7 @@ from train_core.costs.step_time import (
     sum_up,
     update_seconds,
 )
+from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
 
 

@@ -30,8 +30,23 @@ from train_core.costs.computable import require_computable
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
 OPTIONAL_COLUMNS = (
-    *("ffn_hidden", "vocab", "kv_heads", "head_dim", "gated_mlp", "tied_embeddings", "vpp", "dp", "cp", "ep"),
-    *("sequence_parallel", "precision", "recompute", "zero_stage", "flash_attention", "implementation", "stage"),
+    "ffn_hidden",
+    "vocab",
+    "kv_heads",
+    "head_dim",
+    "gated_mlp",
+    "tied_embeddings",
+    "vpp",
+    "dp",
+    "cp",
+    "ep",
+    "sequence_parallel",
+    "precision",
+    "recompute",
+    "zero_stage",
+    "flash_attention",
+    "implementation",
+    "stage",
 )
 USUAL_VOCABULARY = 51_200
 MOST_LAYERS = 10_000

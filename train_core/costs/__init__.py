@@ -1,13 +1,16 @@
 """The cost model of one training step, on paper: parameters, FLOPs, memory per stage, step time. No torch."""
 
-from train_core.costs.estimate import Estimate, StageMemory, StepTime, estimate, num_recomputed
+from train_core.costs.estimate import Estimate, estimate, num_recomputed
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
 from train_core.costs.parameters import num_parameters
+from train_core.costs.terms import MEMORY_KINDS, STEP_TERMS, StageMemory, StepTime
 
 __all__ = [
     "FLOPS_FORMULA",
     "IMPLEMENTATIONS",
+    "MEMORY_KINDS",
+    "STEP_TERMS",
     "Estimate",
     "Implementation",
     "StageMemory",

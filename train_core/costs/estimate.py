@@ -17,53 +17,9 @@ from train_core.costs.memory import group_memory
 from train_core.costs.parameters import num_parameters
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_stages, recomputed_layers
-from train_core.costs.step_time import StepColumns, step_columns
+from train_core.costs.step_time import step_columns
+from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
 from train_core.costs.work import Work, work_of
-
-
-class StageMemory(Frozen):
-    """Bytes on one rank of a pipeline stage, by what they hold. `GroupMemory` describes them."""
-
-    parameters: int
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    working_bytes: int
-    logits_bytes: int
-    communication_bytes: int
-    reserved_bytes: int
-
-    @property
-    def allocated_bytes(self) -> int:
-        """What tensors take: all but the framework's share and fragmentation."""
-        return self.total_bytes - self.reserved_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(getattr(self, name) for name in type(self).model_fields if name != "parameters")
-
-
-class StepTime(Frozen):
-    """Seconds of one step on the slowest stage. The terms add up to the step.
-
-    Attributes:
-        compute_seconds: matrix products and memory-bound operations, recomputation included.
-        tensor_seconds: tensor-parallel collectives.
-        pipeline_seconds: sending activations and their gradients between stages.
-        bubble_seconds: waiting for the pipeline to fill and drain, and for slower stages.
-        data_seconds: reducing gradients and gathering weights over replicas.
-        optimizer_seconds: the update, bound by memory bandwidth.
-        jitter_seconds: waiting for the slowest of many ranks.
-    """
-
-    compute_seconds: float
-    tensor_seconds: float
-    pipeline_seconds: float
-    bubble_seconds: float
-    data_seconds: float
-    optimizer_seconds: float
-    jitter_seconds: float
 
 
 class Estimate(Frozen):
@@ -148,9 +104,10 @@ def plan_of(setup: Setup) -> Plans:
 def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
     """Every stage, first to last."""
     stages = each_stage(groups)
-    found = group_memory(setting, plans, work, stages)
+    memory = group_memory(setting, plans, work, stages)
     columns = {
-        name: np.broadcast_to(getattr(found, name), stages.layers.shape).tolist() for name in StageMemory.model_fields
+        name: np.broadcast_to(getattr(memory, name), stages.layers.shape).tolist()
+        for name in (*MEMORY_KINDS, "parameters")
     }
     return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
@@ -169,7 +126,6 @@ def _estimate(
     capacity = setup.cluster.device.memory_bytes
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
-    terms = StepTime(**{name: float(getattr(step, name)[0]) for name in StepTime.model_fields})
     seconds, peak = float(step.total_seconds[0]), setup.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
@@ -183,7 +139,7 @@ def _estimate(
         peak_memory_bytes=stages[worst].total_bytes,
         memory_capacity_bytes=capacity,
         shortfall_bytes=max(0, stages[worst].total_bytes - capacity),
-        step_terms=terms,
+        step_terms=row_of(step, 0),
         step_seconds=seconds,
         tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
         model_flops_per_second_per_device=needed * rate,

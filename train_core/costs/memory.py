@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,43 +12,12 @@ from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.stages import StageGroup
+from train_core.costs.terms import GroupMemory
 from train_core.costs.work import Work, group_parameters, of_layers
 
 ADAM_STATES = 2
 GATHERED_LAYERS = 2  # under ZeRO-3 the layer at work and the next one are whole
 ALL = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMemory:
-    """Bytes on one rank of the fullest stage of a group, in columns, (n,).
-
-    Attributes:
-        stage: its index, of equals the first.
-        activations_bytes: kept by all micro-batches in flight, stage inputs and outputs included, and what waits for
-            the weight gradients that a zero-bubble schedule puts off.
-        working_bytes: of the layer, or the head, that runs backward.
-        communication_bytes: receive buffers, gathered sequences and, under ZeRO-3, gathered layers.
-        reserved_bytes: framework and fragmentation.
-    """
-
-    stage: Integers
-    parameters: Integers
-    weights_bytes: Integers
-    gradients_bytes: Integers
-    optimizer_bytes: Integers
-    activations_bytes: Integers
-    working_bytes: Integers
-    logits_bytes: Integers
-    communication_bytes: Integers
-    reserved_bytes: Integers
-
-    @property
-    def total_bytes(self) -> Integers:
-        # what depends on the same choices is added first, which keeps the arrays of a search small
-        state = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        kept = self.reserved_bytes + self.working_bytes + self.logits_bytes
-        return state + (kept + self.communication_bytes + self.activations_bytes)
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:

@@ -9,7 +9,8 @@ import numpy as np
 from train_core.costs.memory import group_memory
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup, spread_stages
-from train_core.costs.step_time import StepColumns, step_columns
+from train_core.costs.step_time import step_columns
+from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, work_of
 
 

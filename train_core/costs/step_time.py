@@ -13,32 +13,8 @@ from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, group_parameters, of_layers
-
-
-@dataclass(frozen=True, slots=True)
-class StepColumns:
-    """Seconds of one step, in columns, (n,), by what the slowest stage does with them. They add up to the step."""
-
-    compute_seconds: Floats
-    tensor_seconds: Floats
-    pipeline_seconds: Floats
-    bubble_seconds: Floats
-    data_seconds: Floats
-    optimizer_seconds: Floats
-    jitter_seconds: Floats
-
-    @property
-    def total_seconds(self) -> Floats:
-        return (
-            self.compute_seconds
-            + self.tensor_seconds
-            + self.pipeline_seconds
-            + self.bubble_seconds
-            + self.data_seconds
-            + self.optimizer_seconds
-            + self.jitter_seconds
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +87,15 @@ def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) 
     """
     compute, tensor, transfers, bubble = pipeline.compute, pipeline.tensor, pipeline.transfers, pipeline.bubble
     step = compute + tensor + transfers + bubble + pipeline.gathers + reduced + update
-    return StepColumns(compute, tensor, transfers, bubble, pipeline.gathers + reduced, update, step * jitter)
+    return StepColumns(
+        compute_seconds=compute,
+        tensor_seconds=tensor,
+        pipeline_seconds=transfers,
+        bubble_seconds=bubble,
+        data_seconds=pipeline.gathers + reduced,
+        optimizer_seconds=update,
+        jitter_seconds=step * jitter,
+    )
 
 
 def _at(index: Integers, columns: list[Floats]) -> Floats:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
 from conf.schema import Frozen
+from train_core.costs.terms import HeldBytes
 from train_core.costs.traffic import GroupTraffic
 
-
-class StageBytes(Frozen):
-    """Bytes on one rank at the fullest moment of a step, by what they hold; names are those of `costs.StageMemory`."""
-
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    working_bytes: int
-    logits_bytes: int
-    communication_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(getattr(self, name) for name in type(self).model_fields)
+StageBytes: TypeAlias = HeldBytes[int]
+"""Bytes on one rank at the fullest moment of a step."""
 
 
 class StageStep(Frozen):

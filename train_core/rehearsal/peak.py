@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
+from train_core.costs.terms import HELD_KINDS
 from train_core.rehearsal.counts import StageBytes
 from train_core.rehearsal.observer import Allocation, StepObserver
 
@@ -35,7 +36,7 @@ class MemorySorter:
         self.gradients = _addresses(gradients)
         live = list(accumulate(self.observer.events))
         peak = max(range(self.built, len(live)), key=live.__getitem__)
-        held = dict.fromkeys(StageBytes.model_fields, 0)
+        held = dict.fromkeys(HELD_KINDS, 0)
         for allocation in self.observer.allocations:
             if allocation.born <= peak and (allocation.freed is None or allocation.freed > peak):
                 held[self._kind_of(allocation, peak)] += allocation.num_bytes

@@ -7,10 +7,9 @@ import numpy as np
 from sweeps.planner.search import price_shards
 from sweeps.planner.space import divisors, tensor_parallel_sizes
 from tests.sweeps.planner.conftest import Case, drawn
-from train_core.costs import estimate
+from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.price import peak_bytes, price, price_step
 from train_core.costs.setting import Plans
-from train_core.costs.step_time import StepColumns
 
 NUM_COMPARED = 200  # of each case with `estimate`; benchmarks/search.py compares 10,000
 NUM_PRICED = 2000
@@ -22,7 +21,7 @@ def test_every_term_and_every_byte_equals_the_estimate(case: Case) -> None:
         prices = price(case.space.setting, block.rows(index))
         for row, strategy in enumerate(case.strategies(block, index)):
             predicted = estimate(strategy.experiment(case.settings), case.space.setting.implementation)
-            for name in StepColumns.__slots__:
+            for name in STEP_TERMS:
                 assert getattr(prices.step, name)[row] == getattr(predicted.step_terms, name), (name, strategy)
             assert prices.step_seconds[row] == predicted.step_seconds
             assert prices.peak_memory_bytes[row] == predicted.peak_memory_bytes
@@ -38,7 +37,7 @@ def test_a_block_equals_its_plans_one_after_the_other(case: Case) -> None:
         alone = price(setting, rows)
         together = price_step(setting, block.plans, table.of(block.plans))
         bytes_together = peak_bytes(setting, block.plans, table.of(block.plans))
-        for name in StepColumns.__slots__:
+        for name in STEP_TERMS:
             column = np.broadcast_to(getattr(together, name), block.shape).ravel()[index]
             assert np.array_equal(column, np.broadcast_to(getattr(alone.step, name), len(index))), name
         assert np.array_equal(np.broadcast_to(together.total_seconds, block.shape).ravel()[index], alone.step_seconds)

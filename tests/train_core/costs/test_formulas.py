@@ -101,7 +101,7 @@ def test_more_recomputation_keeps_less() -> None:
 
 def test_terms_add_up_to_the_step() -> None:
     predicted = estimate(frontier())
-    terms = predicted.step_terms.model_dump()
+    terms = predicted.step_terms.by_term()
     assert predicted.step_seconds == pytest.approx(sum(terms.values()))
     assert all(seconds >= 0 for seconds in terms.values())
 
