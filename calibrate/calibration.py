@@ -27,7 +27,7 @@ from train_core.rates.plan import rates_plan
 from train_core.rates.record import DeviceRates, RatesPlan
 
 DEFAULT_NODES = 2
-"""Enough for two ranks to meet over the network."""
+"""Two nodes are enough for ranks to meet over the network."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -62,7 +62,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Draft:
-    """A cluster file as it would be, not yet written.
+    """A cluster file that is not yet written.
 
     Attributes:
         notes: what was left alone and why.
@@ -82,7 +82,9 @@ class Draft:
 def choose_calibration(
     overrides: Overrides, output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
 ) -> Calibration:
-    """Through Slurm where it answers, unless `here`, else on this machine; `dry_run` shows several nodes without Slurm.
+    """Decide where to measure: through Slurm where it answers, unless `here` was said, else on this machine.
+
+    With `dry_run` a cluster of several nodes is taken for one with Slurm, so that its job can be shown anywhere.
 
     Raises:
         UsageError: no cluster was named, the result could not be written, or its devices are not here.
@@ -106,7 +108,7 @@ def named_cluster(overrides: Overrides) -> str:
     chosen = overrides.chosen("cluster")
     if chosen is None:
         known = ", ".join(options("cluster"))
-        raise UsageError("No cluster was named, and its file is what is written", f"Give cluster=NAME, one of {known}.")
+        raise UsageError("No cluster was named, so there is no file to write", f"Give cluster=NAME, one of {known}.")
     return chosen
 
 
@@ -173,9 +175,11 @@ def _shape_here(cluster: ClusterSpec, num_nodes: int | None) -> JobShape:
     """A rank for every GPU of this machine, or for every core, as far as the cluster's nodes have devices."""
     machine = this_machine()
     if num_nodes is not None and num_nodes > 1:
-        raise UsageError(f"--nodes {num_nodes} was asked for, and this is one machine", "Leave it out, or use Slurm.")
+        raise UsageError(
+            f"--nodes {num_nodes} was asked for, but this is a single machine", "Leave it out, or use Slurm."
+        )
     if cluster.device.kind == "gpu" and not machine.num_devices:
-        problem = f"The devices of {cluster.name} are GPUs ({cluster.device.name}), and this machine shows none"
+        problem = f"The devices of {cluster.name} are GPUs ({cluster.device.name}), but this machine has none"
         raise UsageError(problem, "Run this on its login node, where Slurm answers, or on one of its nodes.")
     present = machine.num_devices or machine.num_cores
     ranks = min(present, cluster.devices_per_node)

@@ -25,7 +25,7 @@ def cluster_path(name: str, folder: Path = CONF_DIR) -> Path:
 
 
 def require_writable(name: str, output: str, folder: Path = CONF_DIR) -> None:
-    """Before anything is measured: the file can be written, and writing it destroys no other.
+    """Check before anything is measured that the file can be written, and that writing it destroys no other.
 
     Raises:
         UsageError: the folder is read-only, or `output` is another cluster's file.

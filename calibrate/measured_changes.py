@@ -46,7 +46,7 @@ def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
 
 
 def machine_of(rates: DeviceRates) -> str:
-    """Where and with which versions, for the line at the top of the file."""
+    """Say where and with which versions it was measured, for the line at the top of the file."""
     it = rates.environment
     shown = (
         rates.hostnames[:4] if len(rates.hostnames) <= 4 else (*rates.hostnames[:3], f"{len(rates.hostnames) - 3} more")
@@ -58,7 +58,7 @@ def machine_of(rates: DeviceRates) -> str:
 
 
 def _large_rates(rates: DeviceRates, dtype: str) -> list[Spread]:
-    return [one.flops_per_second for one in rates.products if one.dtype == dtype and one.is_large]
+    return [rate.flops_per_second for rate in rates.products if rate.dtype == dtype and rate.is_large]
 
 
 def _peak(cluster: ClusterSpec, rates: DeviceRates, dtype: str) -> float:
@@ -82,17 +82,20 @@ def _peaks(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
 
 
 def _matmul(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
-    """Of a data-sheet peak, what large products reach; of a peak that large products set, what all shapes reach."""
+    """The share of the peak that matrix products reach.
+
+    Where the peak is the data sheet's, large products count; where large products set the peak, all shapes do.
+    """
     dtype = reference_dtype(rates.plan.kind, rates.plan.dtypes)
     own_peak = cluster.device.peak_source == PEAK_MEASURED
-    chosen = [one for one in rates.products if one.dtype == dtype and (own_peak or one.is_large)]
+    chosen = [rate for rate in rates.products if rate.dtype == dtype and (own_peak or rate.is_large)]
     origin = f"measured: median of {len(chosen)} {'' if own_peak else 'large '}products in {dtype} over the peak"
-    return [_share_of_peak(cluster, rates, "matmul", origin, [one.flops_per_second for one in chosen])]
+    return [_share_of_peak(cluster, rates, "matmul", origin, [rate.flops_per_second for rate in chosen])]
 
 
 def _attention(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
     dtype = reference_dtype(rates.plan.kind, rates.plan.dtypes)
-    chosen = [one.flops_per_second for one in rates.attentions if one.dtype == dtype]
+    chosen = [rate.flops_per_second for rate in rates.attentions if rate.dtype == dtype]
     origin = f"measured: median of {len(chosen)} causal shapes in {dtype}, forward and backward, over the peak"
     return [_share_of_peak(cluster, rates, "attention", origin, chosen)]
 
@@ -148,7 +151,7 @@ def _cores(cluster: ClusterSpec, rates: DeviceRates) -> Change:
 
 
 def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
-    """A tier that was measured gets what was; one that was not keeps what collectives reach on it.
+    """A tier that was measured gets the measured values; any other keeps what collectives reach on it.
 
     Its bandwidth then takes up the share that `efficiency.link` said, because that becomes 1.
     """
@@ -175,7 +178,7 @@ def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) 
         Change(path, _before(cluster, path), getattr(fit, leaf), origin, min(found), max(found))
         for leaf in ("bandwidth_bytes_per_second", "latency_seconds")
         for path in [("links", index, leaf)]
-        for found in [[getattr(one, leaf) for one in patterns.values()]]
+        for found in [[getattr(fit, leaf) for fit in patterns.values()]]
     ]
 
 

@@ -14,18 +14,19 @@ from typing import Protocol
 
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
+from launcher.by_name import MEASURE_RATES_IN_SLURM
 from launcher.cancel import cancel_jobs
-from launcher.job import measure_rates_in_slurm
+from launcher.executor import Work
 from launcher.own_jobs import standings
 from launcher.silent_jobs import is_settled, why_ended
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from sweeps.submission import JobShape, Submission, read_submission
-from train_core.job.failures import first_cause, lost_a_peer, oom_kill_count, silent_failure
-from train_core.job.supervisor import CULPRIT_GRACE_SECONDS, cancelled_by_signals
+from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.measurement import RankFailure
 from train_core.process.git_sha import ROOT
+from train_core.process.stop import cancelled_by_signals
 from train_core.rates.folder import RatesFolder
 from train_core.rates.record import DeviceRates, RatesPlan
 
@@ -80,7 +81,7 @@ class InSlurm:
 
     slurm: SlurmSpec
     shape: JobShape
-    job: SlurmJob = measure_rates_in_slurm
+    job: SlurmJob = MEASURE_RATES_IN_SLURM
     place: str = "in a Slurm job"
 
     def request(self, folder: RatesFolder) -> str:
@@ -162,7 +163,7 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
 
 
 def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
-    """Until the rates are there, or the job has ended without them."""
+    """Wait until the rates are there. Raises UsageError where the job has ended without them."""
     while not folder.rates.exists():
         try:
             state = standings([submission])[0].state

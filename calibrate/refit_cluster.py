@@ -78,16 +78,16 @@ class Refit:
     @property
     def error_before(self) -> float:
         """Mean absolute error of the trials that count, as a share of what was measured; `error_after` likewise."""
-        return _mean_error([(one.before, one.trial.step_seconds) for one in self.trials if one.trial.counts])
+        return _mean_error([(each.before, each.trial.step_seconds) for each in self.trials if each.trial.counts])
 
     @property
     def error_after(self) -> float:
-        return _mean_error([(one.after, one.trial.step_seconds) for one in self.trials if one.trial.counts])
+        return _mean_error([(each.after, each.trial.step_seconds) for each in self.trials if each.trial.counts])
 
     @property
     def error_left_out(self) -> float | None:
         """The same, each trial predicted by constants that were fitted without it; None below five trials."""
-        pairs = [(one.left_out, one.trial.step_seconds) for one in self.trials if one.left_out is not None]
+        pairs = [(each.left_out, each.trial.step_seconds) for each in self.trials if each.left_out is not None]
         return _mean_error([(predicted, seconds) for predicted, seconds in pairs if predicted]) if pairs else None
 
 
@@ -130,7 +130,7 @@ def refit_cluster(
         sharing = f" ({num_sharing} more ran with ranks that shared devices)" if num_sharing else ""
         problem = f"{len(counted)} trials have a step time to fit to{sharing}, and at least {FEWEST_TRIALS} are needed"
         raise UsageError(problem, "Run more points of the sweep first.")
-    present = {one.name: float(getattr(cluster.efficiency, one.name)) for one in constants}
+    present = {each.name: float(getattr(cluster.efficiency, each.name)) for each in constants}
     chosen = choose(_Ratios(cluster, counted), constants, present)
     found = refit(_Ratios(cluster, counted), chosen.fitted, present)
     return Refit(

@@ -48,7 +48,7 @@ class Constant:
     unit: float = 0.0
 
     def coordinate(self, value: float) -> float:
-        """Where `value` is, in steps."""
+        """The coordinate of `value`, in steps."""
         return math.log(max(value, self.lowest), self.factor) if self.factor else value / self.unit
 
     def value(self, coordinate: float) -> float:
@@ -59,9 +59,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Attributes:
-    fitted: constants that the trials can tell apart, the one with the largest effect first.
-    left_alone: the others, and why.
+    """Which constants are fitted.
+
+    Attributes:
+        fitted: constants that the trials can tell apart, the one with the largest effect first.
+        left_alone: the others, and why.
     """
 
     fitted: tuple[Constant, ...]
@@ -73,13 +75,13 @@ def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
 
     At most as many as there are trials less one, so that some error can remain to be seen.
     """
-    columns = dict(zip((one.name for one in constants), _slopes(ratios, constants, present).T, strict=True))
+    columns = dict(zip((constant.name for constant in constants), _slopes(ratios, constants, present).T, strict=True))
     whole = {name: _size(column) for name, column in columns.items()}
     fitted: list[Constant] = []
     left: dict[str, str] = {}
     rest = list(constants)
     while rest:
-        rest.sort(key=lambda one: -_size(columns[one.name]))
+        rest.sort(key=lambda constant: -_size(columns[constant.name]))
         best, *rest = rest
         why = _why_not(whole[best.name], _size(columns[best.name]), len(fitted), len(columns[best.name]))
         if why:
@@ -109,19 +111,21 @@ def refit(
         present: where the springs rest; has a value for every constant.
         start: where to begin; `present` unless given.
     """
-    rest = np.array([one.coordinate(present[one.name]) for one in constants])
-    now = np.array([one.coordinate((start or present)[one.name]) for one in constants])
+    rest = np.array([constant.coordinate(present[constant.name]) for constant in constants])
+    now = np.array([constant.coordinate((start or present)[constant.name]) for constant in constants])
 
     def values(coordinates: Floats) -> dict[str, float]:
-        return {one.name: one.value(float(where)) for one, where in zip(constants, coordinates, strict=True)}
+        return {
+            constant.name: constant.value(float(where)) for constant, where in zip(constants, coordinates, strict=True)
+        }
 
     def cost(coordinates: Floats) -> float:
         return float(
             np.sum(np.hypot(ratios(values(coordinates)), SMOOTHING)) + SPRING / 2 * np.sum((coordinates - rest) ** 2)
         )
 
-    lowest = np.array([one.coordinate(one.lowest) for one in constants])
-    highest = np.array([one.coordinate(one.highest) for one in constants])
+    lowest = np.array([constant.coordinate(constant.lowest) for constant in constants])
+    highest = np.array([constant.coordinate(constant.highest) for constant in constants])
     spent = cost(now)
     for _ in range(MOST_STEPS):
         step = _step(
@@ -162,11 +166,11 @@ def _slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -
     """How each log ratio changes with a step of each constant, (trials, constants)."""
     base = ratios(present)
     columns = []
-    for one in constants:
-        where = one.coordinate(present[one.name])
-        inward = -STEP if one.value(where + STEP) == one.value(where) else STEP
-        moved = one.value(where + inward)
-        columns.append((ratios({**present, one.name: moved}) - base) / inward)
+    for constant in constants:
+        where = constant.coordinate(present[constant.name])
+        inward = -STEP if constant.value(where + STEP) == constant.value(where) else STEP
+        moved = constant.value(where + inward)
+        columns.append((ratios({**present, constant.name: moved}) - base) / inward)
     return np.stack(columns, axis=1) if columns else np.zeros((len(base), 0))
 
 

@@ -1,1 +1,8 @@
-"""The command line: a module for every `trisweep COMMAND`, and all that parses arguments or prints to a terminal."""
+"""The command line: a module for every `trisweep COMMAND`, and all that parses arguments or prints to a terminal.
+
+    main        every command by its name, and one message for whatever goes wrong
+    arguments   arguments that commands share, and their way into a configuration
+    console     the one console, which prints names and paths as they are
+
+Commands import what only they need when they run, so that none waits for another's torch, mlflow or submitit.
+"""

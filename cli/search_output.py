@@ -71,7 +71,7 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str) 
 
 
 def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str) -> None:
-    """The same for one job over several types of devices."""
+    """Print the answer for one job over several types of devices."""
     from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
     from results.search.rows import as_csv
 

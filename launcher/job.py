@@ -1,4 +1,7 @@
-"""What runs inside a job. Imported where the job is submitted too, so torch comes in only when the job runs."""
+"""What runs inside a job. Whoever submits one names these functions (`by_name`) and does not import them.
+
+Each imports the trainer when it is called: a supervisor on this machine needs no torch of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from launcher.slurm_query import SlurmSilent, query_jobs
 from sweeps.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import JobFolder
 
 PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.5
@@ -21,7 +24,7 @@ LEAST_STEPS = 2
 
 def run_in_slurm(folder: str) -> None:
     """One rank of a trial, started by srun. Runs on every task of the job."""
-    submission = _own_submission(TrialFolder(folder))
+    submission = _own_submission(JobFolder(folder))
     if submission is None:
         return
     from train_core.job.trial import run_trial_as_rank
@@ -38,7 +41,7 @@ def run_in_slurm(folder: str) -> None:
 
 def measure_rates_in_slurm(folder: str) -> None:
     """One rank of a calibration, started by srun. Runs on every task of the job."""
-    if _own_submission(TrialFolder(folder)) is None:
+    if _own_submission(JobFolder(folder)) is None:
         return
     from train_core.rates.device import run_from_launcher
 
@@ -80,7 +83,7 @@ def _requeue() -> None:
         print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
 
 
-def _own_submission(folder: TrialFolder) -> Submission | None:
+def _own_submission(folder: JobFolder) -> Submission | None:
     """None in a job whose place another has taken. A network file system may show an old file for a while."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -96,7 +99,7 @@ def _is_own(submission: Submission) -> bool:
     return submission.job_name is not None and submission.job_name == os.environ["SLURM_JOB_NAME"]
 
 
-def _adopted(folder: TrialFolder, submission: Submission) -> Submission:
+def _adopted(folder: JobFolder, submission: Submission) -> Submission:
     """Where the submitter died before it could write the job's number down, the job does it itself."""
     if os.environ["SLURM_PROCID"] != "0":
         return submission

@@ -14,12 +14,13 @@ from types import FrameType
 
 from conf.experiment import Experiment
 from launcher.capacity import Ledger, Machine, Share, memory_needed, why_impossible
+from launcher.executor import Work
 from launcher.local_jobs import (
     EXTRA_MINUTES,
+    LocalExecutor,
     LocalJobFunction,
     controller_of,
     is_running_here,
-    start_job,
 )
 from launcher.processes import end_trees
 from launcher.progress import Progress
@@ -27,7 +28,7 @@ from launcher.silent_jobs import TRACEBACK_LINES
 from launcher.state import seen_here
 from sweeps.logs import tail
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, read_submission
+from sweeps.submission import Submission, read_submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
@@ -35,7 +36,7 @@ from train_core.measurement import Measurement, Outcome
 
 POLL_SECONDS = 0.2
 SHOW_SECONDS = 1.0
-"""Seldom enough to leave the cores to the measurement."""
+"""The table is drawn so seldom because the cores belong to the measurement."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -65,7 +66,7 @@ class LocalSweep:
         self._still: dict[str, TrialReading] = {}
 
     def run(self, trials: list[Trial], progress: Progress) -> None:
-        """Until every trial has ended.
+        """Run the trials, and return when every one of them has ended.
 
         Raises:
             KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP came. The jobs have been ended; the trials can be run again.
@@ -79,7 +80,7 @@ class LocalSweep:
                     progress.show(self._states())
                     shown = time.monotonic()
                 time.sleep(POLL_SECONDS)
-                if not self.interrupted:  # what dies of the same signal has not failed
+                if not self.interrupted:  # a job that the same signal ended has not failed
                     self._collect_ended()
             progress.show(self._states())
             if self.interrupted:
@@ -100,7 +101,7 @@ class LocalSweep:
             yield
             return
         heard = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._note) for number in heard}  # nohup stays nohup
+        before = {number: signal.signal(number, self._note) for number in heard}  # under nohup SIGHUP stays ignored
         try:
             yield
         finally:
@@ -143,14 +144,11 @@ class LocalSweep:
             if share is None:
                 continue
             self.waiting.remove(trial)
-            self.running[trial.trial_id] = start_job(
-                self.sweep,
-                trial,
-                code=self.code,
-                devices=share.devices,
-                time_limit_seconds=self.time_limit_seconds,
-                job=self.job,
-            )
+            attempt, lost_nodes = self.sweep.read_trial(trial).next_attempt
+            work = Work(self.sweep.prepare(trial), attempt, lost_nodes)
+            executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
+            executor.submit(self.job, [work], shape_of(_experiment(trial)))
+            self.running[trial.trial_id] = executor.process
 
     def _collect_ended(self) -> None:
         for trial in self.sweep.record.trials:

@@ -8,16 +8,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from sweeps.submission import Submission, shape_of, write_submission
-from sweeps.sweep import Sweep
-from sweeps.trial import Trial
-from train_core.trial_folder import TrialFolder
+from launcher.executor import Executor, Work
+from sweeps.submission import JobShape, Submission, write_submission
+from train_core.trial_folder import JobFolder
 
 LocalJobFunction = Callable[[str, tuple[int, ...], float | None], object]
 EXTRA_MINUTES = 10
@@ -40,57 +40,58 @@ def controller_of(submission: Submission) -> psutil.Process | None:
         return None
 
 
-def is_running_here(folder: TrialFolder, submission: Submission | None) -> bool:
+def is_running_here(folder: JobFolder, submission: Submission | None) -> bool:
     """It holds its lock, or is still starting and has not taken it yet."""
     return folder.is_running_here() or (submission is not None and controller_of(submission) is not None)
 
 
-def start_job(
-    sweep: Sweep,
-    trial: Trial,
-    *,
-    code: Path,
-    devices: tuple[int, ...],
-    time_limit_seconds: float | None,
-    job: LocalJobFunction,
-) -> subprocess.Popen[bytes]:
-    """Start the supervisor of one trial and record it in the trial folder.
+@dataclass
+class LocalExecutor(Executor):
+    """Submits jobs to this machine, as processes that outlive the one which started them.
 
-    Args:
+    Attributes:
         code: the snapshot that the job runs.
+        devices: numbers among the visible ones; none means the CPU.
+        process: of the job that was submitted last.
     """
-    assert trial.experiment is not None
-    attempt, lost_nodes = sweep.read_trial(trial).next_attempt
-    trial_folder = sweep.prepare(trial)
-    started = _submit(trial_folder, code, devices, time_limit_seconds, job)
-    write_submission(
-        trial_folder,
-        Submission(
+
+    code: Path
+    devices: tuple[int, ...]
+    time_limit_seconds: float | None
+    process: subprocess.Popen[bytes] | None = None
+
+    def submit(self, function: LocalJobFunction, work: Sequence[Work], shape: JobShape) -> str:
+        """Start the supervisor of the one folder, which gets the function's call, and return its process id."""
+        (folder, attempt, lost_nodes) = work[0]
+        assert len(work) == 1, "this machine knows no job arrays"
+        self.process = _started(folder, self.code, self.devices, self.time_limit_seconds, function)
+        job_id, logs = str(self.process.pid), folder.logs.absolute()
+        submission = Submission(
             executor="local",
-            job_id=str(started.pid),
+            job_id=job_id,
             hostname=socket.gethostname(),
             attempt=attempt,
             lost_nodes=lost_nodes,
             submitted=time.time(),
-            shape=shape_of(trial.experiment),
-            output=str(trial_folder.logs.absolute() / f"{started.pid}_%t_log.out"),
-            error=str(trial_folder.logs.absolute() / f"{started.pid}_%t_log.err"),
-        ),
-    )
-    return started
+            shape=shape,
+            output=str(logs / f"{job_id}_%t_log.out"),
+            error=str(logs / f"{job_id}_%t_log.err"),
+        )
+        write_submission(folder, submission)
+        return job_id
 
 
-def _submit(
-    folder: TrialFolder,
+def _started(
+    folder: JobFolder,
     code: Path,
     devices: tuple[int, ...],
     time_limit_seconds: float | None,
     job: LocalJobFunction,
 ) -> subprocess.Popen[bytes]:
-    from submitit import LocalExecutor
+    import submitit
     from submitit.local.local import LocalJob
 
-    class DetachedExecutor(LocalExecutor):
+    class DetachedExecutor(submitit.LocalExecutor):
         """Jobs in a session of their own: Ctrl-C reaches the sweep, which ends them in order. The devices that this
         process sees stay visible, where submitit would hide them.
         """

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
-from launcher.job import run_in_slurm
+from launcher.by_name import RUN_IN_SLURM
+from launcher.executor import Work
 from launcher.own_jobs import standings
 from launcher.sbatch import require_time_to_save
-from launcher.slurm_executor import SlurmExecutor, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, require_sbatch
 from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.trainings import LongRun
 from sweeps.submission import read_submission, shape_of, write_submission
-from train_core.job.supervisor import held
+from train_core.process.lock import held
 from train_core.trial_folder import TrialFolder
 
 
@@ -76,4 +77,4 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     folder.measurement.unlink(missing_ok=True)
     code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
     executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
-    return executor.submit(run_in_slurm, [Work(folder, *attempt)], shape_of(run.experiment))
+    return executor.submit(RUN_IN_SLURM, [Work(folder, *attempt)], shape_of(run.experiment))

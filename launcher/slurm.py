@@ -9,10 +9,11 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
-from launcher.job import run_in_slurm
+from launcher.by_name import RUN_IN_SLURM
+from launcher.executor import Work
 from launcher.resources import by_shape, device_hours, split
 from launcher.slurm_cluster import this_cluster
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, Work, require_sbatch
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
 from sweeps.reading import TrialReading
 from sweeps.submission import JobShape
@@ -67,7 +68,7 @@ def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Re
 
 
 def submit_trials(
-    sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading], job: SlurmJob = run_in_slurm
+    sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading], job: SlurmJob = RUN_IN_SLURM
 ) -> list[SubmittedArray]:
     """Submit the trials that were read and return at once; every trial folder then names its job.
 

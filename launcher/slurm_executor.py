@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.schema import SlurmSpec
+from launcher.executor import Executor, Work
 from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_query import SlurmSilent, query_named
 from sweeps.submission import JobShape, Submission, write_submission
-from train_core.trial_folder import JobFolder, replacing, write_atomically
+from train_core.trial_folder import replacing, write_atomically
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4
@@ -43,16 +43,8 @@ class Unanswered(UsageError):
     """Slurm did not say whether it took the jobs; their submissions stay, and the next command asks by their name."""
 
 
-class Work(NamedTuple):
-    """A folder to work in, with the number of the coming attempt and how many before it lost a node."""
-
-    folder: JobFolder
-    attempt: int
-    lost_nodes: int
-
-
 @dataclass(frozen=True)
-class SlurmExecutor:
+class SlurmExecutor(Executor):
     """Submits jobs of one sweep, one training or one calibration.
 
     Attributes:

@@ -61,7 +61,7 @@ def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
     told = replace(reading, job=_state_of(job))
     if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
         return told
-    told.folder.put_aside_damaged_trial()  # where that is why the job ended, people are to see it
+    told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     told.folder.write_verdict(verdict(told, job.submission, job.state))
     return replace(told)
 

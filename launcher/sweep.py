@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.schema import SlurmSpec
+from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.capacity import this_machine
 from launcher.folder_lock import locked
-from launcher.job import run_in_slurm, run_on_this_machine
 from launcher.local import LocalSweep
 from launcher.local_jobs import LocalJobFunction
 from launcher.progress import Progress
@@ -45,7 +45,7 @@ def run_here(
     time_limit_seconds: float | None,
     progress: Progress,
     retry_failed: bool = False,
-    job: LocalJobFunction = run_on_this_machine,
+    job: LocalJobFunction = RUN_ON_THIS_MACHINE,
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
@@ -76,7 +76,7 @@ def submit(
     slurm: SlurmSpec,
     *,
     retry_failed: bool = False,
-    job: SlurmJob = run_in_slurm,
+    job: SlurmJob = RUN_IN_SLURM,
 ) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 

@@ -64,7 +64,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> Place:
 
 
 def compose_for_slurm(overrides: Overrides) -> Composition:
-    """With the Slurm settings that bear the cluster's name, unless others were chosen."""
+    """The configuration with the Slurm settings that bear the cluster's name, unless others were chosen."""
     if overrides.chosen("slurm") is not None:
         return compose(overrides)
     named = overrides.chosen("cluster") if "cluster.name" not in overrides.pinned() else None

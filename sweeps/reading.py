@@ -154,7 +154,7 @@ class Reading:
 
     @property
     def step_seconds(self) -> float | None:
-        """Of the last step; likewise the two that follow. Of a completed training they are its measurement."""
+        """How long the last step took; of a completed training, what it measured. So do the two that follow."""
         return self._newest.step_seconds if self._newest else None
 
     @property
@@ -225,10 +225,12 @@ class Reading:
         """Outcome and cause, from the surest witness to the weakest."""
         if self.measurement is not None:
             return self.measurement.outcome, self.measurement.cause
-        if self.job is not None and self.job.cause:
-            return (Outcome.RUNNING if self.folder.metrics.name in self._listing else Outcome.PENDING), self.job.cause
+        if self.job is not None and self.job.cause:  # Slurm cannot be asked here, or has never had the job
+            return self._as_steps_tell, self.job.cause
+        # A job that was requeued waits beside the failures of its earlier run, which say nothing about the coming one.
         if self.job is not None and self.job.is_waiting:
             return Outcome.PENDING, ""
+        # While a job lives, a rank's failure is not yet the end: the ranks that it takes along may still say more.
         if self._is_live:
             return Outcome.RUNNING, self.failure.cause if self.failure else ""
         if self._lost_result:
@@ -238,8 +240,13 @@ class Reading:
         if self.failure is not None:
             return self.failure.outcome, self.failure.cause
         if self.is_in_slurm:
-            return (Outcome.RUNNING if self.folder.metrics.name in self._listing else Outcome.PENDING), ""
+            return self._as_steps_tell, ""
         return Outcome.PENDING, self._interruption
+
+    @property
+    def _as_steps_tell(self) -> Outcome:
+        """Where nobody knows how the job stands, a training that has made steps is taken to go on."""
+        return Outcome.RUNNING if self.folder.metrics.name in self._listing else Outcome.PENDING
 
     @property
     def _newest(self) -> Performance | StepMetrics | None:
@@ -247,7 +254,7 @@ class Reading:
 
     @property
     def _failed(self) -> bool:
-        """A rank's failure is the last word of it, as nobody has concluded how it ended."""
+        """A rank's failure is the last that is known, as nobody has concluded yet how the training ended."""
         return self.failure is not None and self.outcome is self.failure.outcome
 
     @property
@@ -258,7 +265,7 @@ class Reading:
 
     @property
     def _interruption(self) -> str:
-        """Of a training that waits for nobody; one that a person started on this machine has no submission."""
+        """Why a training that nobody runs has not ended; one that a person started here has no submission."""
         if self.submission is None:
             return STOPPED if self.steps else ""
         return INTERRUPTED
@@ -272,9 +279,10 @@ class Reading:
         aside = [path for path in self._put_aside if path.name.startswith(self.folder.measurement.stem)]
         if self._stored is not None or not aside:
             return ""
-        newest = max(aside, key=lambda path: path.stat().st_ctime)
+        # The file system's times alone are compared, as the clocks of the machines may differ.
+        put_aside, newest = max((_renamed(path), path) for path in aside)
         alive = max(self._heartbeat or 0.0, _modified(self.folder.submission) or 0.0)
-        if newest.stat().st_ctime < alive:  # a later attempt goes on
+        if put_aside < alive:  # it was of an earlier attempt
             return ""
         return f"{name} was corrupt and is now {newest.name}; the next run measures again"
 
@@ -284,10 +292,13 @@ class Reading:
 
     @cached_property
     def _listing(self) -> frozenset[str]:
-        """Names in the folder, once a damaged measurement or submission has been put aside: one call for many."""
+        """Names in the folder. One call instead of one for each file, as thousands of folders are read.
+
+        The measurement and the submission come first: where one is damaged, its new name is to be among the others.
+        """
         _ = self.submission, self._stored
         try:
-            return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (thousands of folders are read)
+            return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (a Path for each name takes long)
         except OSError:
             return frozenset()
 
@@ -334,6 +345,14 @@ def ranked(readings: Sequence[TrialReading]) -> list[TrialReading]:
 
 def _negative_rate(reading: TrialReading) -> float:
     return -reading.performance.model_flops_per_second_per_device if reading.performance else 0.0
+
+
+def _renamed(path: Path) -> float:
+    """When the file got its name; 0.0 where somebody has removed it meanwhile."""
+    try:
+        return path.stat().st_ctime
+    except OSError:
+        return 0.0
 
 
 def _modified(path: Path) -> float | None:

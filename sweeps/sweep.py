@@ -43,9 +43,9 @@ class Sweep(NamedTuple):
         experiment = trial.experiment.model_dump(mode="json")
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)
-        folder.clear_results()
-        folder.submission.unlink(missing_ok=True)  # a status asked meanwhile would judge by the old job
-        folder.logs.mkdir(parents=True, exist_ok=True)
+        if folder.path.exists():  # there may be thousands that are new
+            folder.clear_results()
+            folder.submission.unlink(missing_ok=True)  # a status asked meanwhile would judge by the old job
         folder.write_trial(
             {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
         )

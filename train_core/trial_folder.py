@@ -14,6 +14,7 @@ from stat import S_IMODE
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 
 from conf.experiment import Experiment
 from train_core.attempt import Attempt, AttemptOver, last_attempt
@@ -207,7 +208,7 @@ class TrialFolder(JobFolder):
 
     def write_trial(self, trial: dict[str, Any]) -> None:
         """`trial` holds at least `experiment`, the experiment as plain values."""
-        write_atomically(self.trial, json.dumps(trial, indent=1), durable=False)
+        write_atomically(self.trial, to_json(trial, indent=1).decode(), durable=False)
 
     def holds_trial(self, trial: dict[str, Any]) -> bool:
         """`trial.json` has exactly this content."""

@@ -41,8 +41,8 @@ def make_job(behaviour="complete", seconds=0.0):
         import time
         from pathlib import Path
 
-        from train_core.job.supervisor import held
         from train_core.measurement import Measurement, Outcome
+        from train_core.process.lock import held
         from train_core.trial_folder import TrialFolder
 
         trial, started = TrialFolder(folder), time.time()

@@ -17,8 +17,8 @@ from launcher.long_run import long_run, write_long_run
 from launcher.trainings import LongRun, training_of, trainings_of
 from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
-from train_core.job.supervisor import held
 from train_core.measurement import Outcome, StepMetrics
+from train_core.process.lock import held
 
 STEPS = ["training.num_steps=50"]
 STEP = StepMetrics(

@@ -182,3 +182,20 @@ def test_a_job_whose_place_another_has_taken_does_not_run(folder, record_of, slu
     assert not trial.measurement.exists()
     assert trial.read_failures() == []
     cancel_sweep(Sweep(folder, record))
+
+
+def test_a_measurement_that_was_damaged_is_measured_again_by_the_next_sweep(
+    folder, record_of, slurm, wait_until
+) -> None:
+    def job(folder):
+        from pathlib import Path
+
+        Path(folder, "measurement.json").write_text('{"outcome": "COMPL')
+
+    sweep = Sweep(folder, record_of(seeds(1)))
+    submit(sweep, slurm, job=job)
+    (state,) = wait_until(folder, sweep.record, lambda states: "was corrupt" in states[0].cause)
+    assert state.outcome is Outcome.PENDING
+    assert submit(sweep, slurm, job=make_waiting_job()).num_submitted == 1
+    assert read_submission(folder.trial(state.name)).attempt == 2
+    assert cancel_sweep(sweep) == 1

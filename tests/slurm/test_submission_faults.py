@@ -100,6 +100,8 @@ def test_what_slurm_took_before_the_submitter_died_is_found_shown_and_cancelled_
     found = seen(sweep)
     assert [(each.scheduler_state, each.cause) for each in found] == [("PENDING", "")] * 2
     assert all(each.job_id and each.job_id.endswith(f"_{element}") for element, each in enumerate(found))
+    for each in found:  # thousands of trials may wait
+        assert sorted(path.name for path in each.folder.path.iterdir()) == ["submission.json", "trial.json"]
     again = submit(sweep, held)
     assert (again.num_submitted, again.num_live) == (0, 2)
     assert cancel_sweep(sweep) == 2

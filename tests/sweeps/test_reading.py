@@ -15,8 +15,8 @@ from sweeps.reading import INTERRUPTED, TrialReading
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
-from train_core.job.supervisor import held
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
+from train_core.process.lock import held
 
 NUM_FOLDERS = 10_000
 FAILURE = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="there", time=5.0)

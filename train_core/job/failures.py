@@ -17,6 +17,9 @@ from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
 
+CULPRIT_GRACE_SECONDS = 2.0
+"""How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
+
 OUT_OF_MEMORY = re.compile(
     r"\bOutOfMemoryError\b|\bMemoryError\b|out of memory|can't allocate memory|not enough memory|Cannot allocate memory"
     r"|std::bad_alloc",

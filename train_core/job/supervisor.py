@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
-from conf.errors import UsageError
 from train_core.job.failures import (
+    CULPRIT_GRACE_SECONDS,
     ended_by_failure,
     failed_measurement,
     first_cause,
@@ -31,16 +26,10 @@ from train_core.job.failures import (
     without_numbers,
 )
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
-from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, StopSwitch, never
+from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
 from train_core.trial_folder import TrialFolder
 
-Handler = Callable[[int, FrameType | None], object]
 PR_SET_PDEATHSIG = 1
-PROBE_SECONDS = 1.0
-"""Whoever holds a lock for less has only asked whether the trial runs."""
-
-CULPRIT_GRACE_SECONDS = 2.0
-"""How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
 
 
 @dataclass(frozen=True)
@@ -59,58 +48,6 @@ class Job:
     time_limit_seconds: float | None
     on_step: Callable[[StepMetrics], None] | None
     stop_asked: StopAsked = never
-
-
-@contextmanager
-def held(lock: Path) -> Iterator[None]:
-    """Hold an exclusive flock on `lock`. Forked ranks inherit it, so it is free only when the last of them has ended.
-
-    Spawned ranks, those on GPUs, do not: where their supervisor is killed, the kernel ends them a moment after.
-
-    Raises:
-        UsageError: another process holds it.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + PROBE_SECONDS
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    problem = f"another process is running the trial in {lock.parent}"
-                    raise UsageError(problem, "Wait for it, or end it first.") from None
-                time.sleep(PROBE_SECONDS / 100)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
-    """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, whatever handlers the launcher had set.
-
-    Args:
-        switch: is turned instead, by SIGUSR2 too, where ranks save and stop when they are asked to.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers: dict[int, Handler] = {signal.SIGTERM: _exit_on, signal.SIGINT: signal.default_int_handler}
-    if switch is not None:
-        handlers = dict.fromkeys((*STOP_SIGNALS, signal.SIGINT), switch.turn)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _exit_on(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def supervise(job: Job, fingerprint: str, started: float) -> Measurement:

@@ -12,9 +12,10 @@ from conf.experiment import Experiment
 from train_core.attempt import Attempt
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
-from train_core.job.supervisor import Job, cancelled_by_signals, held, supervise
+from train_core.job.supervisor import Job, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
-from train_core.process.stop import StopSwitch, never, noted_signals, saves_when_stopped
+from train_core.process.lock import held
+from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
 from train_core.trial_folder import TrialFolder
 
 

@@ -2,5 +2,6 @@
 
 world     `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
 stop      signals that make a training save and stop
+lock      one process at a time works in a folder
 git_sha   which commit the running code is
 """

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.sharedctypes import RawValue
 from types import FrameType
+from typing import NoReturn
 
 from conf.experiment import Experiment
 
+Handler = Callable[[int, FrameType | None], object]
 StopAsked = Callable[[], int]
 """The signal that asked, or 0. The largest of all ranks' answers counts: SIGTERM (15) goes before SIGUSR2 (12)."""
 
@@ -69,3 +73,28 @@ def noted_signals() -> StopAsked:
     for number in STOP_SIGNALS:
         signal.signal(number, switch.note)
     return switch
+
+
+@contextmanager
+def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
+    """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, whatever handlers the launcher had set.
+
+    Args:
+        switch: is turned instead, by SIGUSR2 too, where ranks save and stop when they are asked to.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers: dict[int, Handler] = {signal.SIGTERM: _exit_on, signal.SIGINT: signal.default_int_handler}
+    if switch is not None:
+        handlers = dict.fromkeys((*STOP_SIGNALS, signal.SIGINT), switch.turn)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_on(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

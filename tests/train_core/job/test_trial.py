@@ -22,9 +22,10 @@ import torch
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from train_core.job.failures import failed_measurement
-from train_core.job.supervisor import Job, Ranks, held
+from train_core.job.supervisor import Job, Ranks
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure
+from train_core.process.lock import held
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 

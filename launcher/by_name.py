@@ -1,0 +1,28 @@
+"""A function that is named where a job is submitted, and imported where the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+
+@dataclass(frozen=True)
+class ByName:
+    """Called like the function itself. Whoever submits it waits for nothing that only the job needs, such as torch."""
+
+    module: str
+    name: str
+
+    def __call__(self, *arguments: object) -> object:
+        return self.function(*arguments)
+
+    @property
+    def function(self) -> Callable[..., object]:
+        function: Callable[..., object] = getattr(import_module(self.module), self.name)
+        return function
+
+
+RUN_IN_SLURM = ByName("launcher.job", "run_in_slurm")
+RUN_ON_THIS_MACHINE = ByName("launcher.job", "run_on_this_machine")
+MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")

@@ -1,0 +1,28 @@
+"""What a function is handed to that is to work in folders: Slurm or this machine, with one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from sweeps.submission import JobShape
+from train_core.trial_folder import JobFolder
+
+
+class Work(NamedTuple):
+    """A folder to work in, with the number of the coming attempt and how many before it lost a node."""
+
+    folder: JobFolder
+    attempt: int
+    lost_nodes: int
+
+
+class Executor(Protocol):
+    """Submits jobs, after submitit's class of that name. It returns as soon as every folder names its job."""
+
+    def submit(self, function: Callable[..., object], work: Sequence[Work], shape: JobShape) -> str:
+        """Submit one job in which every folder gets one call of the function, and return the job's id.
+
+        Raises:
+            UsageError: the job was refused.
+        """

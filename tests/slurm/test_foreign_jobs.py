@@ -1,0 +1,76 @@
+"""Other people's jobs are let alone, and a job of which this machine's Slurm knows nothing is not taken for ended."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conf.errors import UsageError
+from conf.schema import SlurmSpec
+from launcher import state
+from launcher.cancel import cancel_sweep
+from launcher.slurm_query import query_jobs
+from launcher.state import reconciled
+from launcher.sweep import submit
+from sweeps.submission import write_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from train_core.measurement import Outcome
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+
+
+@pytest.fixture
+def held(folder: SweepFolder, record_of: Callable[..., SweepRecord], slurm: SlurmSpec) -> Iterator[Sweep]:
+    """A sweep whose only job waits in the queue."""
+    sweep = Sweep(folder, record_of([{"training.seed": 1}]))
+    submit(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))
+    before = sweep.read()[0].submission
+    assert before is not None
+    yield sweep
+    write_submission(sweep.read()[0].folder, before)
+    cancel_sweep(sweep)
+
+
+def test_another_clusters_login_node_says_that_it_does_not_know_and_starts_nothing_twice(
+    held: Sweep, slurm: SlurmSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 0.0)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, script in {"scontrol": "echo 'ClusterName = other'", "squeue": "true", "sacct": "true"}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("PATH", str(tools), prepend=":")
+        (trial,) = reconciled(held.read())
+        unknown = "its job is one of the Slurm cluster test, and this machine asks other"
+        assert (trial.outcome, trial.scheduler_state, trial.cause) == (Outcome.PENDING, "UNKNOWN HERE", unknown)
+        again = submit(held, slurm, retry_failed=True)
+        assert (again.num_submitted, again.num_live) == (0, 1)
+        with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 were not: .*Give the same command there"):
+            cancel_sweep(held)
+    assert reconciled(held.read())[0].scheduler_state == "PENDING"
+
+
+def test_a_number_that_slurm_gave_out_again_is_neither_shown_nor_cancelled_as_ours(
+    held: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["sbatch", "--parsable", "--hold", "--job-name=precious", "--output=/dev/null", "--wrap=true"]
+    precious = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    (trial,) = held.read()
+    assert trial.submission is not None
+    write_submission(trial.folder, trial.submission.model_copy(update={"job_id": precious}))
+    (trial,) = reconciled(held.read())
+    assert (trial.outcome, trial.scheduler_state) == (Outcome.PENDING, None)
+    assert cancel_sweep(held) == 0
+    assert query_jobs([precious])[precious].name == "PENDING"
+    subprocess.run(["scancel", precious], check=True)
+
+    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 0.0)
+    (trial,) = reconciled(held.read())
+    assert trial.outcome is Outcome.FAILED
+    assert "Slurm no longer knows it" in trial.cause

@@ -1,0 +1,42 @@
+"""One process at a time works in a folder: the lock that it, and all that it forked, hold until they have ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from conf.errors import UsageError
+
+PROBE_SECONDS = 1.0
+"""Whoever holds a lock for less has only asked whether the trial runs."""
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Hold an exclusive flock on `lock`. Forked ranks inherit it, so it is free only when the last of them has ended.
+
+    Spawned ranks, those on GPUs, do not: where their supervisor is killed, the kernel ends them a moment after.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + PROBE_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    problem = f"another process is running the trial in {lock.parent}"
+                    raise UsageError(problem, "Wait for it, or end it first.") from None
+                time.sleep(PROBE_SECONDS / 100)
+        yield
+    finally:
+        os.close(descriptor)
