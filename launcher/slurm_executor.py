@@ -75,21 +75,21 @@ class SlurmExecutor(Executor):
             UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
         """
         token = secrets.token_hex(TOKEN_BYTES)
-        job_name, script = f"{self.name}-{token}", self.text(shape, len(work), token)
+        job_name, text = f"{self.name}-{token}", self.text(shape, len(work), token)
+        intents = self._intents(job_name, work, shape)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._write_pickle(job_name, function, work)
-        path = self.logs / f"{job_name}.sh"
-        write_atomically(path, script, durable=False)
-        intents = self._intents(job_name, work, shape)
+        script = self.logs / f"{job_name}.sh"
+        write_atomically(script, text, durable=False)
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
-            job_id = _sbatch(path, job_name)
+            job_id = _sbatch(script, job_name)
         except Unanswered:
             raise
         except UsageError:
-            for folder, *_ in work:
-                folder.submission.unlink(missing_ok=True)
+            for path in (script, self._pickle(job_name), *(folder.submission for folder, *_ in work)):
+                path.unlink(missing_ok=True)
             raise
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent.adopted_by(job_id))
