@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.executor import Executor, Work
 from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster

@@ -10,7 +10,8 @@ from typing import Literal
 import pytest
 
 from conf.load import CONF_DIR, load
-from conf.schema import ClusterSpec, SlurmSpec
+from conf.sites import SlurmSpec
+from conf.world import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan

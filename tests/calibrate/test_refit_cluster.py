@@ -12,7 +12,7 @@ from calibrate.robust_fit import Constant, choose, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.load import settings_of, with_values
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from tests.composed import compose_tree
 
 SMALL = {"model.hidden_size": 512, "model.ffn_hidden_size": 2048}

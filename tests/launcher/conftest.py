@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from sweeps.submission import JobShape, Submission
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load

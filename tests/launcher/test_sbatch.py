@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher import slurm as slurm_module
 from launcher.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit

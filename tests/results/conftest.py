@@ -14,20 +14,16 @@ from conf.experiment import Experiment
 from conf.schema import (
     BatchPlan,
     CheckpointPlan,
-    ClusterSpec,
     DataSpec,
-    DeviceSpec,
-    EfficiencySpec,
-    LinkSpec,
-    ModelSpec,
     ParallelPlan,
     PrecisionPlan,
     ProfilePlan,
-    SweepSpec,
-    TrackingSpec,
     TrainingPlan,
     WatchPlan,
 )
+from conf.sites import TrackingSpec
+from conf.sweep_spec import SweepSpec
+from conf.world import ClusterSpec, DeviceSpec, EfficiencySpec, LinkSpec, ModelSpec
 from results.report.report import ReportPaths, write_report
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.reading import TrialReading

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import query_jobs

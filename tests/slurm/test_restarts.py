@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import query_jobs
 from launcher.sweep import submit

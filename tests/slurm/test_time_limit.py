@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.sweep import submit
 from sweeps.sweep import Sweep

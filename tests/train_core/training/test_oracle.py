@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from conf.experiment import Experiment
-from conf.schema import ModelSpec, Value
+from conf.schema import Value
+from conf.world import ModelSpec
 from train_core.optimizer.optimizer import learning_rate_at
 from train_core.parallel.main_gradient import main_gradient
 from train_core.training.trainer import Trainer

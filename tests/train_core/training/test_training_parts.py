@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer.optimizer import StepResult, learning_rate_at
