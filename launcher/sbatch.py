@@ -16,15 +16,18 @@ from sweeps.submission import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
 SAVE_SECONDS = 180
-"""Of warning before the time limit: the step in hand and a checkpoint. `slurm.extra_sbatch.signal` says otherwise."""
+"""How long before its time limit a job is warned, so that it can end its step and write a checkpoint.
+
+`slurm.extra_sbatch.signal` says otherwise.
+"""
 LEAST_WARNINGS = 3
-"""Of them a job's time limit has to hold: one to start in, one to train, one to save."""
+"""A time limit holds SAVE_SECONDS so many times: to start in, to train in, and to save in."""
 
 SECONDS_PER_MINUTE = 60
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
-"""Options that follow from the trials or have a key of their own under `slurm`."""
+"""These options follow from the trials, or have a key of their own under `slurm`."""
 
 
 def sbatch_parameters(

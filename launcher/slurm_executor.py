@@ -83,9 +83,9 @@ class SlurmExecutor(Executor):
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         parameters = self._parameters(job_name, shape)
         require_plain_path(self.logs)
+        intents = self._intents(job_name, work, shape)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._write_pickle(job_name, function, work)
-        intents = self._intents(job_name, work, shape)
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
@@ -93,8 +93,9 @@ class SlurmExecutor(Executor):
         except Unanswered:
             raise
         except UsageError:
-            for folder, *_ in work:
-                folder.submission.unlink(missing_ok=True)
+            refused = (path for path in self.logs.glob(".submission_file_*") if not path.is_symlink())
+            for path in (*refused, self._pickle(job_name), *(folder.submission for folder, *_ in work)):
+                path.unlink(missing_ok=True)
             raise
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent.adopted_by(job_id))
