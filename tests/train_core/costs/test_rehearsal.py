@@ -7,8 +7,8 @@ import pytest
 from conf.experiment import Experiment
 from tests.composed import load
 from train_core.costs import estimate, hardware_flops
+from train_core.costs.terms import HELD_KINDS
 from train_core.costs.traffic import stage_traffic
-from train_core.rehearsal.counts import StageBytes
 from train_core.rehearsal.stage import rehearse_stage
 
 FEW = 1e-4
@@ -18,7 +18,7 @@ FEW = 1e-4
 def assert_equal(experiment: Experiment, stage: int) -> None:
     counted, predicted = rehearse_stage(experiment, stage), estimate(experiment).stages[stage]
     assert counted.traffic == stage_traffic(experiment, stage)
-    for name in StageBytes.model_fields:
+    for name in HELD_KINDS:
         held, expected = getattr(counted.memory, name), getattr(predicted, name)
         assert held == pytest.approx(expected, rel=0.02, abs=FEW * counted.memory.total_bytes), name
 
@@ -88,7 +88,7 @@ def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: i
     counted, predicted = rehearse_stage(experiment, stage), estimate(experiment).stages[stage]
     assert counted.traffic == stage_traffic(experiment, stage)
     assert predicted.gradients_bytes == pytest.approx(counted.memory.gradients_bytes, rel=0.07)
-    everything = sum(getattr(predicted, name) for name in StageBytes.model_fields)
+    everything = sum(getattr(predicted, name) for name in HELD_KINDS)
     assert everything == pytest.approx(counted.memory.total_bytes, rel=0.02)
 
 
