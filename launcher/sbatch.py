@@ -78,16 +78,21 @@ def require_time_to_save(slurm: SlurmSpec) -> None:
 
 
 def sbatch_text(parameters: dict[str, Any], logs: Path, num_folders: int, command: str) -> str:
-    """The text for sbatch: one array of so many jobs, each task of which runs the shell command. Needs no Slurm.
+    """The text that submitit gives to sbatch: one array of so many jobs, each task of which runs the shell command.
 
     Raises:
         ConfigError: the path of the logs means something else to Slurm.
     """
+    require_plain_path(logs)
+    map_count = num_folders if num_folders > 1 else None  # a single job needs no array
+    return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
+
+
+def require_plain_path(logs: Path) -> None:
+    """Raises ConfigError where Slurm would read the path of the logs as something else."""
     if "%" in str(logs) or CONTROL.search(str(logs)):
         problem = "holds a % or a control character, which Slurm reads as something else in the paths of a job's output"
         raise ConfigError("output_dir", str(logs), problem, "Choose another with output_dir=PATH.")
-    map_count = num_folders if num_folders > 1 else None  # a single job needs no array
-    return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
 
 
 def python_command(slurm: SlurmSpec) -> str:

@@ -31,7 +31,7 @@ BEFORE_ITS_ANSWER = f'{REAL} "$@"; kill -9 $PPID'
 ANSWER_LOST = f'{REAL} "$@"; echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1'
 ONE_ARRAY_OF_TWO = f"""
 took=$(dirname "$0")/took
-grep -q '^#SBATCH --array=0-1%' "$2" && [ ! -e "$took" ] && touch "$took" && exec {REAL} "$@"
+grep -q '^#SBATCH --array=0-1%' "$1" && [ ! -e "$took" ] && touch "$took" && exec {REAL} "$@"
 echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
 echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)" >&2
 exit 1

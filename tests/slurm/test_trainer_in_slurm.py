@@ -97,7 +97,7 @@ def _text_equals_what_was_submitted(folder, record, slurm):
     for request in dry_run(Sweep(folder, record), slurm):
         submission = read_submission(folder.trial(request.trials[0].trial_id))
         job_id, name = submission.job_id.split("_")[0], submission.job_name
-        submitted = (folder.path / "submitit" / f"{name}.sh").read_text()
+        submitted = (folder.submitit / f"{job_id}_submission.sh").read_text()
         shown = request.sbatch.replace("SNAPSHOT", snapshot).replace("TOKEN", name.rsplit("-")[-1])
         assert shown == submitted
         held = subprocess.run(
