@@ -9,7 +9,7 @@ from benchmarks.published_rows import FRONTIER_SCALING, RowSet, row_sets
 from benchmarks.target import Target, at_least, at_most, figure, within
 from conf.units import TERA
 from results.score import Comparison, score
-from sweeps.table.prices import Prediction, PricedRow
+from sweeps.table.prices import PricedRow, RowPrediction
 
 PERCENT = " %"
 SCALING_PERCENT = {"175B weak": 100.0, "1T weak": 100.0, "175B strong": 89.9, "1T strong": 87.1}
@@ -182,7 +182,7 @@ def _efficiency(rows: RowSet) -> float:
     return 100 * scaled / baseline
 
 
-def _rate(prediction: Prediction | None) -> float:
+def _rate(prediction: RowPrediction | None) -> float:
     assert prediction is not None, "a row of frontier_scaling.csv cannot be priced"
     return prediction.estimate.hardware_flops_per_second_per_device
 

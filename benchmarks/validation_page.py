@@ -11,7 +11,7 @@ from benchmarks.validation import Section
 from conf.units import GIBIBYTE
 from results.score import Comparison, comparison
 from results.units import ABSENT, significant
-from sweeps.table.prices import Prediction, PricedRow
+from sweeps.table.prices import PricedRow, RowPrediction
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 HEADING = """\
@@ -57,7 +57,7 @@ def _row_table(rows: Iterable[PricedRow]) -> list[str]:
     return [*_table(ROW_COLUMNS + (MEMORY_COLUMNS if with_memory else ()), cells), ""]
 
 
-def _step_cells(row: PricedRow, prediction: Prediction, one: Comparison | None) -> tuple[str, ...]:
+def _step_cells(row: PricedRow, prediction: RowPrediction, one: Comparison | None) -> tuple[str, ...]:
     setup = prediction.configuration.setup
     stage = prediction.configuration.stage
     name = row.record.row.get("model") or row.record.row.get("curve", "")
@@ -71,7 +71,7 @@ def _step_cells(row: PricedRow, prediction: Prediction, one: Comparison | None) 
     )
 
 
-def _memory_cells(prediction: Prediction, one: Comparison | None) -> tuple[str, ...]:
+def _memory_cells(prediction: RowPrediction, one: Comparison | None) -> tuple[str, ...]:
     published = one.memory_bytes if one else None
     shown = OUT_OF_MEMORY if one and not one.fits else significant(published and published / GIBIBYTE)
     predicted = one.predicted_memory_bytes if one else prediction.memory_bytes

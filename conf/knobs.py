@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from conf.schema import BatchPlan, ParallelPlan, Recompute, Schedule
 
@@ -63,6 +63,11 @@ class Knob:
         """The dotted key of the configuration."""
         return f"{self.group}.{self.name}" if self.group else self.name
 
+    @property
+    def has_plain(self) -> bool:
+        """Numbers of devices and of sequences have no value that asks for nothing."""
+        return self.role != "given" or self.plain is not None
+
     def entry(self, value: KnobValue) -> KnobValue:
         """What a column holds for a value."""
         return self.values.index(value) if isinstance(value, str) else value
@@ -104,6 +109,11 @@ KNOBS = (
 )
 KNOB = {knob.name: knob for knob in KNOBS}
 SEARCHED_KNOBS = tuple(knob.name for knob in KNOBS if knob.role == "searched")
+
+
+def plain_values(group: str) -> dict[str, Any]:
+    """The knobs of a group that a plan need not mention, each at its plain value."""
+    return {knob.name: knob.plain for knob in KNOBS if knob.group == group and knob.has_plain}
 
 
 def value_of(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:

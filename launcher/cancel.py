@@ -37,11 +37,10 @@ def cancel_sweep(sweep: Sweep) -> int:
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine.
     """
-    open_trials = [reading for reading in sweep.read() if reading.submission and reading.measurement is None]
-    in_slurm = [reading.submission for reading in open_trials if reading.is_in_slurm and reading.submission]
-    here = [reading.submission for reading in open_trials if _runs_here(reading) and reading.submission]
+    here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
     _end_sweep_process(sweep.folder)
     end_trees(controller for job in here if (controller := controller_of(job)))
+    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
     return len(here) + len(cancel_jobs(in_slurm))
 
 
@@ -60,7 +59,13 @@ def cancel_training(run: LongRun) -> str:
 
 
 def _runs_here(reading: TrialReading) -> bool:
-    return not reading.is_in_slurm and is_running_here(reading.folder, reading.submission)
+    is_open = not reading.is_in_slurm and reading.measurement is None
+    return is_open and is_running_here(reading.folder, reading.submission)
+
+
+def _may_wait_in_slurm(reading: TrialReading) -> bool:
+    """Asked once the process that submits has ended, as it may have submitted until then."""
+    return reading.is_in_slurm and reading.measurement is None
 
 
 def _end_sweep_process(folder: SweepFolder) -> None:

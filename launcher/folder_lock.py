@@ -14,7 +14,7 @@ from conf.errors import ConfigError, UsageError
 from train_core.trial_folder import write_atomically
 
 PROBE_BYTES = 2**20
-"""About what the record, the code and the first logs of a sweep take."""
+"""The record, the code and the first logs of a sweep take about as much."""
 
 
 class Lockable(Protocol):

@@ -11,20 +11,23 @@ from typing import Any
 from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from sweeps.submission import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
 SAVE_SECONDS = 180
-"""Of warning before the time limit: the step in hand and a checkpoint. `slurm.extra_sbatch.signal` says otherwise."""
+"""How long before its time limit a job is warned, so that it can end its step and write a checkpoint.
+
+`slurm.extra_sbatch.signal` says otherwise.
+"""
 LEAST_WARNINGS = 3
-"""Of them a job's time limit has to hold: one to start in, one to train, one to save."""
+"""A time limit holds SAVE_SECONDS so many times: to start in, to train in, and to save in."""
 
 SECONDS_PER_MINUTE = 60
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
-"""Options that follow from the trials or have a key of their own under `slurm`."""
+"""These options follow from the trials, or have a key of their own under `slurm`."""
 
 
 def sbatch_parameters(
@@ -75,16 +78,21 @@ def require_time_to_save(slurm: SlurmSpec) -> None:
 
 
 def sbatch_text(parameters: dict[str, Any], logs: Path, num_folders: int, command: str) -> str:
-    """The text for sbatch: one array of so many jobs, each task of which runs the shell command. Needs no Slurm.
+    """The text that submitit gives to sbatch: one array of so many jobs, each task of which runs the shell command.
 
     Raises:
         ConfigError: the path of the logs means something else to Slurm.
     """
+    require_plain_path(logs)
+    map_count = num_folders if num_folders > 1 else None  # a single job needs no array
+    return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
+
+
+def require_plain_path(logs: Path) -> None:
+    """Raises ConfigError where Slurm would read the path of the logs as something else."""
     if "%" in str(logs) or CONTROL.search(str(logs)):
         problem = "holds a % or a control character, which Slurm reads as something else in the paths of a job's output"
         raise ConfigError("output_dir", str(logs), problem, "Choose another with output_dir=PATH.")
-    map_count = num_folders if num_folders > 1 else None  # a single job needs no array
-    return str(_make_sbatch_string(command=command, folder=logs, **parameters, map_count=map_count))
 
 
 def python_command(slurm: SlurmSpec) -> str:

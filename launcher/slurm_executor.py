@@ -7,25 +7,27 @@ asks Slurm for the job of that name.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import secrets
 import shlex
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.executor import Executor, Work
-from launcher.sbatch import python_command, sbatch_parameters, sbatch_text
+from launcher.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_query import SlurmSilent, query_named
 from sweeps.submission import JobShape, Submission, write_submission
-from train_core.trial_folder import replacing, write_atomically
+from train_core.trial_folder import replacing
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4
@@ -60,12 +62,16 @@ class SlurmExecutor(Executor):
     logs: Path
     requeues: bool = False
 
-    def text(self, shape: JobShape, num_folders: int, token: str = TOKEN) -> str:
+    def text(self, shape: JobShape, num_folders: int) -> str:
         """What sbatch gets for one job array, or for one job where there is a single folder. Needs no Slurm."""
-        job_name = f"{self.name}-{token}"
-        parameters = sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
-        command = f"{python_command(self.slurm)} -u -m launcher.slurm_task {shlex.quote(str(self._pickle(job_name)))}"
-        return sbatch_text(parameters, self.logs, num_folders, command)
+        job_name = f"{self.name}-{TOKEN}"
+        return sbatch_text(self._parameters(job_name, shape), self.logs, num_folders, self._command(job_name))
+
+    def _parameters(self, job_name: str, shape: JobShape) -> dict[str, Any]:
+        return sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+
+    def _command(self, job_name: str) -> str:
+        return f"{python_command(self.slurm)} -u -m launcher.slurm_task {shlex.quote(str(self._pickle(job_name)))}"
 
     def submit(self, function: SlurmJob, work: Sequence[Work], shape: JobShape) -> str:
         """Submit one job array in which every task of element i calls the function with folder i, and return its id.
@@ -74,26 +80,46 @@ class SlurmExecutor(Executor):
             TooManyJobs: Slurm takes no more jobs now; nothing was submitted.
             UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
         """
-        token = secrets.token_hex(TOKEN_BYTES)
-        job_name, script = f"{self.name}-{token}", self.text(shape, len(work), token)
+        job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
+        parameters = self._parameters(job_name, shape)
+        require_plain_path(self.logs)
+        intents = self._intents(job_name, work, shape)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._write_pickle(job_name, function, work)
-        path = self.logs / f"{job_name}.sh"
-        write_atomically(path, script, durable=False)
-        intents = self._intents(job_name, work, shape)
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
-            job_id = _sbatch(path, job_name)
+            job_id = self._sbatch(job_name, parameters, len(work))
         except Unanswered:
             raise
         except UsageError:
-            for folder, *_ in work:
-                folder.submission.unlink(missing_ok=True)
+            refused = (path for path in self.logs.glob(".submission_file_*") if not path.is_symlink())
+            for path in (*refused, self._pickle(job_name), *(folder.submission for folder, *_ in work)):
+                path.unlink(missing_ok=True)
             raise
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent.adopted_by(job_id))
         return job_id
+
+    def _sbatch(self, job_name: str, parameters: dict[str, Any], num_folders: int) -> str:
+        """The id of the job, or of the array, that submitit submits.
+
+        submitit's own way to a job array writes a pickle for each element and renames it once the number is known, so
+        that a job whose submitter died waits for a file that never comes. Ours reads one file, which is there before.
+        """
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        executor = submitit.SlurmExecutor(self.logs, max_num_timeout=0, python=python_command(self.slurm))
+        executor.update_parameters(**parameters)
+        if num_folders > 1:  # a single job needs no array
+            executor.parameters["map_count"] = num_folders
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the exception says
+                job = executor._submit_command(self._command(job_name))
+        except (FailedJobError, FailedSubmissionError) as complaint:
+            return _taken_all_the_same(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
+        return str(job.job_id)
 
     def _pickle(self, job_name: str) -> Path:
         return self.logs / f"{job_name}.pkl"
@@ -131,12 +157,13 @@ def require_sbatch() -> None:
         raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)
 
 
-def _sbatch(script: Path, job_name: str) -> str:
-    """The id of the job. An answer may be lost on its way, so that a complaint does not yet mean a refusal."""
-    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, check=False)
-    if done.returncode == 0 and (told := re.search(r"^(\d+)(;\S+)?$", done.stdout, re.MULTILINE)):
-        return told.group(1)
-    said = " ".join(done.stderr.split()) or f"sbatch ended with code {done.returncode}"
+def _taken_all_the_same(job_name: str, said: str) -> str:
+    """The id of a job whose answer was lost on its way: a complaint does not yet mean a refusal.
+
+    Raises:
+        TooManyJobs, UsageError: it was refused.
+        Unanswered: Slurm does not say.
+    """
     try:
         known = query_named([job_name])
     except SlurmSilent:

@@ -21,7 +21,7 @@ ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
     *("NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "REVOKED"),
 )
-"""Every other state (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
+"""Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
 
 LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
@@ -32,7 +32,7 @@ WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE
 
 
 UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
-"""States that Slurm does not have: of a job that another cluster may run, and of one that never came to be."""
+"""Slurm has no such states: another cluster may run the job, and the job never came to be."""
 
 
 class JobState(NamedTuple):
@@ -115,7 +115,7 @@ def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str,
 
 
 def _sacct(job_ids: set[str]) -> dict[str, JobState]:
-    """Nothing where the site keeps no accounting."""
+    """The answer is empty where the site keeps no accounting."""
     columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,JobName"]
     jobs = ",".join(_masters(job_ids))
     answer = _ask(["sacct", *columns, f"--jobs={jobs}"]) if shutil.which("sacct") else None

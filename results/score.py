@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from conf.units import GIBIBYTE, TERA
 from sweeps.table.cells import Row, number_of, text_of
-from sweeps.table.prices import Prediction, PricedRow
+from sweeps.table.prices import PricedRow, RowPrediction
 
 FEWEST_FOR_RANKS = 3
 
@@ -27,7 +27,7 @@ class Comparison:
     """
 
     row: Row
-    prediction: Prediction
+    prediction: RowPrediction
     step_seconds: float | None
     memory_bytes: float | None
     fits: bool | None
@@ -91,7 +91,7 @@ def comparison(priced: PricedRow) -> Comparison | None:
     return Comparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, not ran_out)
 
 
-def measured_step_seconds(row: Row, prediction: Prediction) -> float | None:
+def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
     """Seconds of one optimizer step as the row measured it; None where it holds no time and no rate."""
     seconds, rate = number_of(row, "iter_time_s"), number_of(row, "tokens_per_s")
     if seconds is not None:
@@ -172,7 +172,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]
 
 
-def _measured_flops(row: Row, kind: str, prediction: Prediction) -> float | None:
+def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | None:
     """FLOP/s per device of that kind, as the row states them."""
     stated, percent = number_of(row, "tflops_per_gpu"), number_of(row, "mfu_pct" if kind == "model" else "hfu_pct")
     peak = prediction.estimate.peak_flops_per_second
@@ -181,11 +181,11 @@ def _measured_flops(row: Row, kind: str, prediction: Prediction) -> float | None
     return None if percent is None else percent / 100 * peak
 
 
-def _flops_per_device(prediction: Prediction) -> float:
+def _flops_per_device(prediction: RowPrediction) -> float:
     return prediction.estimate.hardware_flops / _num_devices(prediction)
 
 
-def _num_devices(prediction: Prediction) -> int:
+def _num_devices(prediction: RowPrediction) -> int:
     return prediction.configuration.setup.parallel.world_size
 
 

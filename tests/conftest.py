@@ -9,7 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from conf.schema import PointSet, Value
+from conf.schema import Value
+from conf.sweep_spec import PointSet
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
 from tests.composed import compose_tree, load, load_cluster

@@ -86,7 +86,7 @@ class JobFolder:
     running.lock        held (flock) by the job while it runs on this machine
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
     code/               the code as it was when a job was submitted that no sweep submits
-    submitit/           what submitit hands to such a job through Slurm
+    submitit/           what such a job through Slurm is to do, its script and its output
     NAME.corrupt-TIME   a file of the folder that could not be read, and was put aside
     """
 

@@ -49,7 +49,11 @@ def _binding(explanation: Explanation) -> str:
     if explanation.reason:
         return f"What binds: memory; it {explanation.reason}."
     largest = next(iter(explanation.terms)).removesuffix("_seconds")
-    blocked = [one for one in explanation.alternatives if one.estimate is not None and one.reason is not None]
+    blocked = [
+        alternative
+        for alternative in explanation.alternatives
+        if alternative.estimate is not None and alternative.reason is not None
+    ]
     free = f"{gib(explanation.headroom_bytes)} GiB are free"
     if not blocked:
         return f"What binds: {largest}; {free}, and no neighbour lacks memory."
@@ -65,15 +69,15 @@ def _alternatives(explanation: Explanation) -> Table:
     table.add_column("slower", justify="right", no_wrap=True)
     table.add_column("GiB", justify="right", no_wrap=True)
     table.add_column("why not", overflow="fold")
-    for one in explanation.alternatives:
-        predicted = one.estimate
+    for alternative in explanation.alternatives:
+        predicted = alternative.estimate
         table.add_row(
-            one.knob,
-            one.value,
+            alternative.knob,
+            alternative.value,
             seconds(predicted.step_seconds if predicted else None),
-            "" if one.slower is None else f"{100 * one.slower:+.1f} %",
+            "" if alternative.slower is None else f"{100 * alternative.slower:+.1f} %",
             gib(predicted.peak_memory_bytes if predicted else None),
-            Text(one.reason or ""),
+            Text(alternative.reason or ""),
         )
     return table
 
@@ -94,17 +98,17 @@ def explanation_document(explanation: Explanation) -> dict[str, object]:
         "predicted_memory_gib": {
             name.removesuffix("_bytes"): value / GIBIBYTE for name, value in explanation.memory.items()
         },
-        "alternatives": [_alternative_document(one) for one in explanation.alternatives],
+        "alternatives": [_alternative_document(alternative) for alternative in explanation.alternatives],
     }
 
 
-def _alternative_document(one: Alternative) -> dict[str, object]:
-    predicted = one.estimate
+def _alternative_document(alternative: Alternative) -> dict[str, object]:
+    predicted = alternative.estimate
     return {
-        "knob": one.knob,
-        "value": one.value,
+        "knob": alternative.knob,
+        "value": alternative.value,
         "predicted_step_seconds": predicted.step_seconds if predicted else None,
         "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE if predicted else None,
-        "predicted_slower_percent": None if one.slower is None else 100 * one.slower,
-        "infeasible_reason": one.reason,
+        "predicted_slower_percent": None if alternative.slower is None else 100 * alternative.slower,
+        "infeasible_reason": alternative.reason,
     }

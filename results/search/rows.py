@@ -87,8 +87,11 @@ def search_document(choice: Choice, training: Training, settings: Settings) -> d
         "seconds": choice.search_seconds,
         "precision": settings.precision.dtype,
         "best": [
-            {**search_row(one, training), "overrides": [*_cluster_override(one, settings), *one.strategy.overrides()]}
-            for one in choice.best
+            {
+                **search_row(candidate, training),
+                "overrides": [*_cluster_override(candidate, settings), *candidate.strategy.overrides()],
+            }
+            for candidate in choice.best
         ],
     }
 

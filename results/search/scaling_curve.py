@@ -26,14 +26,14 @@ def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layout", overflow="fold")
     for point in points:
-        one = point.candidate
+        candidate = point.candidate
         table.add_row(
             count(point.world_size),
             count(point.global_batch_size),
-            seconds(one.step_seconds if one else None),
-            tflops(one.model_flops_per_second_per_device if one else None),
+            seconds(candidate.step_seconds if candidate else None),
+            tflops(candidate.model_flops_per_second_per_device if candidate else None),
             percent(point.efficiency),
-            layout(one) if one else "no plan fits",
+            layout(candidate) if candidate else "no plan fits",
         )
     return table
 

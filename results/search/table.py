@@ -48,7 +48,7 @@ def _columns(best: Sequence[Candidate], training: Training, several_places: bool
     """Devices only where there was a choice, money only where it is known; of the whole training where its length is
     known, else of a token.
     """
-    money = all(dollars_per_second(one.space) is not None for one in best)
+    money = all(dollars_per_second(candidate.space) is not None for candidate in best)
     names = ["devices"] if several_places else []
     names += ["step s", "TFLOPS", "MFU %", "GiB"]
     if training.num_steps:

@@ -113,7 +113,7 @@ def _candidates(
         rows = [row for of, row in picked if of == number]
         for row, candidate in zip(rows, _priced(spaces[number], founds[number], rows), strict=True):
             priced[number, row] = candidate
-    return tuple(priced[one] for one in picked)
+    return tuple(priced[number, row] for number, row in picked)
 
 
 def _priced(space: Space, found: Found, rows: list[int]) -> list[Candidate]:
@@ -141,11 +141,11 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     Raises:
         ConfigError: a cluster names no price.
     """
-    by_time = sorted(candidates, key=lambda one: (one.step_seconds, dollars_per_step(one)))
+    by_time = sorted(candidates, key=lambda candidate: (candidate.step_seconds, dollars_per_step(candidate)))
     front: list[Candidate] = []
-    for one in by_time:
-        if not front or dollars_per_step(one) < dollars_per_step(front[-1]):
-            front.append(one)
+    for candidate in by_time:
+        if not front or dollars_per_step(candidate) < dollars_per_step(front[-1]):
+            front.append(candidate)
     assert all(dollars_per_step(a) > dollars_per_step(b) for a, b in pairwise(front))
     return front
 
@@ -161,7 +161,7 @@ def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Trainin
         return _limits_too_tight(fitting, training)
     legal = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_strategies]
     if legal:
-        space, found = min(legal, key=lambda one: one[1].smallest_bytes / one[0].setting.cluster.device.memory_bytes)
+        space, found = min(legal, key=lambda pair: pair[1].smallest_bytes / pair[0].setting.cluster.device.memory_bytes)
         capacity = space.setting.cluster.device.memory_bytes
         return InfeasiblePlan(
             "cluster.device.memory_bytes",

@@ -11,8 +11,7 @@ import numpy as np
 from sweeps.planner.shard_work import ShardWork
 from sweeps.planner.space import Space
 from train_core.costs.memory import group_memory
-from train_core.costs.schedule import ONE_F_ONE_B
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
 from train_core.costs.stages import StageGroup
 from train_core.costs.step_time import (
     Passes,
@@ -82,20 +81,19 @@ def mixed_plans(
     """
     micro_batch_size, sequence_parallel, recompute = shards
     same = np.ones_like(micro_batch_size)
-    return Plans(
-        tensor_parallel_size=same * t,
-        pipeline_parallel_size=same * num_stages,
-        virtual_pipeline_size=same,
-        data_parallel_size=same * d,
-        micro_batch_size=micro_batch_size,
-        num_micro_batches=space.global_batch_size // (d * micro_batch_size),
-        sequence_parallel=sequence_parallel,
-        zero_stage=zero_stage,
-        recompute=recompute,
-        schedule=same * ONE_F_ONE_B,
-        first_stage_layers=same,
-        last_stage_layers=same,
-    )
+    chosen = {
+        "tensor_parallel_size": same * t,
+        "pipeline_parallel_size": same * num_stages,
+        "data_parallel_size": same * d,
+        "micro_batch_size": micro_batch_size,
+        "num_micro_batches": space.global_batch_size // (d * micro_batch_size),
+        "sequence_parallel": sequence_parallel,
+        "zero_stage": zero_stage,
+        "recompute": recompute,
+        "first_stage_layers": same,
+        "last_stage_layers": same,
+    }
+    return Plans(**{**plain_columns(same.shape), **chosen})
 
 
 def _stages(rows: MixedRows) -> list[_Stages]:

@@ -12,7 +12,8 @@ from itertools import chain, product
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
-from conf.schema import SearchPlan, Value
+from conf.schema import Value
+from conf.sweep_spec import SearchPlan
 from sweeps.planner.explain import neighbours
 from sweeps.planner.search import search_space
 from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space

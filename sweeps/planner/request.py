@@ -10,8 +10,9 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
 from conf.overrides import Overrides
-from conf.schema import ClusterSpec, SweepSpec
 from conf.settings import Settings
+from conf.sweep_spec import SweepSpec
+from conf.world import ClusterSpec
 from sweeps.planner.limits import require_searchable
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
@@ -130,7 +131,7 @@ def offers(text: str) -> list[tuple[str, int]]:
     for part in text.split(","):
         name, _, number = part.partition(":")
         if not name or not _is_count(number):
-            raise ConfigError("mixed", text, "is no list of clusters and devices", "Write selene:512,dgx-h100:512.")
+            raise ConfigError("mixed", text, "is not a list of clusters and devices", "Write selene:512,dgx-h100:512.")
         found.append((name, int(number)))
     if len({name for name, _ in found}) < 2:
         raise ConfigError("mixed", text, "names fewer than two clusters", "Write selene:512,dgx-h100:512.")
@@ -218,7 +219,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
     for part in devices.split(","):
         low, dash, high = part.partition("-")
         if not _is_count(low) or (dash and not _is_count(high)):
-            raise ConfigError("devices", devices, "is no list of numbers", "Write 512, 256,512, 64-512 or all.")
+            raise ConfigError("devices", devices, "is not a list of numbers", "Write 512, 256,512, 64-512 or all.")
         if dash:
             counts += [count for count in whole if int(low) <= count <= int(high)]
         else:
@@ -242,7 +243,9 @@ def _legal_count(cluster: ClusterSpec, count: int) -> int:
     fills_nodes = count <= cluster.devices_per_node or count % cluster.devices_per_node == 0
     if 0 < count <= cluster.num_devices and fills_nodes:
         return count
-    problem = f"is no number of devices of a job on cluster {cluster.name}, which has {cluster.num_devices}"
+    problem = (
+        f"is not a number of devices that a job can have on cluster {cluster.name}, which has {cluster.num_devices}"
+    )
     remedy = f"Use up to {cluster.devices_per_node}, or a multiple of it, or raise cluster.num_nodes."
     raise InfeasiblePlan("devices", count, problem, remedy)
 

@@ -40,12 +40,17 @@ def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoi
     ascending = sorted(spaces, key=lambda space: space.world_size)
     scaled = [_scaled(space, ascending[-1], kind) for space in ascending]
     candidates = [best_of(space) for space in scaled]
-    rates = [_rate(one) for one in candidates if one is not None]
+    rates = [_rate(candidate) for candidate in candidates if candidate is not None]
     if not rates:
         raise ConfigError("scaling", kind, "has no number of devices on which a plan fits", "Offer more devices.")
     return [
-        ScalingPoint(space.world_size, space.global_batch_size, one, None if one is None else _rate(one) / rates[0])
-        for space, one in zip(scaled, candidates, strict=True)
+        ScalingPoint(
+            space.world_size,
+            space.global_batch_size,
+            candidate,
+            None if candidate is None else _rate(candidate) / rates[0],
+        )
+        for space, candidate in zip(scaled, candidates, strict=True)
     ]
 
 

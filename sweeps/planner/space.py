@@ -21,7 +21,7 @@ from conf.knobs import KNOB, RECOMPUTES, SCHEDULES, SEARCHED_KNOBS, KnobValue, L
 from sweeps.planner.strategy import even_ends
 from train_core.costs.computable import largest_micro_batch_size
 from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
-from train_core.costs.setting import Booleans, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 
 MOST_LAYERS_LIGHTER = 4
 """First and last stage are tried with up to this many layers less than an even spread gives them: what they hold
@@ -222,20 +222,21 @@ def _block(space: Space, t: int, p: int) -> PlanGrid | None:
     schedule, v, first, last = (_column(values, (1, 1, -1)) for values in zip(*arranged, strict=True))
     m = space.global_batch_size // (d * b)
     legal = (schedule != INTERLEAVED) | (m % p == 0)
-    plans = Plans(
-        tensor_parallel_size=_column([t], (1, 1, 1)),
-        pipeline_parallel_size=_column([p], (1, 1, 1)),
-        virtual_pipeline_size=v,
-        data_parallel_size=_column([d], (1, 1, 1)),
-        micro_batch_size=b,
-        num_micro_batches=m,
-        sequence_parallel=sequence_parallel.astype(bool),
-        zero_stage=_column(stages, (-1, 1, 1)),
-        recompute=recompute,
-        schedule=schedule,
-        first_stage_layers=first,
-        last_stage_layers=last,
-    )
+    chosen = {
+        "tensor_parallel_size": _column([t], (1, 1, 1)),
+        "pipeline_parallel_size": _column([p], (1, 1, 1)),
+        "virtual_pipeline_size": v,
+        "data_parallel_size": _column([d], (1, 1, 1)),
+        "micro_batch_size": b,
+        "num_micro_batches": m,
+        "sequence_parallel": sequence_parallel.astype(bool),
+        "zero_stage": _column(stages, (-1, 1, 1)),
+        "recompute": recompute,
+        "schedule": schedule,
+        "first_stage_layers": first,
+        "last_stage_layers": last,
+    }
+    plans = Plans(**{**plain_columns((1, 1, 1)), **chosen})
     return PlanGrid(plans, legal)
 
 

@@ -100,7 +100,7 @@ def strategies_of(plans: Plans, num_layers: int, *, tensor_parallel_across_nodes
 def _strategy(row: dict[str, int], num_layers: int, across_nodes: bool) -> Strategy:
     t, p, d = row["tensor_parallel_size"], row["pipeline_parallel_size"], row["data_parallel_size"]
     ends = (row["first_stage_layers"], row["last_stage_layers"])
-    values = {knob.name: knob.plain for knob in KNOBS if knob.role == "held"}
+    values = {knob.name: knob.plain for knob in KNOBS if knob.has_plain}
     values |= {name: KNOB[name].value(entry) for name, entry in row.items() if name in KNOB}
     return Strategy.of(
         {

@@ -10,17 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.errors import ConfigError
-from conf.schema import (
-    BatchPlan,
-    ClusterSpec,
-    Dtype,
-    Family,
-    ModelSpec,
-    ParallelPlan,
-    PrecisionPlan,
-    Recompute,
-)
+from conf.knobs import plain_values
+from conf.schema import BatchPlan, Dtype, Family, ParallelPlan, PrecisionPlan, Recompute
 from conf.setup import Setup
+from conf.world import ClusterSpec, ModelSpec
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.words import about_columns
@@ -146,20 +139,19 @@ def _parallel_of(row: Row) -> ParallelPlan:
     if text_of(row, "dp") and tensor * pipeline * count_of(row, "dp") != devices:
         problem = f"times tp x pp = {tensor} x {pipeline} is not num_gpus = {devices}"
         raise ConfigError("dp", text_of(row, "dp"), problem, "Correct one of the four, or leave dp empty.")
-    return ParallelPlan(
-        world_size=devices,
-        tensor_parallel_size=tensor,
-        pipeline_parallel_size=pipeline,
-        virtual_pipeline_size=chunks,
-        schedule="interleaved" if chunks > 1 else "1f1b",
-        layers_per_stage=None,
+    said = {
+        "world_size": devices,
+        "tensor_parallel_size": tensor,
+        "pipeline_parallel_size": pipeline,
+        "virtual_pipeline_size": chunks,
+        "schedule": "interleaved" if chunks > 1 else "1f1b",
         # As in Megatron-LM, which turns it off where there is nothing to share with.
-        sequence_parallel=flag_of(row, "sequence_parallel", default=False) and tensor > 1,
-        zero_stage=choice_of(row, "zero_stage", ZERO_STAGES, default=0),
-        recompute=choice_of(row, "recompute", RECOMPUTATIONS, default="none"),
-        recompute_every=1,
-        tensor_parallel_across_nodes=True,
-    )
+        "sequence_parallel": flag_of(row, "sequence_parallel", default=False) and tensor > 1,
+        "zero_stage": choice_of(row, "zero_stage", ZERO_STAGES, default=0),
+        "recompute": choice_of(row, "recompute", RECOMPUTATIONS, default="none"),
+        "tensor_parallel_across_nodes": True,
+    }
+    return ParallelPlan(**{**plain_values("parallel"), **said})
 
 
 def _model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:

@@ -13,7 +13,7 @@ from train_core.costs import Estimate, StageMemory, estimate
 
 
 @dataclass(frozen=True)
-class Prediction:
+class RowPrediction:
     """A row that was priced."""
 
     configuration: Configuration
@@ -58,7 +58,7 @@ class PricedRow:
     """One row of the table: `prediction`, or None with the reason."""
 
     record: Record
-    prediction: Prediction | None
+    prediction: RowPrediction | None
     reason: str
 
     def cells(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def _priced(record: Record, implementation: str | None) -> PricedRow:
     try:
         record.require_whole()
         configuration = configuration_of(record.row, implementation)
-        prediction = Prediction(configuration, estimate(configuration.setup, configuration.implementation))
+        prediction = RowPrediction(configuration, estimate(configuration.setup, configuration.implementation))
     except ConfigError as error:
         return PricedRow(record, None, str(error))
     return PricedRow(record, prediction, "")

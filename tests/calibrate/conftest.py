@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import pytest
 
 from conf.load import CONF_DIR
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan

@@ -128,7 +128,11 @@ def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
     """As if the trial had been run, every rank on a core of its own."""
     shared = {name: getattr(trial.estimate, name, 0.5) for name in Performance.model_fields}
     assert trial.experiment
-    own: dict[str, Any] = {"step_seconds": step_seconds, "step_seconds_min": step_seconds, "step_seconds_max": step_seconds}
+    own: dict[str, Any] = {
+        "step_seconds": step_seconds,
+        "step_seconds_min": step_seconds,
+        "step_seconds_max": step_seconds,
+    }
     own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
     none = {"breakdown": None, "stragglers": ()}
     performance = Performance(

@@ -13,7 +13,7 @@ from calibrate.robust_fit import Constant, Floats, choose, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.load import settings_of, with_values
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from tests.composed import compose_tree
 
 

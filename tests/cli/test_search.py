@@ -212,7 +212,12 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
     ("unfit", "reason", "overrides", "number"),
     [
         ("dgx1-v100", "precision.dtype = 'bf16': has no peak on", (), "16"),
-        ("local", "devices = 64: is no number of devices of a job on cluster local", ("precision=fp32",), "64"),
+        (
+            "local",
+            "devices = 64: is not a number of devices that a job can have on cluster local",
+            ("precision=fp32",),
+            "64",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_run_the_job_is_left_out_and_said_so(
@@ -264,9 +269,9 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--deadline", "0.1", "--steps", "1000000"], "the fastest takes"),
         ([*GPT_22B, "--steps", "10", "--tokens", "100"], "--tokens and --steps both say"),
         ([*GPT_22B, "--devices", "13"], "devices = 13"),
-        ([*GPT_22B, "--devices", "9" * 4401], "is no list of numbers"),
-        ([*GPT_22B, "--devices", f"8-{'9' * 4401}"], "is no list of numbers"),
-        ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is no list of clusters and devices"),
+        ([*GPT_22B, "--devices", "9" * 4401], "is not a list of numbers"),
+        ([*GPT_22B, "--devices", f"8-{'9' * 4401}"], "is not a list of numbers"),
+        ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is not a list of clusters and devices"),
         ([*GPT_22B, "--tokens", "9" * 400], "Invalid value for '--tokens'"),
         ([*GPT_22B, "--steps", "9" * 400], "Invalid value for '--steps'"),
         ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
@@ -281,8 +286,11 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         (["22b", "--objective", "cost"], "cluster.device.price_per_hour = None"),
         (["22b", "--pareto"], "cluster.device.price_per_hour = None"),
         (["model=gpt-1t", "cluster=selene", "precision=bf16", "--devices", "8"], "the one that needs least takes"),
-        ([*GPT_22B, "--devices", "4096", "--clusters", "selene,dgx-h100"], "devices = 4096: is no number of devices"),
-        ([*GPT_22B, "--devices", "x", "--clusters", "selene,dgx-h100"], "devices = 'x': is no list of numbers"),
+        (
+            [*GPT_22B, "--devices", "4096", "--clusters", "selene,dgx-h100"],
+            "devices = 4096: is not a number of devices",
+        ),
+        ([*GPT_22B, "--devices", "x", "--clusters", "selene,dgx-h100"], "devices = 'x': is not a list of numbers"),
         (["model=gpt-22b", "cluster=dgx1-v100", "precision=bf16"], "has no peak"),
     ],
 )

@@ -18,7 +18,7 @@ from results.score import (
 )
 from results.score_table import score_table
 from sweeps.table.file import Record
-from sweeps.table.prices import Prediction, PricedRow, price
+from sweeps.table.prices import PricedRow, RowPrediction, price
 
 CELLS = {
     "source": "A paper",
@@ -43,7 +43,7 @@ def priced(**cells: str) -> PricedRow:
     return found
 
 
-def predicted(row: PricedRow) -> Prediction:
+def predicted(row: PricedRow) -> RowPrediction:
     assert row.prediction is not None, row.reason
     return row.prediction
 

@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import (
     KEY,
     Facts,

@@ -15,7 +15,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import Frozen, ModelSpec
+from conf.schema import Frozen
+from conf.world import ModelSpec
 
 FACTS, KEY = "checkpoint.json", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from conf.errors import UsageError
-from conf.schema import ROTARY_BASE, Dtype, ModelSpec
+from conf.schema import ROTARY_BASE, Dtype
+from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
 from train_core.model.dtypes import DTYPES

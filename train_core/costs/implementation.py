@@ -133,4 +133,4 @@ FSDP = TRISWEEP.model_copy(
 )
 """PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. The two rates are fitted on its tables."""
 
-IMPLEMENTATIONS = {one.name: one for one in (TRISWEEP, MEGATRON_LM, MEGATRON_DEEPSPEED, FSDP)}
+IMPLEMENTATIONS = {trainer.name: trainer for trainer in (TRISWEEP, MEGATRON_LM, MEGATRON_DEEPSPEED, FSDP)}

@@ -44,7 +44,9 @@ def pipeline_seconds(
     p, m = num_stages, num_micro_batches
     totals = [stage.total for stage in seconds]
     filling = np.minimum(m - 1, p - 1) / np.maximum(p - 1, 1)  # 1 where weight gradients fill every wait
-    waits = [np.maximum(one.forward + one.input_gradient - filling * one.weight_gradient, 0.0) for one in seconds]
+    waits = [
+        np.maximum(stage.forward + stage.input_gradient - filling * stage.weight_gradient, 0.0) for stage in seconds
+    ]
     whole, waiting = np.zeros(p.shape), np.zeros(p.shape)
     shares = [group.count * total for group, total in zip(groups, totals, strict=True)]
     for group, share, wait in zip(groups, shares, waits, strict=True):

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.schema import ClusterSpec, Dtype, ModelSpec
+from conf.knobs import KNOB
+from conf.schema import Dtype
+from conf.world import ClusterSpec, ModelSpec
 from train_core.costs.implementation import Implementation
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
@@ -96,3 +98,9 @@ class Plans:
     def rows(self, selection: Integers | Booleans | slice) -> Plans:
         """The selected plans, in that order."""
         return replace(self, **{field.name: getattr(self, field.name)[selection] for field in fields(self)})
+
+
+def plain_columns(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Columns of `Plans` in which every knob asks for nothing, by name; what no knob states is left out."""
+    plain = {name: KNOB[name].entry(KNOB[name].plain) for name in Plans.__slots__ if name in KNOB}
+    return {name: np.full(shape, entry) for name, entry in plain.items()}

@@ -7,7 +7,7 @@ from math import log2
 
 import numpy as np
 
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from train_core.costs.collectives import gather_seconds, pair_seconds, transfer_seconds
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.schedule import StageSeconds, pipeline_seconds
@@ -71,9 +71,9 @@ def run_pipeline(
     seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
     whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
     turns = m * ranks_per_core
-    compute = turns * _at(pace, [_backward_and_forward(one) for one in passes])
-    tensor = turns * _at(pace, [one.tensor_forward + one.tensor_backward for one in passes])
-    gathers = turns * _at(pace, [one.gathers_forward + one.gathers_backward for one in passes])
+    compute = turns * _at(pace, [_backward_and_forward(stage) for stage in passes])
+    tensor = turns * _at(pace, [stage.tensor_forward + stage.tensor_backward for stage in passes])
+    gathers = turns * _at(pace, [stage.gathers_forward + stage.gathers_backward for stage in passes])
     transfers = turns * (2.0 * _at(pace, hops))
     bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
     return Pipeline(compute, tensor, transfers, bubble, gathers)

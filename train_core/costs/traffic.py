@@ -144,13 +144,13 @@ def _add_shards(tally: Tally, experiment: Experiment) -> None:
     """
     precision, d, m = experiment.precision, experiment.data_parallel_size, experiment.num_micro_batches
     num_layers, parameters = experiment.model.num_layers, list(parameters_of(experiment, 0))
-    layer = d * sum(_first_share(one, d) for one in layer_parameters_of(experiment))
-    around = d * sum(_first_share(one, d) for one in parameters) - num_layers * layer
+    layer = d * sum(_first_share(parameter, d) for parameter in layer_parameters_of(experiment))
+    around = d * sum(_first_share(parameter, d) for parameter in parameters) - num_layers * layer
     for length, gathers, sums in ((layer, 2 * m * num_layers, m * num_layers), (around, m, m)):
         tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])
         tally.add("data", "reduce_scatter", sums, length * DTYPE_BYTES[precision.gradient_dtype])
-    for one in parameters:
-        tally.add("tensor", "all_reduce", int(one.partial), _first_share(one, d) * FLOAT32_BYTES)
+    for parameter in parameters:
+        tally.add("tensor", "all_reduce", int(parameter.partial), _first_share(parameter, d) * FLOAT32_BYTES)
 
 
 def _first_share(parameter: Parameter, num_replicas: int) -> int:

@@ -34,7 +34,7 @@ def compiler_of(device: torch.device) -> Compiler:
 def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
     for module in layer.modules():
         if isinstance(module, ColumnParallelLinear | RowParallelLinear):
-            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
     forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)
     return forward
 

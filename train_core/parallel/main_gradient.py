@@ -39,7 +39,7 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener) -> None:
     """Accumulate the gradient of `parameter` into `buffer`, of the same shape."""
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
-    parameter.register_post_accumulate_grad_hook(_move_into_buffer)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
 def main_gradient(parameter: Tensor) -> Tensor | None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from train_core.parallel.collectives import Axis, maximum, total
 from train_core.process.world import World
 from train_core.rates.record import Spread
-from train_core.training.measure import synchronize
+from train_core.training.meter import synchronize
 
 NUM_WARM_UPS = 2
 MOST_RUNS = 10_000

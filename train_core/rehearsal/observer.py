@@ -83,7 +83,7 @@ class Allocation:
     freed: int | None = None
 
 
-class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepObserver(TorchDispatchMode):
     """Records every operation of this thread while it is entered as a context.
 
     Attributes:
@@ -95,7 +95,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, clock: Clock) -> None:
         """The executor tells `clock` which micro-batch is worked on."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.clock = clock
         self.allocations: list[Allocation] = []
         self.events: list[int] = []

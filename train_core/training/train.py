@@ -16,7 +16,7 @@ from train_core.optimizer.optimizer import StepResult
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
 from train_core.training.evaluation import held_out_loss
-from train_core.training.measure import Meter
+from train_core.training.meter import Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas

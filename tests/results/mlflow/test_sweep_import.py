@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 from results.mlflow import sweep_import
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
@@ -344,9 +344,10 @@ def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None
     database_path(store.output_dir).unlink()
     program = (
         "import os, sys; from pathlib import Path\n"
-        "from results.mlflow.sweep_import import import_sweep; from sweeps.trial import SweepFolder\n"
-        f"folder = SweepFolder({str(store.folder.path)!r}); record = folder.read_record()\n"
-        f"import_sweep(Sweep(folder, record), record.tracking, Path({str(store.output_dir)!r}))\n"
+        "from results.mlflow.sweep_import import import_sweep\n"
+        "from sweeps.sweep import Sweep; from sweeps.trial import SweepFolder\n"
+        f"sweep = Sweep.stored_in(SweepFolder({str(store.folder.path)!r}))\n"
+        f"import_sweep(sweep, sweep.record.tracking, Path({str(store.output_dir)!r}))\n"
         "from mlflow.telemetry.utils import is_telemetry_disabled\n"
         "sys.exit(0 if is_telemetry_disabled() else 3)\n"
     )

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import import_sweep
 from results.mlflow.ui import serve_ui

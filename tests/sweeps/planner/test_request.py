@@ -64,9 +64,13 @@ def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_th
 @pytest.mark.parametrize(
     ("clusters", "devices", "message"),
     [
-        (["selene"], "512,4096", "devices = 4096: is no number"),
-        (["dgx-h100", "selene"], "4096", "devices = 4096: is no number of devices of a job on cluster dgx-h100"),
-        (["dgx-h100", "selene"], "512,x", "devices = 'x': is no list of numbers"),
+        (["selene"], "512,4096", "devices = 4096: is not a number"),
+        (
+            ["dgx-h100", "selene"],
+            "4096",
+            "devices = 4096: is not a number of devices that a job can have on cluster dgx-h100",
+        ),
+        (["dgx-h100", "selene"], "512,x", "devices = 'x': is not a list of numbers"),
     ],
 )
 def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(

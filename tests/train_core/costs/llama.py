@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 
 
 class Attention(nn.Module):

@@ -99,7 +99,12 @@ def test_no_more_is_in_flight_than_there_is(setting: Setting, schedule: str) -> 
 
 def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_in_flight(setting: Setting) -> None:
     """A middle stage of 12 layers, 6 micro-batches in flight. Of the output DeepSpeed keeps a tensor rank's part."""
-    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32, "recompute": "full"}
+    plan: dict[str, Any] = {
+        "tensor_parallel_size": TENSOR,
+        "pipeline_parallel_size": 8,
+        "num_micro_batches": 32,
+        "recompute": "full",
+    }
     hidden = 2048 * 12288 * 2
     assert stage_memories(setting, **plan).activations_bytes[2] == 6 * (12 * hidden + hidden // TENSOR)
     whole = with_trainer(setting, whole_stage_outputs=True)
@@ -107,7 +112,12 @@ def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_
 
 
 def test_the_last_stage_keeps_the_inputs_of_the_final_norm_and_of_the_head(setting: Setting) -> None:
-    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32, "recompute": "full"}
+    plan: dict[str, Any] = {
+        "tensor_parallel_size": TENSOR,
+        "pipeline_parallel_size": 8,
+        "num_micro_batches": 32,
+        "recompute": "full",
+    }
     hidden = 2048 * 12288 * 2
     assert stage_memories(setting, **plan).activations_bytes[7] == 12 * hidden + 2 * hidden
 

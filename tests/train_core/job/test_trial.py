@@ -25,7 +25,7 @@ from tests.train_core.conftest import TrialOf
 from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks
 from train_core.job.trial import run_trial_as_rank, run_trial_here
-from train_core.measurement import StepMetrics, Outcome, RankFailure
+from train_core.measurement import Outcome, RankFailure, StepMetrics
 from train_core.process.lock import held
 from train_core.process.world import World
 from train_core.training.train import train
@@ -417,7 +417,7 @@ run_trial_as_rank(folder, begin, Attempt(1, 0))
 
 
 def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_of: TrialOf) -> None:
-    trial = trial_of(LONG)
+    trial = trial_of(LONG | {"checkpoint.every_steps": 2})
     command = [sys.executable, "-c", OUTLIVED, str(trial.path)]
     environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -426,3 +426,4 @@ def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_
     assert [metrics.step for metrics in trial.read_metrics()] == [1, 2]
     assert trial.read_failures() == []
     assert not trial.measurement.exists()
+    assert not list(trial.checkpoints.glob("step-*")), "the step after which the next attempt began was to be saved"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from conf.experiment import Experiment
 from conf.schema import Value
@@ -71,7 +70,11 @@ def test_dropout_changes_the_losses(worlds: Worlds, experiment_of: ExperimentOf,
 def test_under_sequence_parallelism_each_rank_drops_elements_of_its_own(
     worlds: Worlds, experiment_of: ExperimentOf
 ) -> None:
-    sequence = {"parallel.tensor_parallel_size": 2, "parallel.world_size": 2, "parallel.sequence_parallel": True}
+    sequence: dict[str, Value] = {
+        "parallel.tensor_parallel_size": 2,
+        "parallel.world_size": 2,
+        "parallel.sequence_parallel": True,
+    }
     masks = worlds(2).run(embedding_masks, experiment_of(DROPPING | sequence))
     assert not torch.equal(*masks)
     shared = worlds(2).run(embedding_masks, experiment_of(DROPPING | sequence | {"parallel.sequence_parallel": False}))

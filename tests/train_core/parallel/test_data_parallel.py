@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from train_core.model.dropout import DroppingAttention
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,7 @@ from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import num_parameters
 from train_core.costs.buckets import layer_parameters_of
+from train_core.model.dropout import DroppingAttention
 from train_core.parallel import data_parallel, fully_sharded
 from train_core.parallel.data_parallel import FlatReplicas, ShardReduction
 from train_core.parallel.flat_parameters import Bucket, flatten

@@ -69,7 +69,7 @@ def run_own_and_torch(world: World, experiment: Experiment, cache_dir: Path, sch
         m,
         # torch cuts targets along dim 0 alone.
         loss_fn=lambda logits, target: functional.cross_entropy(logits.flatten(0, 1), target.t().flatten()),
-        args_chunk_spec=(pipelining.microbatch.TensorChunkSpec(1),),  # type: ignore[no-untyped-call]
+        args_chunk_spec=(pipelining.microbatch.TensorChunkSpec(1),),
     )
     losses: list[Tensor] = []
     for _ in range(2):  # the first step also runs passes that find out shapes, and add to gradients

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from conf.experiment import Experiment
-from conf.schema import ModelSpec, Value
+from conf.schema import Value
+from conf.world import ModelSpec
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.optimizer.optimizer import learning_rate_at
 from train_core.parallel.main_gradient import main_gradient
@@ -130,7 +131,11 @@ LLAMA = {
 def test_the_trainer_agrees_with_a_plain_model(
     model: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    values = {"training.clip_gradient_norm": 0.5, "training.learning_rate": 3e-3, "training.adam_epsilon": 1e-3}
+    values: dict[str, Value] = {
+        "training.clip_gradient_norm": 0.5,
+        "training.learning_rate": 3e-3,
+        "training.adam_epsilon": 1e-3,
+    }
     (told,) = worlds(1).run(train_both, experiment_of(values | model), tmp_path)
     plain_losses, losses, plain_norms, norms, errors = zip(*told, strict=True)
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)

@@ -19,7 +19,7 @@ from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
 
-FP16 = {
+FP16: dict[str, object] = {
     "cluster.device.peak_flops_per_second": {"fp32": 0.18e12, "fp16": 0.18e12},
     "cluster.device.peak_source": "a data sheet",  # measuring it would take longer than all steps
     "precision.dtype": "fp16",
@@ -103,7 +103,7 @@ def message_of(world: World, experiment: Experiment, cache_dir: Path) -> str:
 def test_a_storm_of_overflows_ends_the_job_and_says_so(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    storm = {"precision.initial_loss_scale": 2.0**100, "watch.max_overflows": 3}
+    storm: dict[str, object] = {"precision.initial_loss_scale": 2.0**100, "watch.max_overflows": 3}
     (told,) = worlds(1).run(message_of, experiment_of(FP16 | storm), tmp_path)
     assert told.startswith("fp16 gradients overflowed in 3 steps in a row, the last at step 3 with a loss scale of")
     assert "precision=bf16" in told

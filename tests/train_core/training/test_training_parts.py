@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
@@ -20,7 +20,7 @@ from train_core.parallel.flat_parameters import flatten
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import parallelize
 from train_core.process.world import World, usable_cores
-from train_core.training.measure import Meter, count_devices, matmul_flops_per_second
+from train_core.training.meter import Meter, count_devices, matmul_flops_per_second
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU, "gloo")
@@ -100,7 +100,7 @@ def test_warm_up_steps_are_left_out_of_the_time(experiment_of: ExperimentOf, mon
     values = {"training.num_steps": 5, "training.num_warmup_steps": 2, "cluster.device.peak_source": "a data sheet"}
     meter = Meter(experiment_of(values), ALONE, Axis())
     clock = iter([0, 100, 0, 100, 0, 1, 0, 3, 0, 2])
-    monkeypatch.setattr("train_core.training.measure.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("train_core.training.meter.time.perf_counter", lambda: next(clock))
     metrics = [meter.timed(step, lambda: StepResult(1.5, 0.1, 0.2)) for step in range(1, 6)]
     assert [m.warmup for m in metrics] == [True, True, False, False, False]
     performance = meter.performance()

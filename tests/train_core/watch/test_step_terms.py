@@ -101,7 +101,7 @@ def measured_with_terms(world: World, experiment: Experiment, cache: Path) -> tu
     """Rank 2 works for 3 s, the others for 1 s and wait, by a clock that no load on the machine can disturb."""
     terms = [3.0, 0.0, 0.0, 0.0, 0.0, 0.5] if world.rank == 2 else [1.0, 0.0, 0.0, 2.0, 0.0, 0.5]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train_core.training.measure.terms_of", lambda *_: terms)
+        patch.setattr("train_core.training.meter.terms_of", lambda *_: terms)
         return measured(world, experiment, cache)
 
 

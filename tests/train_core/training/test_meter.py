@@ -16,7 +16,7 @@ from train_core.costs import estimate
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
-from train_core.training.measure import Meter
+from train_core.training.meter import Meter
 
 
 def reported_when_timing_began(world: World, experiment: Experiment, reported: Path) -> bool:
@@ -33,7 +33,7 @@ def reported_when_timing_began(world: World, experiment: Experiment, reported: P
         time.sleep(0.3)  # a slow file system; too short a pause lets a wrong order pass, and never fails a right one
         reported.touch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train_core.training.measure.time", SimpleNamespace(perf_counter=read_clock, time=time.time))
+        patch.setattr("train_core.training.meter.time", SimpleNamespace(perf_counter=read_clock, time=time.time))
         metrics = meter.timed(1, lambda: StepResult(1.0, 1.0, 0.1))
     assert metrics.step_seconds == 1.0
     return seen[0]
