@@ -49,7 +49,7 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
     run_id = import_sweep(Sweep(folder, record), SQLITE, output_dir).run_id
     program = (
         "import sys; from pathlib import Path\n"
-        "from results.mlflow.ui import serve_ui; from conf.schema import TrackingSpec\n"
+        "from results.mlflow.ui import serve_ui; from conf.sites import TrackingSpec\n"
         "tracking = TrackingSpec(kind='sqlite', uri=None, experiment='made-up')\n"
         "def tell(link): print(link, flush=True)\n"
         f"serve_ui(tracking, Path({str(output_dir)!r}), {port}, tell)\n"
