@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.capacity import Ledger, Machine, count_devices, this_machine, why_impossible
+from launcher.capacity import Ledger, Machine, Share, count_devices, this_machine, why_impossible
 from tests.conftest import RecordOf
 
 
@@ -41,23 +41,31 @@ def test_devices_are_those_that_are_present_and_visible(
     assert count_devices(environment) == visible
 
 
+def cores(share: Share | None) -> int:
+    assert share is not None
+    return share.cores
+
+
 def test_a_share_is_never_given_twice(record_of: RecordOf) -> None:
     small, large = record_of(
         [{"training.seed": 1}, {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}]
     ).trials
     ledger = Ledger(Machine(num_cores=2, memory_bytes=2**40, num_devices=0))
-    assert ledger.take(small).cores == 1
+    assert cores(ledger.take(small)) == 1
     assert ledger.take(large) is None
     ledger.give_back(small.trial_id)
-    assert ledger.take(large).cores == 2
+    assert cores(ledger.take(large)) == 2
     assert ledger.take(small) is None
 
 
 def test_memory_of_trials_at_once_never_exceeds_the_machine(record_of: RecordOf) -> None:
     one, two = record_of([{"training.seed": 1}, {"training.seed": 2}]).trials
+    assert one.estimate is not None
     needed = one.estimate.peak_memory_bytes
     ledger = Ledger(Machine(num_cores=8, memory_bytes=needed + 1, num_devices=0))
-    assert ledger.take(one).memory_bytes == needed
+    share = ledger.take(one)
+    assert share is not None
+    assert share.memory_bytes == needed
     assert ledger.take(two) is None
 
 
@@ -66,6 +74,7 @@ def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of: Re
     assert machine.num_cores == len(os.sched_getaffinity(0))
     assert machine.memory_bytes > 2**28
     (small,) = record_of([{"training.seed": 1}]).trials
+    assert small.experiment is not None
     assert why_impossible(small.experiment, small.estimate, Machine(1, 2**40, 0)) is None
 
 

@@ -81,6 +81,7 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
 
 def write_measurement(folder: SweepFolder, trial: Trial, outcome: str) -> None:
     """As an earlier sweep would have left it."""
+    assert trial.experiment is not None
     folder.trial(trial.trial_id).write_measurement(
         Measurement(
             fingerprint=trial.experiment.fingerprint,
@@ -124,6 +125,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
     states = run_here(Sweep(folder, record), time_limit_seconds=120.0, progress=progress)
     assert [state.outcome for state in states] == [Outcome.COMPLETED], states
+    assert states[0].model_flops_per_second_per_device is not None
     assert states[0].model_flops_per_second_per_device > 0
     assert states[0].num_steps_done == states[0].num_steps == 3
     written = folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns
@@ -142,7 +144,7 @@ def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(
     record = record_of(seeds(1))
     (state,) = run(folder, record, progress, make_job("raise"))
     assert state.outcome is Outcome.FAILED
-    assert "ValueError: this trial is bad" in state.traceback
+    assert "ValueError: this trial is bad" in (state.traceback or "")
     (state,) = run(folder, record, progress, make_job("be killed"), retry_failed=True)
     assert state.outcome is Outcome.FAILED
     assert "killed" in state.cause
@@ -179,14 +181,15 @@ def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
 def test_trials_never_share_a_core(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
-    four = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}
+    two: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    four: dict[str, Value] = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}
     record = record_of([*seeds(2), two, four])
     monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 0))
     states = run(folder, record, progress, make_job(seconds=0.5))
     assert {state.outcome for state in states} == {Outcome.COMPLETED}
     spans = []
     for trial in record.trials:
+        assert trial.experiment is not None
         path = folder.trial(trial.trial_id).path
         start = float((path / "runs").read_text().split()[0])
         spans.append((start, float((path / "ended").read_text()), min(2, trial.experiment.parallel.world_size)))
@@ -382,4 +385,5 @@ def test_a_new_attempt_starts_clean(folder: SweepFolder, record_of: RecordOf) ->
     trial.metrics.write_text("left over\n")
     Sweep(folder, record).prepare(record.trials[0])
     assert not trial.metrics.exists()
+    assert record.trials[0].experiment is not None
     assert trial.read_experiment().fingerprint == record.trials[0].experiment.fingerprint

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError, UsageError
+from conf.schema import Value
 from launcher import slurm as slurm_module
 from launcher.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit
@@ -20,7 +21,11 @@ from tests.launcher.conftest import SlurmOf
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = SweepFolder("/shared/runs/175b-site")
 GPU = ["cluster=frontier", "cluster.num_nodes=4", "precision=bf16", "batch.global_batch_size=16"]
-LAYOUTS = [{"parallel.world_size": 8}, {"parallel.world_size": 8, "training.seed": 5}, {"parallel.world_size": 16}]
+LAYOUTS: list[dict[str, Value]] = [
+    {"parallel.world_size": 8},
+    {"parallel.world_size": 8, "training.seed": 5},
+    {"parallel.world_size": 16},
+]
 
 CASES = {
     "default": [],
@@ -97,6 +102,7 @@ def test_trials_of_one_shape_share_an_array_and_small_jobs_come_first(record_of:
 
 def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of: RecordOf, slurm_of: SlurmOf) -> None:
     experiment = record_of([{"parallel.world_size": 2}], *GPU).trials[0].experiment
+    assert experiment is not None
     assert shape_of(experiment).tasks_per_node == 2
     assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30")) == 1
     assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30", "slurm.gpu_request=none")) == 4

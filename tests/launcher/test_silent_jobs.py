@@ -25,6 +25,8 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
     record = record_of([{"training.seed": 1}])
     sweep = Sweep(folder, record)
     sweep.prepare(record.trials[0])
+    experiment = record.trials[0].experiment
+    assert experiment is not None
     submission = Submission(
         executor="slurm",
         job_id="7_0",
@@ -32,7 +34,7 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
         attempt=1,
         lost_nodes=0,
         submitted=time.time() - 100,
-        shape=shape_of(record.trials[0].experiment),
+        shape=shape_of(experiment),
         output=str(tmp_path / "7_0_%t_log.out"),
         error=str(tmp_path / "7_0_%t_log.err"),
     )
@@ -66,6 +68,7 @@ def test_every_end_has_its_outcome(silent: Silenced, state: str | None, words: s
     measurement = verdict(trial, submission, JobState(state, time.time()) if state else None)
     assert measurement.outcome is outcome
     assert measurement.cause
+    assert trial.experiment is not None
     assert measurement.fingerprint == trial.experiment.fingerprint
 
 

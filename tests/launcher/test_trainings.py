@@ -73,9 +73,10 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
         assert outcome_and_cause(run) == (Outcome.RUNNING, "")
     run.folder.append_metrics(STEP)
     assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
-    console = Console(width=200, file=StringIO())
+    screen = StringIO()
+    console = Console(width=200, file=screen)
     console.print(status_table([run.read()], 200))
-    assert STOPPED in console.file.getvalue()
+    assert STOPPED in screen.getvalue()
 
 
 def test_only_a_job_can_be_cancelled(output_dir: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pytest
 
+from conf.schema import Value
 from conf.sites import SlurmSpec
 from launcher.state import reconciled
 from launcher.sweep import submit
@@ -36,6 +37,10 @@ class WaitUntil(Protocol):
         reached: Callable[[list[TrialReading]], bool],
         seconds: float = 60,
     ) -> list[TrialReading]: ...
+
+
+def has_ended(state: TrialReading) -> bool:
+    return state.outcome is not None and state.outcome.is_final
 
 
 class StateOf(Protocol):
@@ -139,8 +144,7 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
                 TrialFolder(folder).write_failure(failure_of(rank, error))
                 raise
         if rank == 0 and end == "loses its peer":
-            error = RuntimeError("Connection closed by peer")
-            TrialFolder(folder).write_failure(failure_of(rank, error))
+            TrialFolder(folder).write_failure(failure_of(rank, RuntimeError("Connection closed by peer")))
         if rank == 1 and end == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1 and end == "exits":
@@ -157,7 +161,7 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
 def ending(tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: SlurmSpec, record_of: RecordOf) -> Ending:
     """One job array in which every trial ends in its own way; submitted once, so that the ends run side by side."""
     folder = SweepFolder(tmp_path_factory.mktemp("ends") / "sweep")
-    size = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    size: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
     record = record_of([size | {"training.seed": seed} for seed in range(len(ENDS))])
     quick = slurm.model_copy(update={"time_limit_minutes": 1, "extra_sbatch": {"mem": "400M"}})
     submit(Sweep(folder, record), quick, job=make_job(ENDS))
@@ -170,8 +174,6 @@ def state_of(ending: Ending, wait_until: WaitUntil) -> StateOf:
 
     def state(end: str, seconds: float = 60) -> TrialReading:
         index = ENDS.index(end)
-        return wait_until(
-            folder, record, lambda states: bool(states[index].outcome and states[index].outcome.is_final), seconds
-        )[index]
+        return wait_until(folder, record, lambda states: has_ended(states[index]), seconds)[index]
 
     return state

@@ -10,7 +10,7 @@ from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import InSlurm
 from conf.errors import UsageError
 from conf.load import load, load_cluster
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.slurm_query import query_jobs
 from sweeps.submission import JobShape, read_submission
 from tests.conftest import TinyRatesPlan
@@ -60,4 +60,5 @@ def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job
         InSlurm(held, TWO_NODES).measure(folder, tiny_rates_plan(2), interrupt)
     submission = read_submission(folder)
     assert submission is not None
+    assert submission.job_id is not None
     assert query_jobs([submission.job_id])[submission.job_id].name == "CANCELLED"

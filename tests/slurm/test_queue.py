@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec, Value
+from conf.schema import Value
+from conf.sites import SlurmSpec
 from launcher import silent_jobs
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.sweep import submit
-from sweeps.submission import read_submission
+from sweeps.submission import Submission, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
-from tests.slurm.conftest import WaitUntil
+from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
@@ -45,8 +46,16 @@ def make_waiting_job(seconds: float = 120.0) -> Callable[[str], None]:
     return job
 
 
+def submission_of(folder: SweepFolder, trial_id: str) -> Submission:
+    submission = read_submission(folder.trial(trial_id))
+    assert submission is not None
+    return submission
+
+
 def job_id_of(folder: SweepFolder, record: SweepRecord, index: int = 0) -> str:
-    return read_submission(folder.trial(record.trials[index].trial_id)).job_id
+    job_id = submission_of(folder, record.trials[index].trial_id).job_id
+    assert job_id is not None
+    return job_id
 
 
 def scontrol(*arguments: str) -> None:
@@ -84,7 +93,7 @@ def test_a_throttled_array_runs_no_more_than_it_may_and_cancelling_ends_running_
     assert (again.num_submitted, again.num_live) == (0, 3)
 
     assert cancel_sweep(Sweep(folder, record)) == 3
-    states = wait_until(folder, record, lambda states: all(state.outcome.is_final for state in states))
+    states = wait_until(folder, record, lambda states: all(has_ended(state) for state in states))
     assert {state.outcome for state in states} == {Outcome.CANCELLED}
     assert cancel_sweep(Sweep(folder, record)) == 0
 
@@ -120,7 +129,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
     until((folder.trial(record.trials[0].trial_id).path / "starts").exists)
     scontrol("update", "nodename=node4", "state=down", "reason=test")
     try:
-        state = wait_until(folder, record, lambda states: states[0].outcome.is_final)[0]
+        state = wait_until(folder, record, lambda states: has_ended(states[0]))[0]
     finally:
         subprocess.run(["scontrol", "update", "nodename=node4", "state=resume"], capture_output=True, check=False)
     assert state.outcome is Outcome.NODE_FAILED
@@ -131,7 +140,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
         ).num_submitted
         == 1
     )
-    assert read_submission(folder.trial(record.trials[0].trial_id)).lost_nodes == 1
+    assert submission_of(folder, record.trials[0].trial_id).lost_nodes == 1
     assert cancel_sweep(Sweep(folder, record)) == 1
 
 
@@ -167,7 +176,7 @@ def test_without_accounting_the_queue_answers_and_without_both_nothing_is_conclu
     (tools / "scancel").symlink_to("/usr/bin/scancel")
     assert query_jobs([job_id, "987654"]).keys() == {job_id}
     assert cancel_sweep(Sweep(folder, record)) == 1
-    assert wait_until(folder, record, lambda s: s[0].outcome.is_final)[0].outcome is Outcome.CANCELLED
+    assert wait_until(folder, record, lambda states: has_ended(states[0]))[0].outcome is Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("gpu_request", ["gpus-per-node", "gres"])
@@ -220,5 +229,5 @@ def test_a_measurement_that_was_damaged_is_measured_again_by_the_next_sweep(
     (state,) = wait_until(folder, sweep.record, lambda states: "was corrupt" in states[0].cause)
     assert state.outcome is Outcome.PENDING
     assert submit(sweep, slurm, job=make_waiting_job()).num_submitted == 1
-    assert read_submission(folder.trial(state.name)).attempt == 2
+    assert submission_of(folder, state.name).attempt == 2
     assert cancel_sweep(sweep) == 1

@@ -95,7 +95,7 @@ class StepObserver(TorchDispatchMode):
 
     def __init__(self, clock: Clock) -> None:
         """The executor tells `clock` which micro-batch is worked on."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.clock = clock
         self.allocations: list[Allocation] = []
         self.events: list[int] = []
