@@ -24,6 +24,7 @@ from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import NORM_EPSILON, Transformer
 
 FILE_BYTES = 4 * 2**30
+"""A file is written from memory in one piece, so that this is also about how much an export needs."""
 
 
 def checkpoint_in(path: Path) -> Path:
@@ -51,6 +52,7 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     require_layout(spec)
     if out.exists():
         raise UsageError(f"{out} exists already", "Name a folder that does not exist.")
+    # Renamed at the end, so that a kill never leaves half an export that looks like a whole one.
     draft = out.with_name(f".{out.name}.draft")
     try:
         shutil.rmtree(draft, ignore_errors=True)  # an earlier export may have been killed
