@@ -88,6 +88,7 @@ class Trainer:
         """Forward and backward over this replica's part of the global batch; the sum of its losses."""
         self.stage.randomness.step = step
         self.replicas.zero_gradients()
+        # Losses are divided before backward, so that the sum of all gradients is the gradient of the mean loss.
         scale = self.optimizer.loss_scale.scale / self.num_summands
         return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), scale)
 
