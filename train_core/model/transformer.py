@@ -197,6 +197,7 @@ class Transformer(nn.Module):
         embedding = Embedding(spec)
         self.embedding: Embedding | None = embedding
         indices = range(spec.num_layers) if layers is None else layers
+        # A dict and not a list: on every stage a layer keeps the name that it has in the whole model.
         self.layers = nn.ModuleDict({str(index): Layer(spec) for index in indices})
         self.final_norm: nn.Module | None = norm_of(spec)
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
