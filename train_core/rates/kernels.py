@@ -18,6 +18,7 @@ SMALL = 16
 
 NUM_SMALL_LAYERS = 4
 SHORTEST_SECONDS = 1e-9
+"""Stands in where noise makes the time with small kernels no longer than the time without: it has to be positive."""
 
 
 def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
@@ -37,7 +38,7 @@ def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
 def _product(product: Product, dtype: Dtype, stopwatch: Stopwatch) -> Run:
     left = _random((product.rows, product.depth), dtype, stopwatch)
     right = _random((product.depth, product.columns), dtype, stopwatch)
-    out = torch.mm(left, right)
+    out = torch.mm(left, right)  # written again in every run, so that no run allocates memory
     return lambda: torch.mm(left, right, out=out)
 
 
@@ -101,6 +102,7 @@ def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
         for _ in range(plan.num_small_kernels):
             tensor.mul_(1.0)
 
+    # Behind a long product the host gets ahead. Otherwise its calls would be timed, and not the kernels.
     alone, both = stopwatch.slowest_seconds([product, with_small_kernels])
     added = [max(seconds - alone.median, SHORTEST_SECONDS) for seconds in (both.median, both.lowest, both.highest)]
     return Spread(median=added[0], lowest=added[1], highest=added[2]).scaled(1 / plan.num_small_kernels)

@@ -22,7 +22,7 @@ LARGE_PRODUCTS = {
     "cpu": ((1024, 1024, 1024), (512, 1024, 1024)),
     "gpu": ((8192, 8192, 8192), (16384, 8192, 8192), (4096, 12288, 12288)),
 }
-"""Rows, columns and depth of products that reach what a device can."""
+"""Rows, columns and depth of products that are large enough to reach a device's highest rate."""
 
 THIN_PRODUCTS = {
     "cpu": ((128, 768, 256), (128, 384, 256), (128, 256, 1024), (128, 256, 256), (512, 512, 256), (512, 256, 512)),
@@ -37,7 +37,7 @@ ATTENTION_SHAPES = {
 """Sequences, heads, length of a sequence, size of a head."""
 
 BUFFER_BYTES = {"cpu": 128 * MEBIBYTE, "gpu": 1024 * MEBIBYTE}
-"""More than caches hold."""
+"""More than caches hold, so that memory itself is measured."""
 
 MESSAGE_BYTES = {
     "cpu": tuple(KIBIBYTE * 8**power for power in range(6)),  # to 32 MiB

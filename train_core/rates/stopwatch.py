@@ -14,6 +14,8 @@ from train_core.rates.record import Spread
 from train_core.training.meter import synchronize
 
 NUM_WARM_UPS = 2
+"""The first run loads kernels and joins ranks, and the time of the second says how many runs make a sample."""
+
 MOST_RUNS = 10_000
 Run: TypeAlias = Callable[[], object]
 
@@ -57,6 +59,7 @@ class Stopwatch:
         """How often to run for one sample; the same on all ranks."""
         for _ in range(NUM_WARM_UPS):
             once = self._seconds(run, 1)
+        # Ranks that ran a collective a different number of times would wait for each other for ever.
         slowest = maximum([once], self.axis, self.world.device)[0]
         return min(MOST_RUNS, max(1, math.ceil(self.sample_seconds / slowest)))
 

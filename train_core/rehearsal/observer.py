@@ -155,6 +155,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = Kind(_group_of(args), kind)
         amounts = self.amounts_of[self.clock.micro_batch]
         amounts["number", key] += 1
+        # The whole tensor is the largest argument: a gather's output, a scatter's input.
         amounts["bytes", key] += max(tensor.nbytes for tensor in tensors_of(args))
         if name in FILLING:
             for tensor in tensors_of(args[0]):
@@ -199,6 +200,7 @@ class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _group_of(args: Any) -> str:
     """The axis of a collective: the name that `mesh` gave the group among its arguments, or `world`."""
+    # Below Python, torch's operators take a group as a boxed object, at a place that differs between operations.
     group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch._C.ScriptObject))
     return "world" if group.group_desc == "default_pg" else str(group.group_desc)
 
