@@ -267,7 +267,7 @@ def _given(path: Path) -> Path:
     if (last := last_whole(path)) is not None:
         return last
     if not path.is_dir():
-        raise ConfigError(KEY, str(path), "is no folder", "Name a checkpoint folder, or null.")
+        raise ConfigError(KEY, str(path), "is not a folder", "Name a checkpoint folder, or null.")
     instead = last_whole(path.parent)
     remedy = "Name another one, or null." if instead is None else f"The last whole one beside it is {instead}."
     raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
@@ -281,7 +281,7 @@ def _require_same_model(checkpoint: Path, model: ModelSpec) -> None:
     for name in sorted({*saved, *wanted}):
         if saved.get(name) != wanted.get(name):
             has, wants = saved.get(name, "nothing"), wanted.get(name, "nothing")
-            problem = f"is of another model: of {name} it holds {has}, and model={model.name} has {wants}"
+            problem = f"belongs to another model: of {name} it holds {has}, and model={model.name} has {wants}"
             raise ConfigError(KEY, str(checkpoint), problem, "Name a checkpoint of this model, or change model.*.")
 
 

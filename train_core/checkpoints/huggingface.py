@@ -206,7 +206,7 @@ class Weights:
                 fits = has[1:] == wants[1:] and has[0] >= wants[0]
             if not fits:
                 raise self._error(
-                    f"is of another model: {tensor} has shape {has}, and model={self.spec.name} needs {wants}"
+                    f"belongs to another model: {tensor} has shape {has}, and model={self.spec.name} needs {wants}"
                 )
 
     def _require_own_head(self) -> None:
