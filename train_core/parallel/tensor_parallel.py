@@ -103,10 +103,10 @@ class _VocabularyEmbedding(Function):
 
 
 class _VocabularyCrossEntropy(Function):
-    """Mean cross-entropy of logits (s, b, V/t) without ever gathering them; one collective.
+    """Mean cross-entropy of logits (s, b, V/t), by one collective, which gathers a few numbers of every token.
 
-    One fp32 tensor of their size serves from the logits to their gradient: it is the largest of the step. Where logits
-    are fp32 it is the logits themselves, which nothing else reads.
+    One fp32 tensor of the logits' size serves from the logits to their gradient, because no other tensor of a step is
+    as large. Where logits are fp32 it is the logits themselves, which nothing else reads.
     """
 
     @staticmethod
