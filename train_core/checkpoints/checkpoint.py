@@ -60,7 +60,7 @@ lost rank ends the job by other means."""
 
 
 class Piece(Tensor):
-    """Boxes of one tensor of the model, in the protocol by which torch.distributed.checkpoint reads and writes.
+    """Holds boxes of one tensor of the model, and speaks the protocol of torch.distributed.checkpoint.
 
     Attributes:
         boxes: views of the rank's own memory, by their offsets in the whole tensor.
@@ -254,7 +254,7 @@ class Checkpoints:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's warning that a process is alone."""
+    """Silence torch's warning that a process is alone, which is how a job of one rank is meant to be."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield

@@ -105,7 +105,7 @@ def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
 
 
 def synthetic_windows(experiment: Experiment, part: int) -> Window:
-    """Tokens drawn evenly from the vocabulary; each part draws its own."""
+    """Windows of tokens that are drawn evenly from the vocabulary; each part draws tokens of its own."""
     model, seed = experiment.model, experiment.training.seed
 
     def window(sample: int) -> NDArray[np.int64]:

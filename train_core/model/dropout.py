@@ -105,7 +105,7 @@ SEEDED_ATTENTION = DroppingAttention()
 
 
 class AttentionWithDropout(CausalAttention):
-    """Attention that drops scores. `part` is the tensor rank, which holds some of the heads."""
+    """Computes attention and drops scores. `part` is the tensor rank, each of which holds other heads."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ SHORTEST_SECONDS = 1e-9
 
 
 def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
-    """Matrix products of every shape in every precision."""
+    """Measure matrix products of every shape in every precision."""
     shapes = [
         *((product, True) for product in plan.large_products),
         *((product, False) for product in plan.thin_products),
@@ -43,7 +43,7 @@ def _product(product: Product, dtype: Dtype, stopwatch: Stopwatch) -> Run:
 
 
 def attention_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[AttentionRate]:
-    """Fused causal attention, forward and backward, of every shape in every precision."""
+    """Measure fused causal attention, forward and backward, of every shape in every precision."""
     asked = [(dtype, shape) for dtype in plan.dtypes for shape in plan.attention_shapes]
     rates = stopwatch.mean_rates([(shape.flops, _attention(shape, dtype, stopwatch)) for dtype, shape in asked])
     return [
@@ -84,7 +84,7 @@ def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
 
 
 def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
-    """Small layers of the trainer, forward and backward, over the kernels that the cost model counts in them."""
+    """The time of small layers, forward and backward, divided by the kernels that the cost model counts in them."""
     layers = torch.nn.Sequential(*(Layer(SMALL_LAYER) for _ in range(NUM_SMALL_LAYERS)))
     size = (SMALL_LAYER.seq_length, 1, SMALL_LAYER.hidden_size)
     inputs = torch.rand(size, requires_grad=True)

@@ -38,7 +38,10 @@ FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
 
 
 def _attention_flops(num_products: int) -> Callable[..., int]:
-    """FLOPs of a fused kernel that makes so many products of the full square, from tensors (b, heads, s, head_size)."""
+    """How to count a fused kernel that makes so many products of the full square of scores.
+
+    Its tensors are (b, heads, s, head_size).
+    """
 
     def flops(*tensors: Any, **_: Any) -> int:
         b, heads, s, head_size = (int(size) for size in tensors[0].shape)

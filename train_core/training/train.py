@@ -92,7 +92,7 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
-    """One step; an error where its loss or gradient is not finite, which says where such a value first came about."""
+    """Take one step. Where its loss or gradient is not finite, the error says where such a value first came about."""
     # A few overflows in a row are how a dynamic loss scale finds its value; a long run of them is a divergence.
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
     scale = loss_scale.scale
