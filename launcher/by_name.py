@@ -9,7 +9,11 @@ from importlib import import_module
 
 @dataclass(frozen=True)
 class ByName:
-    """Called like the function itself. Whoever submits it waits for nothing that only the job needs, such as torch."""
+    """A function, known by its module and its name. It is called like the function itself.
+
+    The module is imported only when the function is called. Whoever submits it therefore need not wait for what only
+    the job needs, such as torch, and the job takes the function from its own snapshot of the code.
+    """
 
     module: str
     name: str

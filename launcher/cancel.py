@@ -25,7 +25,10 @@ from sweeps.trial import SweepFolder
 
 ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
+"""A sweep may have thousands of jobs. So many ids at a time stay far below the longest command line."""
+
 SWEEP_END_SECONDS = 15
+"""Longer than a sweep takes to end its own jobs, which is at most twice `processes.CANCEL_SECONDS`."""
 
 
 def cancel_sweep(sweep: Sweep) -> int:
@@ -37,7 +40,9 @@ def cancel_sweep(sweep: Sweep) -> int:
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine.
     """
+    # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
+    # The sweep's process goes before its jobs: else it would start the next trial for each job that ends.
     _end_sweep_process(sweep.folder)
     end_trees(controller for job in here if (controller := controller_of(job)))
     in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
@@ -64,13 +69,17 @@ def _runs_here(reading: TrialReading) -> bool:
 
 
 def _may_wait_in_slurm(reading: TrialReading) -> bool:
-    """Asked once the process that submits has ended, as it may have submitted until then."""
+    """Whether its job may be queued or running in Slurm.
+
+    This is asked after the process that submits has ended, because that process may have submitted until then.
+    """
     return reading.is_in_slurm and reading.measurement is None
 
 
 def _end_sweep_process(folder: SweepFolder) -> None:
-    """An interrupt makes a running sweep end its jobs in order."""
+    """Interrupt the process that runs the sweep, which then ends its jobs in order."""
     sweep = holder(folder)
+    # A process id of 0 means that the holder has taken the lock, but has not written its id into it yet.
     if sweep is None or sweep.pid in (0, os.getpid()):
         return
     if not sweep.is_here:
@@ -93,6 +102,7 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     except SlurmSilent:
         raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
     live = [job.submission.job_id for job in jobs if job.is_live and job.submission.job_id]
+    # What can be cancelled is cancelled before anybody is told about the rest.
     for first in range(0, len(live), IDS_PER_CALL):
         _scancel(live[first : first + IDS_PER_CALL])
     if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:

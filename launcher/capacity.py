@@ -1,4 +1,7 @@
-"""What this machine can hold at once: cores, memory, accelerators. Found without importing torch."""
+"""What this machine can hold at once: cores, memory, accelerators.
+
+All of it is found without torch, which takes seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ from sweeps.trial import Trial
 from train_core.costs import Estimate
 
 TOOL_SECONDS = 20
+"""A broken driver can make the vendor's tool hang."""
+
+# A container's memory limit (cgroup version 2, then version 1). psutil tells only of the whole host.
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# Here the kernel driver of AMD lists its devices, also where ROCm's own tools are not installed.
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
@@ -46,6 +53,7 @@ class Share:
 
 
 def this_machine() -> Machine:
+    # The affinity counts, because a container or `taskset` may leave this process fewer cores than there are.
     return Machine(len(os.sched_getaffinity(0)), _memory_bytes(), count_devices(os.environ))
 
 
@@ -64,7 +72,10 @@ def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: 
 
 
 def memory_needed(experiment: Experiment, predicted: Estimate | None, machine: Machine) -> int:
-    """Host memory of all ranks as estimated; 0 on accelerators, whose memory the plan has checked."""
+    """Host memory that all ranks together are estimated to need.
+
+    It is 0 on accelerators, whose own memory the plan has checked.
+    """
     if machine.num_devices or predicted is None:
         return 0
     parallel = experiment.parallel
@@ -93,6 +104,8 @@ class Ledger:
             return None
         if not self.machine.num_devices and cores > self._free_cores():
             return None
+        # A trial that runs alone is started even when memory looks short: `why_impossible` has compared it with the
+        # whole machine, and no other trial will ever end to make room for it.
         if self.shares and memory > self._free_memory():
             return None
         share = Share(cores, memory, tuple(free[:ranks]) if self.machine.num_devices else ())
@@ -106,6 +119,7 @@ class Ledger:
         return self.machine.num_cores - sum(share.cores for share in self.shares.values())
 
     def _free_memory(self) -> int:
+        # Programs that are not ours take memory too, and have no share here.
         held = sum(share.memory_bytes for share in self.shares.values())
         return min(self.machine.memory_bytes - held, psutil.virtual_memory().available)
 
@@ -117,7 +131,7 @@ class Ledger:
 def count_devices(environment: Mapping[str, str]) -> int:
     """Accelerators that a process with this environment sees.
 
-    A list in a ..._VISIBLE_DEVICES variable counts; otherwise the vendor's tool or the kernel driver is asked.
+    The vendor's tool or the kernel driver says how many there are, and each ..._VISIBLE_DEVICES variable may hide some.
     """
     present = _nvidia_devices() or _amd_devices()
     limits = [environment[name] for name in VISIBLE_DEVICES if name in environment]
@@ -125,7 +139,7 @@ def count_devices(environment: Mapping[str, str]) -> int:
 
 
 def _listed(value: str) -> int:
-    """Entries before the first that is invalid, which hides the rest; `-1` or nothing hides all."""
+    """How many devices a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all that follow it."""
     count = 0
     for entry in value.split(","):
         if not entry.strip() or entry.strip().startswith("-"):
@@ -145,11 +159,12 @@ def _nvidia_devices() -> int:
 
 
 def _amd_devices() -> int:
-    """Nodes of the kernel's topology that have compute units; each GCD is one."""
+    """Nodes of the kernel's topology that have compute units. CPUs are nodes too, with none; each GCD is a node."""
     properties = [path.read_text() for path in KFD_NODES.glob("*/properties") if os.access(path, os.R_OK)]
     return sum(bool(re.search(r"^simd_count [1-9]", text, re.MULTILINE)) for text in properties)
 
 
 def _memory_bytes() -> int:
+    # Where there is no limit, version 2 says `max`, and version 1 a number larger than any memory.
     limits = [path.read_text().strip() for path in CGROUP_MEMORY if path.exists()]
     return min([psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit())])

@@ -1,4 +1,4 @@
-"""What a function is handed to that is to work in folders: Slurm or this machine, with one interface."""
+"""The interface to what runs jobs. An executor calls a function with folders, on Slurm or on this machine."""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ from conf.errors import ConfigError, UsageError
 from train_core.trial_folder import write_atomically
 
 PROBE_BYTES = 2**20
-"""The record, the code and the first logs of a sweep take about as much."""
+"""About what the record, the code and the first logs of a sweep take.
+
+A full disk or an exhausted quota may still accept an empty file, so the probe has content.
+"""
 
 
 class Lockable(Protocol):
@@ -50,15 +53,17 @@ def locked(folder: Lockable) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _in_use(folder) from None
+        # The content is only for people and for `cancel`; the lock itself is the kernel's.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
+        # The file stays: if it were removed, two processes could lock two different files of the same name.
         os.close(descriptor)
 
 
 def holder(folder: Lockable) -> Holder | None:
-    """The process that holds the folder now."""
+    """The process that holds the folder now; None where nobody does. A lock that is got here is let go at once."""
     try:
         descriptor = os.open(folder.lock, os.O_RDWR)
     except OSError:
@@ -74,12 +79,13 @@ def holder(folder: Lockable) -> Holder | None:
 
 
 def _opened(folder: Lockable) -> int:
-    """The lock file, once the folder has proved that it takes a file with content."""
+    """Open the lock file, once the folder has proved that it takes a file with content."""
     probe = folder.path / ".writable"
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_atomically(probe, "x" * PROBE_BYTES)
         probe.unlink()
+        # With O_CLOEXEC, a job that outlives this process does not inherit the lock and go on holding it.
         return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"

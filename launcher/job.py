@@ -1,6 +1,6 @@
-"""What runs inside a job. Whoever submits one names these functions (`by_name`) and does not import them.
+"""What runs inside a job. Whoever submits a job names these functions (`by_name`) and does not import them.
 
-Each imports the trainer when it is called: a supervisor on this machine needs no torch of its own.
+Each imports the trainer only when it is called, because a supervisor on this machine needs no torch of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
 
 PATIENCE_SECONDS = 60.0
+"""For so long, by default, an NFS client may go on showing an old version of a file from its cache."""
+
 POLL_SECONDS = 0.5
 LEAST_STEPS = 2
+"""A job that has time for fewer steps is not requeued, as it might spend its allocation on starting up for ever."""
 
 
 def run_in_slurm(folder: str) -> None:
@@ -29,12 +32,15 @@ def run_in_slurm(folder: str) -> None:
         return
     from train_core.job.trial import run_trial_as_rank
 
+    # Slurm counts how often it has started this job again, and sets no count at its first start.
     attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     try:
         run_trial_as_rank(Path(folder), attempt=attempt)
     except AttemptOver as over:
+        # A later attempt works here, so this job leaves without a failure that could be taken for that attempt's.
         print(over)
     except Stopped as stopped:
+        # Only one rank requeues, as the requeue ends all of them.
         if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
             _requeue()
 
@@ -56,9 +62,10 @@ def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_second
 
 
 def goes_on(stopped: Stopped) -> bool:
-    """After SIGTERM only where the job still runs in Slurm's eyes: who cancelled it does not want it back.
+    """Whether a job that has saved and stopped is to be run again.
 
-    A job that its start leaves no time for steps would requeue itself for ever.
+    SIGUSR2 is Slurm's warning before the time limit, after which the job goes on if it gets anywhere at all. SIGTERM
+    may also come from a person who cancels the job and does not want it back: Slurm then no longer calls it running.
     """
     if stopped.number == signal.SIGUSR2:
         if stopped.num_steps < LEAST_STEPS:
@@ -73,6 +80,7 @@ def goes_on(stopped: Stopped) -> bool:
 
 def _requeue() -> None:
     """Have Slurm run this job again; it goes on from what was saved."""
+    # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
     command = ["scontrol", "requeue", _own_job_id()]
     try:
         refusal = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -84,7 +92,10 @@ def _requeue() -> None:
 
 
 def _own_submission(folder: JobFolder) -> Submission | None:
-    """None in a job whose place another has taken. A network file system may show an old file for a while."""
+    """The folder's submission if it names this job; None if another job has taken its place.
+
+    A network file system may show an old file for a while, so the answer is None only when patience has run out.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         submission = read_submission(folder)
@@ -96,11 +107,15 @@ def _own_submission(folder: JobFolder) -> Submission | None:
 
 
 def _is_own(submission: Submission) -> bool:
+    # The name is compared and not the number, which the submitter learns only after the job may have started.
     return submission.job_name is not None and submission.job_name == os.environ["SLURM_JOB_NAME"]
 
 
 def _adopted(folder: JobFolder, submission: Submission) -> Submission:
-    """Where the submitter died before it could write the job's number down, the job does it itself."""
+    """The submission with the job's number, which rank 0 writes down if the submitter has not.
+
+    The submitter may have died between sbatch and its note, or may just not have come to it yet.
+    """
     if os.environ["SLURM_PROCID"] != "0":
         return submission
     if submission.job_id is None:
@@ -120,6 +135,7 @@ def _show_output(logs: Path, submission: Submission) -> None:
 
 
 def _own_job_id() -> str:
+    # Every element of an array also has a SLURM_JOB_ID of its own, but squeue and submissions call it ARRAY_ELEMENT.
     environment = os.environ
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"

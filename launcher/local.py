@@ -36,7 +36,7 @@ from train_core.measurement import Measurement, Outcome
 
 POLL_SECONDS = 0.2
 SHOW_SECONDS = 1.0
-"""The table is drawn so seldom because the cores belong to the measurement."""
+"""The table is drawn no more often, because the cores belong to what is being measured."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -88,7 +88,7 @@ class LocalSweep:
                 raise KeyboardInterrupt
 
     def _states(self) -> list[TrialReading]:
-        """Only running trials are read again: reading takes time from the cores that are measured."""
+        """How every trial stands. Only running ones are read again, as reading takes time from the measured cores."""
         for trial in self.sweep.record.trials:
             if trial.trial_id in self.running or trial.trial_id not in self._still:
                 self._still[trial.trial_id] = seen_here(self.sweep.read_trial(trial))
@@ -96,7 +96,8 @@ class LocalSweep:
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
-        """Signals set a flag, so that none can fall between starting a job and writing it down."""
+        """Let signals only set a flag, so that none can come between starting a job and writing it down."""
+        # Python allows only the main thread to set signal handlers.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -122,7 +123,10 @@ class LocalSweep:
                 self.waiting.append(trial)
 
     def _adopt(self, trial: Trial) -> None:
-        """A job that outlived its sweep goes on, alone: which cores and devices it was given is not known any more."""
+        """Let a job go on that outlived its sweep.
+
+        Nobody knows any more which cores and devices it was given, so it counts as holding them all.
+        """
         memory = memory_needed(_experiment(trial), trial.estimate, self.machine)
         devices = tuple(range(self.machine.num_devices))
         self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, memory, devices)
@@ -136,7 +140,7 @@ class LocalSweep:
         )
 
     def _start_what_fits(self) -> None:
-        """In order, and later trials may pass one that waits for more than is free."""
+        """Start trials in their order, except that a smaller one may pass one that waits for more than is free."""
         for trial in list(self.waiting):
             if self.interrupted:
                 return
@@ -144,6 +148,7 @@ class LocalSweep:
             if share is None:
                 continue
             self.waiting.remove(trial)
+            # The number of the attempt is read before `prepare` forgets what earlier attempts left.
             attempt, lost_nodes = self.sweep.read_trial(trial).next_attempt
             work = Work(self.sweep.prepare(trial), attempt, lost_nodes)
             executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
@@ -160,12 +165,13 @@ class LocalSweep:
 
     def _has_ended(self, trial_id: str) -> bool:
         process, folder = self.running[trial_id], self.sweep.folder.trial(trial_id)
+        # submitit's controller may have been killed alone, while the supervisor below it lives and holds the folder.
         if process is not None:
             return process.poll() is not None and not folder.is_running_here()
         return not is_running_here(folder, read_submission(folder))
 
     def _settle(self, trial: Trial, process: subprocess.Popen[bytes] | None) -> None:
-        """A job that ended without a word has failed; an adopted one, of whose end nothing is known, runs again."""
+        """Conclude on a job that ended without a word: it failed. An adopted one, whose end nobody saw, runs again."""
         folder = self.sweep.folder_of(trial)
         submission = read_submission(folder)
         if folder.read_measurement() is not None:
@@ -187,6 +193,7 @@ class LocalSweep:
 def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
     said = "\n".join(filter(None, (tail(submission.error_of(0)), tail(submission.output_of(0)))))
     words = "\n".join(said.splitlines()[-TRACEBACK_LINES:])
+    # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.
     limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
     if time.time() - submission.submitted >= limit:
         cause = "did not end at its time limit and was ended"

@@ -1,4 +1,4 @@
-"""Jobs of this machine: start one through submitit, find one that outlived the sweep that started it."""
+"""Jobs of this machine: how to start one through submitit, and how to find one that outlived its sweep."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from train_core.trial_folder import JobFolder
 
 LocalJobFunction = Callable[[str, tuple[int, ...], float | None], object]
 EXTRA_MINUTES = 10
-"""The supervisor keeps the time limit; submitit's own is a second fence behind it."""
+"""The supervisor keeps the time limit. submitit's own comes so much later, for a supervisor that hangs."""
 
 UNLIMITED_MINUTES = 60 * 24 * 365
+"""submitit requires a time limit, so a year stands for none."""
 
 
 def controller_of(submission: Submission) -> psutil.Process | None:
@@ -34,6 +35,7 @@ def controller_of(submission: Submission) -> psutil.Process | None:
         process = psutil.Process(int(submission.job_id or 0))
         if process.status() == psutil.STATUS_ZOMBIE or "submitit.local._local" not in process.cmdline():
             return None
+        # A process with a reused id may be a job of submitit's too, but only ours names this folder.
         folder = Path(submission.output).parent
         return process if str(folder) in process.cmdline() else None
     except psutil.Error:
@@ -41,7 +43,7 @@ def controller_of(submission: Submission) -> psutil.Process | None:
 
 
 def is_running_here(folder: JobFolder, submission: Submission | None) -> bool:
-    """It holds its lock, or is still starting and has not taken it yet."""
+    """Whether a job works in the folder: it holds the folder's lock, or is starting and has not taken it yet."""
     return folder.is_running_here() or (submission is not None and controller_of(submission) is not None)
 
 
@@ -51,8 +53,8 @@ class LocalExecutor(Executor):
 
     Attributes:
         code: the snapshot that the job runs.
-        devices: numbers among the visible ones; none means the CPU.
-        process: of the job that was submitted last.
+        devices: their numbers among the visible ones; empty to compute on the CPU.
+        process: that of the job which was submitted last.
     """
 
     code: Path
@@ -92,8 +94,9 @@ def _started(
     from submitit.local.local import LocalJob
 
     class DetachedExecutor(submitit.LocalExecutor):
-        """Jobs in a session of their own: Ctrl-C reaches the sweep, which ends them in order. The devices that this
-        process sees stay visible, where submitit would hide them.
+        """Starts each job in a session of its own, so that Ctrl-C reaches only the sweep, which ends its jobs in order.
+
+        The job sees the devices that this process sees; submitit's own executor would hide them.
         """
 
         def _submit_command(self, command: str) -> LocalJob[Any]:
@@ -111,6 +114,7 @@ def _started(
             return LocalJob(folder=self.folder, job_id=str(self.process.pid), process=self.process, tasks=[0])
 
     path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # PYTHONSAFEPATH keeps the current folder, perhaps a checkout being edited, from hiding the snapshot.
     python = shlex.join(["env", f"PYTHONPATH={path}", "PYTHONSAFEPATH=1", sys.executable])
     executor = DetachedExecutor(folder.logs.absolute(), max_num_timeout=0, python=python)
     minutes = time_limit_seconds / 60 + EXTRA_MINUTES if time_limit_seconds else UNLIMITED_MINUTES
@@ -120,7 +124,10 @@ def _started(
 
 
 def _controller_settings(command: str, minutes: float) -> dict[str, str]:
-    """How submitit tells its controller what to run."""
+    """The environment variables by which submitit tells its controller what to run.
+
+    They are private to submitit; `start_controller` in its `local.py` is where they come from.
+    """
     return {
         "SUBMITIT_LOCAL_NTASKS": "1",
         "SUBMITIT_LOCAL_COMMAND": command,

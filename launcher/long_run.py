@@ -15,7 +15,7 @@ from train_core.trial_folder import TrialFolder
 
 NUM_STEPS = "training.num_steps"
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
-"""Overrides of these say where the sweep is and how its job is asked for, not what is trained."""
+"""Overrides in these groups say where the sweep is and how its job is requested. They do not change the training."""
 
 
 def best_of(sweep: Sweep) -> Best:
@@ -35,6 +35,7 @@ def best_of(sweep: Sweep) -> Best:
         for reading in readings
         if (trial := reading.trial).infeasible_reason is None and trial.estimate and not _has_spoken(reading)
     ]
+    # Whatever was measured beats every prediction, which may promise more than the machine keeps.
     if not (measured or predicted):
         remedy = f"See why with `trisweep status {sweep.record.name}`."
         raise UsageError(f"No point of {sweep.folder.path} can run", remedy)
@@ -42,7 +43,10 @@ def best_of(sweep: Sweep) -> Best:
 
 
 def _has_spoken(reading: TrialReading) -> bool:
-    """The trial ended by a fault of its own, and not because somebody cancelled it or its node failed."""
+    """Whether the trial's end tells something about its plan, whose prediction then no longer counts.
+
+    A trial that was cancelled, or whose node failed, tells nothing.
+    """
     told = reading.measurement
     return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.NODE_FAILED)
 
@@ -57,6 +61,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     if not sweep.record.exists():
         raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
     _require_of_training(overrides)
+    # Where the training runs may change from one command to the next, but not what is trained.
     asked = overrides.without(PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
@@ -93,17 +98,21 @@ def _continued(folder: TrialFolder, asked: list[str]) -> LongRun:
 
 
 def _experiment(planned: Experiment, asked: Overrides) -> Experiment:
-    """The planned one with regular checkpoints, and with what was asked for."""
+    """The planned experiment with regular checkpoints, and with what the user asked for."""
     if asked.chosen(NUM_STEPS) is None:
         problem = "is what the sweep measured, and does not say how long to train"
         raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
+    # Only the values that the user named are taken over: the rest of this composition is of the default experiment.
     composed = compose(Overrides.choosing("checkpoint", "regular") + asked).tree
     tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
     return checked(Experiment, with_values(tree, {override.key: part_at(composed, override.key) for override in asked}))
 
 
 def _require_of_training(overrides: Overrides) -> None:
-    """An override that neither chooses the place nor changes the training would be ignored."""
+    """Raises ConfigError for an override that neither chooses the place nor changes the training.
+
+    It would be ignored, and the user would not know.
+    """
     for override in overrides:
         changes_cluster = override.group in ("cluster", "device") and override.key != "cluster"
         if changes_cluster or override.group not in PLACE_GROUPS | Experiment.model_fields.keys():

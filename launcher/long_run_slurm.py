@@ -22,7 +22,7 @@ from train_core.trial_folder import TrialFolder
 
 
 class LiveJob(NamedTuple):
-    """`state` is Slurm's word."""
+    """The job that trains in a folder; `state` is Slurm's word for how it stands."""
 
     job_id: str
     state: str
@@ -73,6 +73,8 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     require_time_to_save(slurm)
     require_sbatch()
     folder = run.folder
+    # Read before the measurement is removed, which tells whether the last attempt lost its node. It is removed because
+    # Slurm is asked only about jobs that have left none.
     attempt = run.read().next_attempt
     folder.measurement.unlink(missing_ok=True)
     code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()

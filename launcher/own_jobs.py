@@ -15,7 +15,7 @@ from launcher.slurm_query import JobState, query_jobs, query_named
 from sweeps.submission import Submission
 
 EARLIER_NAMES = "trisweep-"
-"""Begin the names of jobs of an earlier version, which wrote no name down."""
+"""Jobs of earlier versions have names that begin so. Their submissions do not hold the name."""
 
 
 class Standing(NamedTuple):
@@ -42,7 +42,7 @@ class Standing(NamedTuple):
 
 
 def standings(submissions: Sequence[Submission]) -> list[Standing]:
-    """One for each of the submissions, which are all of Slurm's, in their order.
+    """How the job of each submission stands, in the order of the submissions, which must all be of Slurm jobs.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
@@ -50,6 +50,7 @@ def standings(submissions: Sequence[Submission]) -> list[Standing]:
     if not submissions:
         return []
     here = this_cluster().name
+    # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
     named = query_named(each.job_name for each in submissions if each.job_id is None and each.job_name)
     found = _with_numbers(submissions, named)
     states = query_jobs(each.job_id for each in found if each.job_id)
@@ -57,6 +58,7 @@ def standings(submissions: Sequence[Submission]) -> list[Standing]:
 
 
 def _with_numbers(submissions: Iterable[Submission], named: dict[str, JobState]) -> list[Submission]:
+    # squeue shows an array element by element; a submission knows which element is its own.
     masters = {state.job_name: job_id.split("_")[0] for job_id, state in named.items()}
     return [
         each.adopted_by(masters[each.job_name]) if each.job_id is None and each.job_name in masters else each
@@ -73,6 +75,7 @@ def _standing(submission: Submission, states: dict[str, JobState], here: str | N
 
 def _elsewhere(submission: Submission, here: str | None) -> str:
     """Why it proves nothing that this machine's Slurm has no such job; empty where it proves that there is none."""
+    # Without a name for the cluster, the login node on which the job was submitted is the best witness.
     if submission.cluster is None:
         is_here = submission.hostname == socket.gethostname()
         return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import psutil
 
 CANCEL_SECONDS = 5.0
+"""A job that is interrupted has this long to write down how it ended."""
 
 
 def end_trees(roots: Iterable[psutil.Process], grace_seconds: float = CANCEL_SECONDS) -> None:
@@ -22,6 +23,7 @@ def end_trees(roots: Iterable[psutil.Process], grace_seconds: float = CANCEL_SEC
         for job in _children(root) or [root]:
             _send(job, signal.SIGINT)
     _, alive = psutil.wait_procs(trees, timeout=grace_seconds)
+    # The trees are looked up again, because a job that is ending may have started further processes.
     for survivor in {process for root in alive for process in _tree(root)}:
         _send(survivor, signal.SIGKILL)
     psutil.wait_procs(alive, timeout=grace_seconds)

@@ -10,7 +10,7 @@ from sweeps.reading import TrialReading
 
 
 class Progress(Protocol):
-    """What a running sweep tells how it stands. A context: entered when trials start, left when they have ended."""
+    """What a running sweep reports to. It is entered, as a context, when trials start, and left when all have ended."""
 
     def show(self, states: Sequence[TrialReading]) -> None: ...
 

@@ -14,7 +14,7 @@ MINUTES_PER_HOUR = 60
 
 
 def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
-    """Trials grouped by shape, smallest jobs first, in their own order within a group."""
+    """Trials grouped by shape, the smallest jobs first. Within a group they keep their order."""
     groups: dict[JobShape, list[Trial]] = {}
     for trial in trials:
         assert trial.experiment is not None
@@ -23,8 +23,9 @@ def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
 
 
 def split(trials: Sequence[Trial], max_array_size: int) -> list[list[Trial]]:
-    """Consecutive parts of at most `max_array_size` trials: indices of an array run from 0 to that number less one."""
+    """Consecutive parts of at most `max_array_size` trials: Slurm's MaxArraySize is one more than the highest index."""
     remaining = iter(trials)
+    # The first empty part ends the iteration.
     return list(iter(lambda: list(islice(remaining, max_array_size)), []))
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# submitit has no public way to show a job's text without submitting it, which a dry run needs.
 from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
@@ -21,7 +22,7 @@ SAVE_SECONDS = 180
 `slurm.extra_sbatch.signal` says otherwise.
 """
 LEAST_WARNINGS = 3
-"""A time limit holds SAVE_SECONDS so many times: to start in, to train in, and to save in."""
+"""A time limit must be at least so many times SAVE_SECONDS: once to start, once to train, and once to save."""
 
 SECONDS_PER_MINUTE = 60
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -36,8 +37,8 @@ def sbatch_parameters(
     """Arguments of submitit's `SlurmExecutor.update_parameters`, for jobs of one shape that run the code in `code`.
 
     Args:
-        requeues: the job is warned before its time limit, and saves and requeues itself. To a trial that is measured an
-            early signal would make of a time-out an error.
+        requeues: the job is warned before its time limit, and saves and requeues itself. A trial that is measured gets
+            no such warning: the signal would turn its time-out into an error.
 
     Raises:
         ConfigError: `slurm.extra_sbatch` names an option that is not free, or a value cannot be written into a script.
@@ -60,6 +61,7 @@ def sbatch_parameters(
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
         "setup": _setup(slurm, code),
         "srun_args": _srun_args(slurm),
+        # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
         "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
         **_gpu_request(slurm, shape),
@@ -125,7 +127,11 @@ def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
 
 
 def _srun_args(slurm: SlurmSpec) -> list[str]:
-    """One rank's end ends the job; and srun does not inherit sbatch's --cpus-per-task (since Slurm 22.05)."""
+    """The options of the job's srun: the site's own, and two that every job needs unless the site gives them.
+
+    Without --kill-on-bad-exit, the ranks beside a failed one would wait for it until the time limit. And since Slurm
+    22.05, srun does not inherit sbatch's --cpus-per-task.
+    """
     given = list(slurm.srun_args)
     args = [] if any(arg.startswith(("--kill-on-bad-exit", "-K")) for arg in given) else [KILL_ON_BAD_EXIT]
     if slurm.cpus_per_task and not any(arg.startswith(("--cpus-per-task", "-c")) for arg in given):
@@ -142,7 +148,7 @@ def _gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
 
 
 def _extra(slurm: SlurmSpec) -> dict[str, Any]:
-    """Spelt as submitit spells its own parameters, so that an option given twice appears once, as given here."""
+    """The site's further options, spelt as submitit spells its own, so that the site's value replaces submitit's."""
     extra: dict[str, Any] = {}
     for option, value in slurm.extra_sbatch.items():
         name = option.lstrip("-").replace("-", "_")

@@ -38,14 +38,21 @@ WORDS_OF_SLURM = (
     (re.compile(r"exceeded memory limit|oom[-_ ]kill", re.IGNORECASE), Outcome.OUT_OF_MEMORY),
     (re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT"), Outcome.CANCELLED),
 )
-"""What Slurm writes into the job's output. Over its --mem, a job may be called FAILED all the same."""
+"""What Slurm writes into the job's output. It tells more than the state: a job beyond its --mem may be just FAILED.
+
+The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
+"""
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
 TASK_END = re.compile(r"srun: error: \S+: tasks? (\d[\d,-]*): (.+)")
+# srun names the signal that ended a task in words, as the shell does.
 SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
 
 SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
-"""How long after such an end nothing is concluded: files may still appear, and Slurm may still requeue the job."""
+"""How long after such an end nothing is concluded yet.
+
+A completed job's files may still have to appear on a network file system, and Slurm may still requeue the others.
+"""
 
 DEFAULT_SETTLING_SECONDS = 2.0
 TRACEBACK_LINES = 40
@@ -68,6 +75,7 @@ def verdict(reading: Reading, submission: Submission, state: JobState | None) ->
 def why_ended(folder: JobFolder, submission: Submission, state: JobState | None) -> RankFailure:
     """What ended a job that left no result; rank -1 where no rank is to blame."""
     log = tail(submission.error_of(0))
+    # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
     return _failure(folder, submission, state, log) or _unknown(state, log)
 
@@ -79,6 +87,7 @@ def _failure(folder: JobFolder, submission: Submission, state: JobState | None, 
     if outcome in (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.TIMED_OUT):
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
     told = folder.read_failures()
+    # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
     culprit = first_cause(told)
     if culprit is not None and not lost_a_peer(culprit):
         return culprit
@@ -88,7 +97,7 @@ def _failure(folder: JobFolder, submission: Submission, state: JobState | None, 
 
 
 def _since_last_start(log: str) -> str:
-    """Without the words of earlier runs of a requeued job, which appends to the same files."""
+    """The log without what earlier runs of a requeued job wrote: every run appends to the same files."""
     last = max((found.end() for found in REQUEUED.finditer(log)), default=0)
     return log[last:]
 

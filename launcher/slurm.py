@@ -79,6 +79,7 @@ def submit_trials(
         UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
     """
     require_sbatch()
+    # The attempts are counted before `prepare` forgets what earlier ones left.
     waiting = deque(_arrays(slurm, [reading.trial for reading in readings]))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
@@ -93,6 +94,7 @@ def submit_trials(
         except TooManyJobs as refusal:
             if len(part) == 1:
                 raise _refused(refusal, submitted) from None
+            # The halves go to the front of the queue, so that trials are still submitted in their order.
             waiting.extendleft((shape, half) for half in reversed(split(part, -(-len(part) // 2))))
         except UsageError as refusal:
             raise _refused(refusal, submitted) from None
@@ -106,7 +108,7 @@ def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
 
 
 def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
-    """Says what runs all the same."""
+    """The refusal, which also says what was submitted before it and runs all the same."""
     if not submitted:
         return refusal
     jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)

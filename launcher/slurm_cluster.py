@@ -28,8 +28,9 @@ class Cluster(NamedTuple):
 
 
 def this_cluster() -> Cluster:
-    """Ask the controller; it is silent where there is no Slurm."""
+    """Ask the controller. Where there is no Slurm, name and size are None, and the clock is this machine's."""
     shown = _shown()
+    # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
     name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
     return Cluster(name.group(1) if name else None, _clock(shown), max(1, int(size.group(1))) if size else None)
@@ -46,7 +47,10 @@ def _shown() -> str:
 
 
 def _clock(shown: str) -> float:
-    """The first line says when it was written, in this machine's time zone; else this machine's own clock."""
+    """The controller's time from the first line of its answer; this machine's where there is no such line.
+
+    The line has no time zone: scontrol writes it in that of this machine, like all the times that Slurm shows.
+    """
     written = re.search(r"^Configuration data as of (\S+)", shown, re.MULTILINE)
     try:
         return datetime.datetime.fromisoformat(written.group(1)).timestamp() if written else time.time()

@@ -31,7 +31,7 @@ from train_core.trial_folder import replacing
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4
-"""Stands for the token where a text is only shown."""
+"""`TOKEN` stands for the random token where the text of a job is only shown."""
 
 TOO_MANY_JOBS = re.compile(r"SubmitJobs?(Per\w+)?Limit|temporarily unable to accept job")
 """Slurm's words for a limit on how many jobs may be queued at once."""
@@ -91,8 +91,11 @@ class SlurmExecutor(Executor):
         try:
             job_id = self._sbatch(job_name, parameters, len(work))
         except Unanswered:
+            # The jobs may run all the same, so whatever they need stays.
             raise
         except UsageError:
+            # No job runs, so nothing may look as if one did. A link is the script of jobs that Slurm took: submitit
+            # renames such a script and leaves a link in its place.
             refused = (path for path in self.logs.glob(".submission_file_*") if not path.is_symlink())
             for path in (*refused, self._pickle(job_name), *(folder.submission for folder, *_ in work)):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Asking Slurm how jobs stand. Never hangs; a job that Slurm has forgotten is simply absent from the answer.
+"""Asking Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
 
 Slurm gives a number out again once it has lost the job that had it, so a number alone does not say whose job it is:
 every state comes with the job's name, which ends with a token that no other job has.
@@ -27,6 +27,7 @@ LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
 
 BROKEN_LINE = re.compile(r"\d+(_|\||$)")
+"""A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
 
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
@@ -53,6 +54,7 @@ class JobState(NamedTuple):
 
     @property
     def is_live(self) -> bool:
+        # A job that is UNKNOWN HERE counts as live, so that nobody starts a second one beside it.
         return self.name not in (*ENDED_STATES, NOT_SUBMITTED)
 
     @property
@@ -93,7 +95,7 @@ def query_named(job_names: Iterable[str]) -> dict[str, JobState]:
 
 
 def _dated(states: dict[str, JobState]) -> dict[str, JobState]:
-    """With the controller's time, which is asked for only where an end is to be compared with it."""
+    """The same states with the controller's time, which costs a call and is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
     now = this_cluster().now
@@ -101,14 +103,19 @@ def _dated(states: dict[str, JobState]) -> dict[str, JobState]:
 
 
 def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
-    """An array that was cancelled before its first element started stays one record, which speaks for all of them."""
+    """What was said about each of the jobs; those that nothing was said about are absent.
+
+    An array that was cancelled before its first element started stays one record, which speaks for all elements.
+    """
     found = {job_id: told.get(job_id) or told.get(job_id.split("_")[0]) for job_id in job_ids}
     return {job_id: state for job_id, state in found.items() if state is not None}
 
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str, JobState]:
+    # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%j|"]
     answer = _ask(["squeue", *columns, f"{by}={','.join(wanted)}"])
+    # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
     if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
         raise SlurmSilent
     return _parsed(answer.stdout)
@@ -127,6 +134,7 @@ def _sacct(job_ids: set[str]) -> dict[str, JobState]:
 
 
 def _masters(job_ids: set[str]) -> list[str]:
+    # One id for a whole array instead of a thousand, which also finds the record of elements that never started.
     return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 
@@ -142,7 +150,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 def _parsed(lines: str) -> dict[str, JobState]:
     """Lines `12_[0-2,5%1]|PENDING|end|name|`; an unexpanded range stands for all its elements.
 
-    A site may wrap the tool and print a banner, which is passed over. A line that breaks off means that more lacks.
+    A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
 
     Raises:
         SlurmSilent: the answer was cut off.

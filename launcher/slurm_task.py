@@ -14,7 +14,8 @@ from conf.private_files import keep_private
 def main(work: Path) -> None:
     """Call the function in the file with the folder of this element of the array.
 
-    SIGUSR2 is Slurm's warning before the time limit. Until a training that saves listens to it, it means nothing.
+    SIGUSR2 is Slurm's warning before the time limit. By default it would kill the process, so it is ignored until a
+    training that can save listens to it.
     """
     keep_private()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -11,6 +11,7 @@ from py_compile import PycInvalidationMode
 
 from train_core.process.git_sha import RECORDED, ROOT, git_sha
 
+# A job needs no more than these; results and cli stay on the login node.
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")
 SUFFIXES = (".py", ".yaml", ".csv")
 
@@ -29,12 +30,15 @@ def snapshot_code(destination: Path) -> Path:
     if target.exists():
         return target
     destination.mkdir(parents=True, exist_ok=True)
+    # The copy gets its name only when it is whole: an interrupted one would otherwise be taken for the code.
     with tempfile.TemporaryDirectory(dir=destination) as draft:
         for name, source in sources.items():
             copy = Path(draft, "code", name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
         Path(draft, "code", RECORDED).write_text(git_sha() + "\n")
+        # Python does not compare such compiled files with their sources. With thousands of ranks that start at once,
+        # the comparison would be a burst of questions to the shared file system.
         compileall.compile_dir(Path(draft, "code"), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
         Path(draft, "code").replace(target)
     return target

@@ -1,4 +1,4 @@
-"""What Slurm and this machine add to what the folders say: how jobs stand that have not spoken for themselves."""
+"""What Slurm and this machine add to what the folders say: how silent jobs, which left no measurement, stand."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
 def seen_here(reading: AnyReading) -> AnyReading:
-    """The same, with the word of this machine where it runs the job."""
+    """The same reading; where this machine runs the job, it says that the job runs."""
     submission = None if reading.measurement else reading.submission
     runs = submission is not None and (controller_of(submission) is not None)
     return replace(reading, job=STARTING) if runs else reading
 
 
 def reconciled(readings: Iterable[AnyReading]) -> list[AnyReading]:
-    """The same, with the word of Slurm and of this machine about jobs that left no measurement.
+    """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
     The outcome of those that have ended for good is written, and read again. A job that is queued, requeued, suspended
     or held is not ended; nor is one that ended a moment ago and whose files may still appear. Where Slurm does not
@@ -50,12 +50,15 @@ def reconciled(readings: Iterable[AnyReading]) -> list[AnyReading]:
 
 
 def _is_silent(reading: Reading) -> bool:
-    """Its job is one of Slurm's, and has left no measurement."""
+    """Whether its job is one of Slurm's that has left no measurement."""
     return reading.is_in_slurm and reading.measurement is None
 
 
 def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
-    """Read again, as the job may have spoken or been replaced while Slurm was asked; its end written where certain."""
+    """The trial read again with Slurm's answer, and its end written down where that is certain.
+
+    It is read again because the job may have spoken, or been replaced by another, while Slurm was being asked.
+    """
     if job.submission != reading.submission:
         _adopt(reading.folder, reading.submission, job.submission)
     told = replace(reading, job=_state_of(job))
@@ -63,11 +66,14 @@ def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
         return told
     told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     told.folder.write_verdict(verdict(told, job.submission, job.state))
-    return replace(told)
+    return replace(told)  # a copy reads the folder anew, and so finds the verdict
 
 
 def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> None:
-    """The process that submitted the job died before it could write its number down."""
+    """Write down the number of a job whose submitter died before it could.
+
+    Unless another job has been submitted for the folder meanwhile.
+    """
     if read_submission(folder) == before:
         write_submission(folder, found)
 
@@ -81,7 +87,7 @@ def _state_of(job: Standing) -> JobState | None:
 
 
 def _has_ended(reading: Reading, job: Standing) -> bool:
-    """Slurm says so, or has forgotten a job that shows no sign of life."""
+    """Whether Slurm says that the job has ended, or has forgotten it and it shows no sign of life."""
     if job.state is not None:
         return is_settled(job.state)
     if (

@@ -1,4 +1,4 @@
-"""Carrying a sweep out: here, through Slurm, or on paper. The command line calls these three."""
+"""Three ways to carry a sweep out: on this machine, through Slurm, or only on paper as a dry run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 
 UNLIMITED = 1_000_000
+"""The limit of resubmissions guards against a cluster's bad nodes. This one machine needs no such guard."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def submit(
         chosen = reconciled(sweep.read_trial(trial) for trial in sweep.runnable)
         limit = slurm.max_resubmits
         to_run = [each for each in chosen if each.is_to_run(retry_failed=retry_failed, max_resubmits=limit)]
+        # A job that Slurm has, or may have, may still bring a result: its trial is not submitted a second time.
         fresh = [reading for reading in to_run if not reading.awaits_slurm]
         arrays = submit_trials(sweep, slurm, fresh, job) if fresh else []
     hours = sum(device_hours(reading.experiment, slurm) for reading in fresh if reading.experiment)

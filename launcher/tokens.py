@@ -1,4 +1,4 @@
-"""The tokens of a sweep's trials, made before the first trial starts."""
+"""The tokens of a sweep's trials, which are made before the first trial starts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
     from train_core.data.tokens import prepare
 
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
+    # Trials mostly differ in layout alone, and then share their tokens.
     distinct = {(each.data, each.model, each.training, each.batch.global_batch_size): each for each in chosen}
     for experiment in distinct.values():
         configured = experiment.data.cache_dir

@@ -59,7 +59,7 @@ class Stored(NamedTuple):
 
 
 def read_stored(folder: TrialFolder) -> Stored | None:
-    """None where the folder is of something else."""
+    """None where the folder holds something else than a training that was begun from a sweep."""
     try:
         stored = json.loads(folder.trial.read_bytes())
         run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None)

@@ -67,6 +67,7 @@ def compose_for_slurm(overrides: Overrides) -> Composition:
     """The configuration with the Slurm settings that bear the cluster's name, unless others were chosen."""
     if overrides.chosen("slurm") is not None:
         return compose(overrides)
+    # A cluster whose name was overridden is not the one that the file of that name describes.
     named = overrides.chosen("cluster") if "cluster.name" not in overrides.pinned() else None
     if named in options("slurm"):
         overrides += Overrides.choosing("slurm", str(named))

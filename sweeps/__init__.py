@@ -1,10 +1,12 @@
-"""Which points to run: trials, grids and the choice of what is worth measuring, and how a trial stands.
+"""Which points of a sweep to run, and how each of them stands.
 
 plan         `plan_sweep`: from a composition to the record of a sweep
+points       from axes and listed points to the values that set each trial apart
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
 reading      how a trial stands, read once from its folder
 submission   which job works in a folder
+logs         where a job's own output is, and how it ends
 planner      the search for the best plan on paper
 table        tables of configurations to price
 """

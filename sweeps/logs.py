@@ -1,4 +1,4 @@
-"""Where a job's own words are: the log to look at first, and how it ends."""
+"""The output of a job: which log to look at first, and how it ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from train_core.trial_folder import JobFolder
 
 LOG_SUFFIXES = (".out", ".err", ".log")
 TAIL_BYTES = 65_536
+"""Enough for the last traceback; a log may have gigabytes, and a status reads the logs of a whole sweep."""
 
 
 def log_of(folder: JobFolder, submission: Submission | None, failing_rank: int | None) -> Path | None:
@@ -17,6 +18,7 @@ def log_of(folder: JobFolder, submission: Submission | None, failing_rank: int |
         for path in (folder.rank_log(failing_rank), submission.error_of(failing_rank)):
             if path.exists():
                 return path
+    # Until the job runs, its folder has no logs; what Slurm itself says is only in the output of the whole job.
     own = [submission.output_of(0), submission.error_of(0)] if submission else []
     logs = [path for path in (*folder.logs.glob("*"), *own) if path.suffix in LOG_SUFFIXES and path.exists()]
     spoken = [path for path in logs if path.stat().st_size]

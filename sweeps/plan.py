@@ -20,7 +20,7 @@ from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 
 JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
-"""Overrides of these name the sweep or say how its jobs are asked for, not what is planned and measured."""
+"""Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
 def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
@@ -61,6 +61,7 @@ def make_trials(
     base = {key: value_at(tree, key) for key in pinned}
     drafts = [_draft(tree, point) for point in expand(points, base, pinned)]
     baseline = _draft(tree, dict(points.baseline))
+    # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = {draft.trial_id: draft for draft in drafts}
     named = [
         draft.model_copy(update={"is_baseline": draft.trial_id == baseline.trial_id}) for draft in distinct.values()
@@ -69,19 +70,25 @@ def make_trials(
 
 
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
-    """The baseline and what the planner chooses, on as many devices as any point of the sweep uses."""
+    """The baseline, and what the planner chooses for the devices that the sweep asks for."""
     wanted = request(asked)
-    spread = {"parallel.layers_per_stage": None}  # a list that is pinned is of the planner's number of stages
+    # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
+    spread = {"parallel.layers_per_stage": None}
     baseline = _draft(asked.tree, {**spread, **points.baseline}).model_copy(update={"is_baseline": True})
     trials = {baseline.trial_id: baseline}
     for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
         trial = _draft(asked.tree, chosen.values())
+        # The planner may choose the baseline as well, which then stays one trial with both marks.
         trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": chosen.because})
     return _selected(list(trials.values()), max_trials)
 
 
 def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[Trial, ...]:
-    """The stand-in's trials. A user's override restricts them where they vary that key and know that value."""
+    """The stand-in's trials.
+
+    An override of the user restricts them where they vary that key and measure that value; another key is the full
+    model's, and does not concern them.
+    """
     if spec.proxy is None:
         raise UsageError(
             f"Sweep {spec.name} has no proxy to measure on this machine",
@@ -91,6 +98,7 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
     if value_at(proxy.tree, "search.kind") == "planner":
         return _planned_trials(_with_knobs(proxy, asked), spec.proxy)
     tree = proxy.tree
+    # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
     varied: dict[str, set[Value]] = {key: set(values) for key, values in spec.proxy.axes.items()}
     for point in (spec.proxy.baseline, *spec.proxy.points):
         for key, value in point.items():
@@ -109,13 +117,13 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
 
 
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
-    """The sweep's own overrides, and the user's that are not about a group which the proxy chooses itself."""
+    """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
     own = Overrides.parse(proxy.overrides)
     return own + overrides.without({override.group for override in own} | {"slurm", "device"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
-    """The proxy, with the knobs that the user pinned pinned in it too."""
+    """The proxy's configuration, in which the knobs that the user pinned are pinned too."""
     knobs = Overrides(tuple(override for override in asked.overrides if override.key in KNOB_KEYS))
     values = {key: part_at(asked.tree, key) for key in knobs.pinned()}
     return Composition(proxy.overrides + knobs, with_values(proxy.tree, values))
@@ -132,8 +140,10 @@ def _draft(tree: Tree, point: Point) -> Trial:
     try:
         experiment = settings_of(with_values(tree, point)).experiment()
     except InfeasiblePlan as reason:
+        # Such a point is a row with its reason. A grid has many of them, and one must not stop the sweep.
         return _trial(_name_of(point), point, None, None, str(reason))
     predicted = estimate(experiment)
+    # The fingerprint gives a changed configuration a folder of its own, so that earlier results stay.
     name = f"{experiment.label}-{experiment.fingerprint[:6]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
 
@@ -169,6 +179,7 @@ def _shortfall(predicted: Estimate) -> str:
 def _selected(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...]:
     """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected."""
     runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
+    # The baseline comes before all others, as nothing can be compared if max_trials leaves it out.
     ranked = sorted(runnable, key=lambda trial: (not trial.is_baseline, -_predicted_rate(trial)))
     chosen = {trial.trial_id for trial in ranked[:max_trials]}
     return tuple(trial.model_copy(update={"selected": trial.trial_id in chosen}) for trial in trials)

@@ -28,6 +28,7 @@ def expand(point_set: PointSet, base: Mapping[str, Value], pinned: Mapping[str, 
     )
     points: list[Point] = []
     for point in [dict(point_set.baseline), *(_pin(point, pinned) for point in grid), *point_set.points]:
+        # Pinning an axis makes the points along it equal, so each is taken only once.
         if point not in points and all(point.get(key, base.get(key)) == value for key, value in pinned.items()):
             points.append(point)
     if not points:

@@ -106,12 +106,14 @@ class Reading:
 
     @cached_property
     def failure(self) -> RankFailure | None:
-        """What the culprit among the ranks left, where one did."""
+        """What the rank that failed first left behind, if any rank did."""
         return first_cause(self.folder.read_failures()) if "failures" in self._listing else None
 
     @cached_property
     def quarantined(self) -> tuple[Path, ...]:
-        """Damaged files that were put aside, now or earlier. Those of a trial that has ended well do not matter."""
+        """Damaged files that were put aside, now or earlier."""
+        # Files are put aside when they are read. A trial with a measurement no longer needs its other files, so that
+        # they are not read just to find out whether they are damaged.
         if self.measurement is None and self._listing:
             _ = self.failure
             if self.submission is not None:
@@ -154,7 +156,10 @@ class Reading:
 
     @property
     def step_seconds(self) -> float | None:
-        """How long the last step took; of a completed training, what it measured. So do the two that follow."""
+        """How long the last step took; of a completed training, what it measured.
+
+        The rate and the loss below follow the same rule.
+        """
         return self._newest.step_seconds if self._newest else None
 
     @property
@@ -178,13 +183,14 @@ class Reading:
 
     @cached_property
     def heartbeat_age_seconds(self) -> float | None:
-        """Since the last sign of life; None before the first."""
+        """Seconds since the last sign of life; None before the first."""
         beat = self._heartbeat
+        # The file server's clock may be ahead of this machine's.
         return None if beat is None else max(0.0, time.time() - beat)
 
     @cached_property
     def log(self) -> Path | None:
-        """Where to look first."""
+        """The log to look at first."""
         return log_of(self.folder, self.submission, self.failing_rank)
 
     @property
@@ -201,14 +207,17 @@ class Reading:
 
     @property
     def awaits_slurm(self) -> bool:
-        """Its last job is one of Slurm's that nobody has found ended: `reconciled` writes how each ended that has."""
+        """Whether its last job is one of Slurm's that may still run, as nobody has found that it ended.
+
+        Where a job has ended without a measurement, `launcher.state.reconciled` writes one.
+        """
         if self.job is not None and self.job.cause and not self.job.is_live:
             return False
         lives = self.job is not None and self.job.is_live
         return self.is_in_slurm and self.measurement is None and (lives or not self._lost_result)
 
     def is_to_run(self, *, retry_failed: bool, max_resubmits: int) -> bool:
-        """It has no result that is to be kept.
+        """Whether it has no result that is to be kept.
 
         Args:
             max_resubmits: how often a trial that lost its node is tried again; `retry_failed` overrides it.
@@ -245,7 +254,7 @@ class Reading:
 
     @property
     def _as_steps_tell(self) -> Outcome:
-        """Where nobody knows how the job stands, a training that has made steps is taken to go on."""
+        """The outcome where nobody knows how the job stands: a training that has made steps is assumed to go on."""
         return Outcome.RUNNING if self.folder.metrics.name in self._listing else Outcome.PENDING
 
     @property
@@ -254,7 +263,7 @@ class Reading:
 
     @property
     def _failed(self) -> bool:
-        """A rank's failure is the last that is known, as nobody has concluded yet how the training ended."""
+        """Whether a rank's failure is all that is known, because nobody has concluded yet how the training ended."""
         return self.failure is not None and self.outcome is self.failure.outcome
 
     @property
@@ -292,9 +301,9 @@ class Reading:
 
     @cached_property
     def _listing(self) -> frozenset[str]:
-        """Names in the folder. One call instead of one for each file, as thousands of folders are read.
+        """Names in the folder. They take one call instead of one for each file, because thousands of folders are read.
 
-        The measurement and the submission come first: where one is damaged, its new name is to be among the others.
+        The measurement and the submission are read first: if one is damaged it gets a new name, which must be listed.
         """
         _ = self.submission, self._stored
         try:
@@ -338,7 +347,7 @@ class TrialReading(Reading):
 
 
 def ranked(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """The measured ones, most model FLOP/s per device first."""
+    """The trials that were measured, those with the most model FLOP/s per device first."""
     measured = [reading for reading in readings if reading.performance]
     return sorted(measured, key=_negative_rate)
 

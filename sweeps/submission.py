@@ -42,9 +42,10 @@ class Submission(Frozen):
         executor: `slurm`, or `local` for a process of `hostname`.
         job_id: Slurm's, with the array element (`12_3`); of a local job the process id of its supervisor. None from
             before Slurm is asked until its answer is on disk.
-        job_name: in Slurm, where no other job has it; None of a local job, and of a job of an earlier version.
-        cluster: of Slurm, by the name in its own configuration; None likewise, and where it did not say.
-        element: of the job array; None of a job that is none.
+        job_name: its name in Slurm, which no other job has; None for a local job, and for one of an earlier version.
+        cluster: the Slurm cluster, by the name in its own configuration; None where `job_name` is, and where Slurm did
+            not say.
+        element: index in the job array; None where the job is not part of one.
         attempt: 1 for the first.
         lost_nodes: earlier attempts that ended because a node failed.
         submitted: seconds since the epoch.
@@ -85,5 +86,9 @@ def read_submission(folder: JobFolder) -> Submission | None:
 
 
 def write_submission(folder: JobFolder, submission: Submission) -> None:
-    """Not waited for: a submission that a power failure takes is made again, and the job that it named ends itself."""
+    """Write it without waiting for the disk.
+
+    If a power failure takes it, the trial is submitted again, and the job that it named finds no such submission and
+    ends itself.
+    """
     write_atomically(folder.submission, submission.model_dump_json(indent=1), durable=False)

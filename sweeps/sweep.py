@@ -10,7 +10,7 @@ from train_core.trial_folder import TrialFolder
 
 
 class Sweep(NamedTuple):
-    """One sweep, on disk and in words. Trials are read from the disk each time they are asked for."""
+    """One sweep: its folder and its record. Trials are read from the disk each time they are asked for."""
 
     folder: SweepFolder
     record: SweepRecord
@@ -38,14 +38,15 @@ class Sweep(NamedTuple):
         return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial)
 
     def prepare(self, trial: Trial) -> TrialFolder:
-        """Make the trial's folder ready for a new attempt: `trial.json` written, what an earlier one left forgotten."""
+        """Make the trial's folder ready for a new attempt: write `trial.json`, and forget what an earlier one left."""
         assert trial.experiment is not None
         experiment = trial.experiment.model_dump(mode="json")
+        # The job does not know the sweep it belongs to, so it is told where the tokens are that all trials share.
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)
-        if folder.path.exists():  # there may be thousands that are new
+        if folder.path.exists():  # a new folder holds nothing to forget, and there may be thousands
             folder.clear_results()
-            folder.submission.unlink(missing_ok=True)  # a status asked meanwhile would judge by the old job
+            folder.submission.unlink(missing_ok=True)  # else a status in between would judge by the old job
         folder.write_trial(
             {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
         )

@@ -25,7 +25,7 @@ class Trial(Frozen):
         trial_id: its folder's name and its row in every table; unique in the sweep.
         point: the values that set it apart, by dotted key.
         experiment: None when the combination cannot exist.
-        estimate: None likewise.
+        estimate: None when the combination cannot exist.
         infeasible_reason: why it cannot exist or does not fit; None when it can run.
         selected: it is among those to measure.
         is_baseline: scaling efficiency is stated against it.
@@ -110,7 +110,8 @@ class SweepFolder:
         except ValidationError as error:
             where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its start"
             raise UsageError(
-                f"{self.record} cannot be read (at {where})", "Run the sweep again: it is written anew, results stay."
+                f"{self.record} cannot be read (at {where})",
+                "Run the sweep again: it writes this file anew, and results stay.",
             ) from None
 
     def continued(self, record: SweepRecord) -> SweepRecord:
@@ -119,5 +120,6 @@ class SweepFolder:
             stored = self.read_record()
         except (FileNotFoundError, UsageError):
             return record
+        # When a record was made, and from which code, says nothing about its points.
         renewed = {"created": stored.created, "git_sha": stored.git_sha}
         return stored if stored == record.model_copy(update=renewed) else record

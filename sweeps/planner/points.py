@@ -42,9 +42,11 @@ class PlannedPoint:
     because: str
 
     def values(self) -> dict[str, Value]:
-        """As a sweep's point: dotted keys and plain values; layers are spread evenly."""
-        assert self.strategy.parallel.layers_per_stage is None
-        return self.strategy.settings()
+        """As a sweep's point: dotted keys and plain values.
+
+        A list of layers is no plain value. It is there only where it was pinned, and then the configuration has it.
+        """
+        return {key: value for key, value in self.strategy.settings().items() if not isinstance(value, tuple)}
 
 
 def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[PlannedPoint]:

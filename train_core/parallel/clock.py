@@ -167,7 +167,7 @@ class DeviceClock(Clock):
         self._oldest: tuple[Operation, float] | None = None
 
     def mark(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 

@@ -40,7 +40,7 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener) -> None:
     # Kept on the parameter, because a backward pass has nothing in hand but the weight.
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
-    parameter.register_post_accumulate_grad_hook(_move_into_buffer)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
 def main_gradient(parameter: Tensor) -> Tensor | None:

@@ -125,6 +125,6 @@ def _hook(look: Look, name: str) -> Callable[[nn.Module, Any, Any], None]:
             return
         look(OUTPUT, name, out.detach())
         if out.requires_grad:
-            out.register_hook(partial(look, GRADIENT, name))  # type: ignore[no-untyped-call]
+            out.register_hook(partial(look, GRADIENT, name))
 
     return forward_hook

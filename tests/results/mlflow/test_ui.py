@@ -75,8 +75,8 @@ def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
     link = link.partition("/#/")[0]
     assert "<title>MLflow</title>" in read(link)
     assert '"name": "made-up"' in read(f"{link}/get-artifact?path=sweep.json&run_uuid={run_id}")
-    listening = [c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
-    assert set(listening) == {"127.0.0.1"}
+    listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr]
+    assert {address.ip for address in listening if address.port == port} == {"127.0.0.1"}
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     os.kill(process.pid, ending)
