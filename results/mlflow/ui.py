@@ -87,6 +87,7 @@ def _page_of_runs(tracking: TrackingSpec, output_dir: Path) -> str:
 
 def _require_free(port: int) -> None:
     with socket.socket() as probe:
+        # Without it, connections of an earlier server that are still closing would make the port look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -95,7 +96,7 @@ def _require_free(port: int) -> None:
 
 
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
-    """In a session of its own: MLflow starts workers, and all of them must end with it."""
+    """Start the server in a session of its own, because it starts workers, which all must end with it."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
     environment = QUIET_SETTINGS | dict(os.environ)
@@ -126,7 +127,7 @@ def _last_error(log: str) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """The whole session, gently and then firmly."""
+    """End the whole session: ask first, and then kill."""
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
         try:
             os.killpg(process.pid, number)
