@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.target import Target
 from conf.load import load_cluster, options
-from conf.schema import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
+from conf.world import ClusterSpec
 from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
 from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.trial_folder import write_atomically

@@ -16,8 +16,8 @@ from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
 from conf.errors import ConfigError, UsageError
 from conf.load import CONF_DIR, load_cluster, options
 from conf.overrides import Overrides
-from conf.schema import ClusterSpec
 from conf.settings import Settings
+from conf.world import ClusterSpec
 from launcher.capacity import this_machine
 from launcher.folder_lock import locked
 from launcher.where import compose_for_slurm, slurm_answers

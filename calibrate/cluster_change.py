@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from calibrate.yaml_edit import KeyPath
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 
 
 @dataclass(frozen=True)

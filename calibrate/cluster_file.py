@@ -13,7 +13,7 @@ from calibrate.cluster_change import Change, dotted, value_in
 from calibrate.yaml_edit import with_value
 from conf.errors import ConfigError, UsageError
 from conf.load import CONF_DIR, load_cluster
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from train_core.trial_folder import write_atomically
 
 STAMPED = "# Calibrated "

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.by_name import MEASURE_RATES_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.executor import Work

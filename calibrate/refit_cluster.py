@@ -10,7 +10,7 @@ import numpy as np
 from calibrate.robust_fit import Constant, Floats, Values, choose, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from results.report.predicted_part import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.estimate import estimate, plan_of, setting_of

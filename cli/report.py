@@ -8,7 +8,7 @@ from cli.arguments import OverrideTexts, SweepName, composed
 from cli.console import console, shown_path
 
 if TYPE_CHECKING:
-    from conf.schema import TrackingSpec
+    from conf.sites import TrackingSpec
     from sweeps.sweep import Sweep
 
 

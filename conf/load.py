@@ -25,8 +25,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import ConfigError
 from conf.overrides import Override, Overrides
-from conf.schema import ClusterSpec, Name, Value
+from conf.schema import Name, Value
 from conf.settings import Settings
+from conf.world import ClusterSpec
 
 MOST_SHOWN = 20
 CONF_DIR = Path(__file__).resolve().parent

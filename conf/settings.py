@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from conf.experiment import Experiment, Parts
-from conf.schema import SearchPlan, SlurmSpec, SweepSpec, TrackingSpec
+from conf.sites import SlurmSpec, TrackingSpec
+from conf.sweep_spec import SearchPlan, SweepSpec
 
 
 class Settings(Parts):

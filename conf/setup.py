@@ -12,7 +12,8 @@ from pydantic import model_validator
 
 from conf.errors import InfeasiblePlan
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
-from conf.schema import BatchPlan, ClusterSpec, Frozen, ModelSpec, ParallelPlan, PrecisionPlan
+from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
+from conf.world import ClusterSpec, ModelSpec
 
 
 class SetupParts(Frozen):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM
 from launcher.executor import Work
 from launcher.own_jobs import standings

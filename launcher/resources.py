@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from conf.experiment import Experiment
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from sweeps.submission import JobShape, shape_of
 from sweeps.trial import Trial
 

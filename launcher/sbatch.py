@@ -12,7 +12,7 @@ from typing import Any
 from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from sweeps.submission import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM
 from launcher.executor import Work
 from launcher.resources import by_shape, device_hours, split

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.executor import Executor, Work
 from launcher.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.capacity import this_machine
 from launcher.folder_lock import locked

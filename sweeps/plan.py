@@ -9,8 +9,9 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
 from conf.load import Composition, Tree, compose, part_at, settings_of, value_at, with_values
 from conf.overrides import Overrides
-from conf.schema import PointSet, ProxySpec, SweepSpec, Value
+from conf.schema import Value
 from conf.settings import Settings
+from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request

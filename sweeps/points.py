@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping
 
 from conf.errors import ConfigError
-from conf.schema import PointSet, Value
+from conf.schema import Value
+from conf.sweep_spec import PointSet
 
 Point = dict[str, Value]
 

@@ -9,7 +9,9 @@ from pydantic import Field, ValidationError
 
 from conf.errors import UsageError
 from conf.experiment import Experiment
-from conf.schema import Frozen, SweepSpec, TrackingSpec, Value
+from conf.schema import Frozen, Value
+from conf.sites import TrackingSpec
+from conf.sweep_spec import SweepSpec
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder, write_atomically
 

@@ -8,8 +8,8 @@ from functools import cache
 import conf.load
 from conf.load import Composition, Tree
 from conf.overrides import Overrides
-from conf.schema import ClusterSpec
 from conf.settings import Settings
+from conf.world import ClusterSpec
 
 
 def composed(texts: Sequence[str] = ()) -> Composition:

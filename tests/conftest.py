@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from conf.schema import PointSet, Value
+from conf.schema import Value
+from conf.sweep_spec import PointSet
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
 from tests.composed import compose_tree, load, load_cluster
@@ -17,6 +19,8 @@ from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
 
 TESTS = Path(__file__).parent
+BuildRecord = Callable[[Sequence[Mapping[str, Value]], Sequence[str]], SweepRecord]
+TinyRatesPlan = Callable[[int], RatesPlan]
 SHARED = {"cluster": "slurm", "worlds": "worlds", "finished": "finished"}
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
@@ -63,15 +67,21 @@ def _groups(items: Iterable[pytest.Item]) -> dict[Path, str]:
     return groups
 
 
+class RecordOf(Protocol):
+    """`record_of([{"key": value}, ...], "override", ...)`: a record of these points."""
+
+    def __call__(self, points: Sequence[Mapping[str, Value]], *overrides: str) -> SweepRecord: ...
+
+
 @pytest.fixture(scope="session")
-def build_record() -> Callable[..., SweepRecord]:
+def build_record() -> BuildRecord:
     """A record that measures the given points of the tiny model, composed with the overrides."""
 
-    def build(points: Sequence[dict[str, Value]], overrides: Sequence[str]) -> SweepRecord:
+    def build(points: Sequence[Mapping[str, Value]], overrides: Sequence[str]) -> SweepRecord:
         chosen = ["sweep=smoke", "training.num_steps=3", *overrides]
         settings, tree = load(chosen), compose_tree(chosen)
         assert settings.sweep is not None
-        trials = make_trials(tree, PointSet(axes={}, points=tuple(points), baseline=points[0]), {})
+        trials = make_trials(tree, PointSet(axes={}, points=tuple(map(dict, points)), baseline=dict(points[0])), {})
         return SweepRecord(
             name="test",
             mode="cluster",
@@ -87,7 +97,7 @@ def build_record() -> Callable[..., SweepRecord]:
 
 
 @pytest.fixture(scope="session")
-def tiny_rates_plan() -> Callable[[int], RatesPlan]:
+def tiny_rates_plan() -> TinyRatesPlan:
     """What `trisweep calibrate` measures on CPU ranks, at sizes that take no time and say nothing."""
 
     def build(world_size: int) -> RatesPlan:

@@ -26,6 +26,8 @@ from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import ranks_text
 
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
+"""For how long ranks wait for rank 0's `trial.json`, which a network file system may show them late, and how often they
+look."""
 
 
 def main() -> None:

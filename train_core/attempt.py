@@ -15,7 +15,7 @@ class Attempt(NamedTuple):
     """One run of a trial. A later one compares as the larger.
 
     Attributes:
-        number: of the submission; 1 for the trial's first.
+        number: which submission of the trial it is, counted from 1; Slurm may hand out a job's number once more.
         restarts: how often Slurm has started this job again.
     """
 

@@ -15,7 +15,9 @@ from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 Parameter = TypeVar("Parameter")
-ALIGNMENT = 64  # elements; every shard begins where vector units and NCCL like to begin
+ALIGNMENT = 64
+"""Elements; every shard begins at a multiple of it, where vector units and NCCL are fastest."""
+
 MAX_BUCKET_ELEMENTS = 2**25
 """The most elements of a bucket with more than one parameter: enough for the full rate of a link, and so few that there
 are several buckets, of which one is summed while gradients of the next are still made."""

@@ -22,7 +22,7 @@ from train_core.measurement import Measurement, RankFailure, Standing, StepMetri
 
 Model = TypeVar("Model", bound=BaseModel)
 DAMAGED = ".corrupt-"
-"""Before the time (seconds since the epoch) in the name of a damaged file that was put aside."""
+"""What stands before the time (in seconds since the epoch) in the name of a damaged file that was put aside."""
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ class JobFolder:
         write_atomically(self.failure_of(failure.rank), failure.model_dump_json(indent=1))
 
     def read_failures(self) -> list[RankFailure]:
-        """Earliest first."""
+        """What ranks said of their ends, the earliest first."""
         read = (self.read(RankFailure, path) for path in self.failures.glob("rank-*.json"))
         return sorted((failure for failure in read if failure), key=lambda failure: failure.time)
 
@@ -157,11 +157,11 @@ class JobFolder:
             return None
 
     def quarantined(self) -> list[Path]:
-        """Damaged files that were put aside."""
+        """The damaged files that were put aside here."""
         return sorted(self.path.glob(f"*{DAMAGED}*"))
 
     def is_running_here(self) -> bool:
-        """A job of this machine, a supervisor or a rank of it, holds the folder."""
+        """Whether a job of this machine, its supervisor or one of its ranks, holds the folder."""
         try:
             descriptor = os.open(self.running_lock, os.O_RDWR)
         except OSError:
@@ -211,14 +211,14 @@ class TrialFolder(JobFolder):
         write_atomically(self.trial, to_json(trial, indent=1).decode(), durable=False)
 
     def holds_trial(self, trial: dict[str, Any]) -> bool:
-        """`trial.json` has exactly this content."""
+        """Whether `trial.json` has exactly this content."""
         try:
             return bool(json.loads(self.trial.read_bytes()) == json.loads(json.dumps(trial)))
         except (OSError, ValueError):  # not there, or not JSON, or not even text
             return False
 
     def put_aside_damaged_trial(self) -> None:
-        """Nothing happens where `trial.json` holds an experiment, or is not there."""
+        """Put `trial.json` aside unless it holds an experiment; nothing happens where it is not there."""
         try:
             trial = json.loads(self.trial.read_bytes())
         except (OSError, ValueError):
@@ -237,7 +237,7 @@ class TrialFolder(JobFolder):
             path.unlink(missing_ok=True)
 
     def forget_progress(self) -> None:
-        """What ranks wrote. Metrics and traces stay where checkpoints may go on from them."""
+        """Delete what ranks wrote. Metrics and traces stay where a checkpoint may go on from them."""
         self.require_current()
         anew = () if self.checkpoints.exists() else (self.metrics, *self.traces.glob("*.gz"))
         for path in (self.heartbeat, self.measurement, *anew):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from conf.credentials import without_credentials
 from conf.errors import UsageError
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 from results.mlflow.run_content import RunContent
 from results.mlflow.store import database_path
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from conf.credentials import hide_credentials
 from conf.errors import UsageError
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 from results.mlflow.run_content import LoggedMetric, RunContent, sweep_run, training_run, trial_run
 from results.mlflow.store import connect, experiment_id, tracking_uri
 from results.mlflow.stored_runs import DIGEST, KEY, SWEEP_ID, first_if_all_stored

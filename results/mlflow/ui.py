@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from conf.errors import UsageError
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 from results.mlflow.store import QUIET_SETTINGS, artifact_dir, database_path, require_server, tracking_uri
 
 LOOPBACK = "127.0.0.1"

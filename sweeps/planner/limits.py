@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from conf.schema import BatchPlan, ModelSpec
+from conf.schema import BatchPlan
+from conf.world import ModelSpec
 from train_core.costs.computable import require_computable
 
 MOST_SEQUENCES = 10**9

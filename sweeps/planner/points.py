@@ -12,7 +12,8 @@ from itertools import chain, product
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
-from conf.schema import SearchPlan, Value
+from conf.schema import Value
+from conf.sweep_spec import SearchPlan
 from sweeps.planner.explain import neighbours
 from sweeps.planner.search import search_space
 from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
@@ -41,9 +42,11 @@ class PlannedPoint:
     because: str
 
     def values(self) -> dict[str, Value]:
-        """As a sweep's point: dotted keys and plain values; layers are spread evenly."""
-        assert self.strategy.parallel.layers_per_stage is None
-        return self.strategy.settings()
+        """As a sweep's point: dotted keys and plain values.
+
+        A list of layers is no plain value. It is there only where it was pinned, and then the configuration has it.
+        """
+        return {key: value for key, value in self.strategy.settings().items() if not isinstance(value, tuple)}
 
 
 def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[PlannedPoint]:

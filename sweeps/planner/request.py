@@ -10,8 +10,9 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
 from conf.overrides import Overrides
-from conf.schema import ClusterSpec, SweepSpec
 from conf.settings import Settings
+from conf.sweep_spec import SweepSpec
+from conf.world import ClusterSpec
 from sweeps.planner.limits import require_searchable
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers

@@ -8,7 +8,7 @@ import yaml
 
 from conf.errors import ConfigError
 from conf.load import CONF_DIR, load_cluster, options
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from sweeps.table.cells import Row, text_of
 
 

@@ -11,17 +11,9 @@ from typing import Literal
 
 from conf.errors import ConfigError
 from conf.knobs import plain_values
-from conf.schema import (
-    BatchPlan,
-    ClusterSpec,
-    Dtype,
-    Family,
-    ModelSpec,
-    ParallelPlan,
-    PrecisionPlan,
-    Recompute,
-)
+from conf.schema import BatchPlan, Dtype, Family, ParallelPlan, PrecisionPlan, Recompute
 from conf.setup import Setup
+from conf.world import ClusterSpec, ModelSpec
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.words import about_columns

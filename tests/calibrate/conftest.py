@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import pytest
 
-from conf.load import CONF_DIR, load
-from conf.schema import ClusterSpec, SlurmSpec
+from conf.load import CONF_DIR
+from conf.world import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, ProductRate, Spread
 
 
+class RatesOf(Protocol):
+    """`rates_of(cluster, kind, world_size, product=..., ...)`: what devices of these rates would have measured."""
+
+    def __call__(
+        self,
+        cluster: ClusterSpec,
+        kind: Literal["gpu", "cpu"],
+        world_size: int,
+        *,
+        product: float,
+        attention: float = ...,
+        memory: float = ...,
+        kernel_seconds: float = ...,
+        bandwidth: float = ...,
+        latency: float = ...,
+    ) -> DeviceRates: ...
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> RatesFolder:
     return RatesFolder(tmp_path / "runs" / "calibrate-local")
-
-
-@pytest.fixture(scope="session")
-def slurm_of() -> Callable[..., SlurmSpec]:
-    return lambda *overrides: load(overrides).slurm
 
 
 @pytest.fixture
@@ -36,9 +48,7 @@ def conf_copy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def rates_of() -> Callable[..., DeviceRates]:
-    """`rates_of(cluster, kind, world_size, product=..., ...)`: what devices of these rates would have measured."""
-
+def rates_of() -> RatesOf:
     def build(
         cluster: ClusterSpec,
         kind: Literal["gpu", "cpu"],

@@ -11,12 +11,13 @@ from calibrate.cluster_change import Change
 from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
 from conf.errors import ConfigError, UsageError
 from conf.load import load_cluster
+from tests.calibrate.conftest import RatesOf
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
 GPU = {"product": 100e12, "attention": 60e12, "memory": 1.2e12, "kernel_seconds": 4e-6, "bandwidth": 9e9}
 
 
-def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy, rates_of):
+def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path, rates_of: RatesOf) -> None:
     local = load_cluster("local")
     draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).write(conf_copy)
     new = load_cluster("local", conf_copy)
@@ -37,7 +38,7 @@ def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy, rates_of):
     assert new.efficiency.jitter == local.efficiency.jitter
 
 
-def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy, rates_of):
+def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy: Path, rates_of: RatesOf) -> None:
     frontier = load_cluster("frontier")
     draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU), conf_copy).write(conf_copy)
     new = load_cluster("frontier", conf_copy)
@@ -49,7 +50,9 @@ def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy, rates_of):
     assert [link.bandwidth_bytes_per_second for link in new.links] == pytest.approx([9e9] * 3, rel=0.01)
 
 
-def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(conf_copy, rates_of):
+def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(
+    conf_copy: Path, rates_of: RatesOf
+) -> None:
     frontier = load_cluster("frontier")
     new = draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 8, **GPU), conf_copy)
     assert "link slingshot: left as it was, because no two of the 8 ranks on 1 host meet only through it" in new.notes
@@ -61,7 +64,7 @@ def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(co
     assert after.latency_seconds == before.latency_seconds
 
 
-def test_every_measured_value_says_what_when_and_within_which_range(conf_copy, rates_of):
+def test_every_measured_value_says_what_when_and_within_which_range(conf_copy: Path, rates_of: RatesOf) -> None:
     local = load_cluster("local")
     text = draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).text
     assert text.splitlines()[0] == (
@@ -82,7 +85,7 @@ def test_every_measured_value_says_what_when_and_within_which_range(conf_copy, r
     assert all(line in text for line in old)
 
 
-def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy, rates_of):
+def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy: Path, rates_of: RatesOf) -> None:
     local = load_cluster("local")
     rates = rates_of(local, "cpu", 2, **CPU)
     first = draft_of_rates(local, "local", rates, conf_copy)
@@ -94,7 +97,7 @@ def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy, 
     assert load_cluster("local", conf_copy).efficiency.kernel_seconds == 8e-6
 
 
-def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(conf_copy):
+def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(conf_copy: Path) -> None:
     text = cluster_path("local").read_text()
     monday = rewritten(text, [Change(("efficiency", "matmul"), 0.6, 0.5, "measured: x")], "2027-01-04 08:00 UTC", "a")
     friday = rewritten(monday, [Change(("efficiency", "link"), 1.0, 0.5, "measured: x")], "2027-01-08 08:00 UTC", "b")
@@ -103,7 +106,7 @@ def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(con
     assert again.splitlines()[:2] == ["# Calibrated 2027-01-11 08:00 UTC: c", "# Calibrated 2027-01-08 08:00 UTC: b"]
 
 
-def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy, rates_of):
+def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy: Path, rates_of: RatesOf) -> None:
     selene = load_cluster("selene")
     path = draft_of_rates(selene, "mine", rates_of(selene, "gpu", 16, **GPU), conf_copy).write(conf_copy)
     assert path == conf_copy / "cluster" / "mine.yaml"
@@ -112,7 +115,7 @@ def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_co
     assert cluster_path("selene", conf_copy).read_text() == cluster_path("selene").read_text()
 
 
-def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy, rates_of):
+def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy: Path, rates_of: RatesOf) -> None:
     path = cluster_path("local", conf_copy)
     before = path.read_text().replace("  - /device@device: cpu\n  - _self_\n", "  - _self_\n  - /device@device: cpu\n")
     path.write_text(before)
@@ -122,7 +125,7 @@ def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy, rates_
     assert path.read_text() == before
 
 
-def test_a_file_that_would_not_compose_is_not_replaced(conf_copy):
+def test_a_file_that_would_not_compose_is_not_replaced(conf_copy: Path) -> None:
     local = load_cluster("local")
     before = cluster_path("local", conf_copy).read_text()
     change = Change(("efficiency", "matmul"), 0.6, 1.5, "measured: wrongly")
@@ -133,7 +136,9 @@ def test_a_file_that_would_not_compose_is_not_replaced(conf_copy):
     assert [path for path in (conf_copy / "cluster").iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_result_that_would_destroy_another_file_or_could_not_be_written_is_refused_beforehand(conf_copy):
+def test_a_result_that_would_destroy_another_file_or_could_not_be_written_is_refused_beforehand(
+    conf_copy: Path,
+) -> None:
     require_writable("local", "local", conf_copy)
     require_writable("local", "mine", conf_copy)
     with pytest.raises(UsageError, match=r"frontier\.yaml exists already"):

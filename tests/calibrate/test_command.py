@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from conf.load import load_cluster
 from launcher.snapshot import snapshot_code
 from sweeps.plan import plan_sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from train_core.measurement import Environment, Measurement, Outcome, Performance
 
@@ -24,12 +26,12 @@ EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", 
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory):
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return snapshot_code(tmp_path_factory.mktemp("code"))
 
 
 @pytest.fixture
-def local_file(code):
+def local_file(code: Path) -> Iterator[Path]:
     """The file of cluster `local`, put back afterwards."""
     path = code / "conf" / "cluster" / "local.yaml"
     before = path.read_text()
@@ -37,7 +39,7 @@ def local_file(code):
     path.write_text(before)
 
 
-def start(code, cwd, *arguments):
+def start(code: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     """In a process group of its own, as a terminal starts it."""
     environment = {**os.environ, **EVEN_ON_A_GPU_MACHINE, "PYTHONPATH": str(code), "COLUMNS": "160"}
     return subprocess.Popen(
@@ -51,7 +53,7 @@ def start(code, cwd, *arguments):
     )
 
 
-def run(code, cwd, *arguments):
+def run(code: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
     process = start(code, cwd, *arguments)
     said, complained = process.communicate(timeout=60)
     return process.returncode, " ".join(said.split()), " ".join(complained.split())
@@ -71,7 +73,9 @@ def run(code, cwd, *arguments):
         (("--from-results", "nothing"), "sweep = 'nothing': is not an option of this group"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(code, tmp_path, arguments, words):
+def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(
+    code: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
     status, _, complained = run(code, tmp_path, *arguments)
     assert status == 2
     assert words in complained
@@ -79,7 +83,7 @@ def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(code, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(code, tmp_path, local_file):
+def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(code: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()
     status, said, _ = run(code, tmp_path, "cluster=local", "--here", "--dry-run", "cluster.devices_per_node=2")
     assert status == 0
@@ -90,7 +94,7 @@ def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(code, tmp_path
     assert local_file.read_text() == before
 
 
-def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(code, tmp_path):
+def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(code: Path, tmp_path: Path) -> None:
     status, said, complained = run(code, tmp_path, "cluster=frontier", "--dry-run")
     assert status == 0, complained
     assert "2 x 8 tasks on gpus would measure, for conf/cluster/frontier.yaml" in said
@@ -103,7 +107,7 @@ def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reache
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code, tmp_path, local_file):
+def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()
     process = start(code, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
     progress = tmp_path / "runs" / "calibrate-local" / "progress"
@@ -120,10 +124,15 @@ def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code, tmp_path, loc
     assert [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in (one.info["cmdline"] or [])] == []
 
 
-def finish(folder, trial, step_seconds):
+def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
     """As if the trial had been run, every rank on a core of its own."""
     shared = {name: getattr(trial.estimate, name, 0.5) for name in Performance.model_fields}
-    own = {"step_seconds": step_seconds, "step_seconds_min": step_seconds, "step_seconds_max": step_seconds}
+    assert trial.experiment
+    own: dict[str, Any] = {
+        "step_seconds": step_seconds,
+        "step_seconds_min": step_seconds,
+        "step_seconds_max": step_seconds,
+    }
     own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
     none = {"breakdown": None, "stragglers": ()}
     performance = Performance(
@@ -165,7 +174,9 @@ def finished(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_finished_trials_refine_the_file_with_the_errors_before_and_after(code, finished, local_file):
+def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
+    code: Path, finished: Path, local_file: Path
+) -> None:
     before = load_cluster("local", code / "conf")
     status, said, complained = run(code, finished, "--from-results", "smoke")
     assert status == 0, complained
@@ -184,7 +195,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(code, 
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
 
 
-def test_a_dry_run_of_the_refinement_writes_nothing(code, finished, local_file):
+def test_a_dry_run_of_the_refinement_writes_nothing(code: Path, finished: Path, local_file: Path) -> None:
     before = local_file.read_text()
     status, said, _ = run(code, finished, "--from-results", "smoke", "cluster=local", "--dry-run")
     assert status == 0
@@ -192,7 +203,7 @@ def test_a_dry_run_of_the_refinement_writes_nothing(code, finished, local_file):
     assert local_file.read_text() == before
 
 
-def test_too_few_trials_leave_the_file_alone(code, finished, local_file):
+def test_too_few_trials_leave_the_file_alone(code: Path, finished: Path, local_file: Path) -> None:
     before = local_file.read_text()
     for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[2:]:
         measurement.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,18 +12,22 @@ from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import Here
 from conf.errors import UsageError
 from conf.load import load_cluster
+from tests.conftest import TinyRatesPlan
+from train_core.rates.folder import RatesFolder
 
 
-def silent(line):
+def silent(line: str) -> None:
     return None
 
 
-def children():
+def children() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "train_core.rates.device" in child.cmdline()]
 
 
-def test_two_ranks_measure_everything_and_their_rates_compose(folder, tiny_rates_plan, conf_copy):
-    told = []
+def test_two_ranks_measure_everything_and_their_rates_compose(
+    folder: RatesFolder, tiny_rates_plan: TinyRatesPlan, conf_copy: Path
+) -> None:
+    told: list[str] = []
     rates = Here().measure(folder, tiny_rates_plan(2), told.append)
     assert {(one.dtype, one.is_large) for one in rates.products} == {("fp32", True), ("fp32", False)}
     assert len(rates.attentions) == 1
@@ -40,7 +45,9 @@ def test_two_ranks_measure_everything_and_their_rates_compose(folder, tiny_rates
     assert load_cluster("local", conf_copy).device.peak_flops_per_second["fp32"] != 0.18e12
 
 
-def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_it(folder, tiny_rates_plan, conf_copy):
+def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_it(
+    folder: RatesFolder, tiny_rates_plan: TinyRatesPlan, conf_copy: Path
+) -> None:
     rates = Here().measure(folder, tiny_rates_plan(1), silent)
     assert rates.link_times == ()
     local = load_cluster("local")
@@ -54,7 +61,9 @@ def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_i
     assert not folder.rates.exists()
 
 
-def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(folder, tiny_rates_plan):
+def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(
+    folder: RatesFolder, tiny_rates_plan: TinyRatesPlan
+) -> None:
     greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
     with pytest.raises(UsageError, match=r"rank [01]: .*memory.*See .*rank-[01]\.log\. No cluster file was changed"):
         Here().measure(folder, greedy, silent)
@@ -62,10 +71,10 @@ def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(folder, ti
     assert not folder.rates.exists()
 
 
-def test_a_rank_that_is_killed_ends_the_measurement(folder, tiny_rates_plan):
+def test_a_rank_that_is_killed_ends_the_measurement(folder: RatesFolder, tiny_rates_plan: TinyRatesPlan) -> None:
     endless = tiny_rates_plan(2).model_copy(update={"sample_seconds": 60.0, "memory_bytes": 2**24})
 
-    def kill(line):
+    def kill(line: str) -> None:
         if line:
             children()[1].kill()
 
@@ -74,10 +83,10 @@ def test_a_rank_that_is_killed_ends_the_measurement(folder, tiny_rates_plan):
     assert children() == []
 
 
-def test_an_interrupt_ends_the_ranks(folder, tiny_rates_plan):
+def test_an_interrupt_ends_the_ranks(folder: RatesFolder, tiny_rates_plan: TinyRatesPlan) -> None:
     endless = tiny_rates_plan(2).model_copy(update={"sample_seconds": 60.0, "memory_bytes": 2**24})
 
-    def interrupt(line):
+    def interrupt(line: str) -> None:
         if line:
             os.kill(os.getpid(), 2)
 

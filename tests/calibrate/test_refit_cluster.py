@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pytest
 
 from calibrate.refit_cluster import CONSTANTS, FinishedTrial, Refit, predicted_seconds, refit_cluster
-from calibrate.robust_fit import Constant, choose, refit
+from calibrate.robust_fit import Constant, Floats, choose, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.load import settings_of, with_values
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from tests.composed import compose_tree
+
+
+class Measured(Protocol):
+    """`measured(noise)`: trials that took what the model says with the constants of TRUTH, times one plus the noise."""
+
+    def __call__(self, noise: Sequence[float] = ()) -> list[FinishedTrial]: ...
+
 
 SMALL = {"model.hidden_size": 512, "model.ffn_hidden_size": 2048}
 LONG = {"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 16384}
@@ -47,9 +55,7 @@ def cluster(experiments: list[Experiment]) -> ClusterSpec:
 
 
 @pytest.fixture(scope="module")
-def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Callable[..., list[FinishedTrial]]:
-    """`measured(noise)`: trials that took what the model says with the constants of TRUTH, times one plus the noise."""
-
+def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Measured:
     def build(noise: Sequence[float] = ()) -> list[FinishedTrial]:
         trials = [FinishedTrial(one.label, one, 1.0, None, True) for one in experiments]
         seconds = predicted_seconds(cluster, trials, TRUTH) * (1 + np.resize(noise or [0.0], len(trials)))
@@ -62,18 +68,20 @@ def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Callable[..
 
 
 @pytest.fixture(scope="module")
-def found(cluster: ClusterSpec, measured: Callable[..., list[FinishedTrial]]) -> Refit:
+def found(cluster: ClusterSpec, measured: Measured) -> Refit:
     return refit_cluster(cluster, measured())
 
 
-def test_the_constants_that_made_the_times_are_found_again(found):
+def test_the_constants_that_made_the_times_are_found_again(found: Refit) -> None:
     assert set(found.fitted) == {"matmul", "attention", "memory", "link", "kernel_seconds"}
     assert found.after == pytest.approx(TRUTH, rel=0.1)
     assert found.error_before > 0.3
     assert found.error_after < 0.01
 
 
-def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(cluster, measured):
+def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
+    cluster: ClusterSpec, measured: Measured
+) -> None:
     noisy = refit_cluster(cluster, measured([0.04, -0.03, 0.02, -0.04, 0.03]))
     assert noisy.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
     assert noisy.error_after < 0.04
@@ -81,14 +89,14 @@ def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(cluster, 
     assert noisy.error_after < noisy.error_left_out < noisy.error_before
 
 
-def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster, measured):
+def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, measured: Measured) -> None:
     trials = measured()
     trials[1] = FinishedTrial(trials[1].label, trials[1].experiment, 10 * trials[1].step_seconds, None, True)
     found = refit_cluster(cluster, trials)
     assert found.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
 
 
-def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster, measured):
+def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster: ClusterSpec, measured: Measured) -> None:
     alone = [trial for trial in measured() if trial.experiment.parallel.world_size == 1]
     found = refit_cluster(cluster, alone)
     assert found.left_alone["link"] == "hardly any effect on these trials (0.0 % a step)"
@@ -102,18 +110,20 @@ def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster, me
     )
 
 
-def test_fewer_constants_than_trials_are_fitted(cluster, measured):
+def test_fewer_constants_than_trials_are_fitted(cluster: ClusterSpec, measured: Measured) -> None:
     found = refit_cluster(cluster, measured()[:3])
     assert len(found.fitted) <= 2
     assert found.error_left_out is None
 
 
-def test_too_few_trials_are_said_so(cluster, measured):
+def test_too_few_trials_are_said_so(cluster: ClusterSpec, measured: Measured) -> None:
     with pytest.raises(UsageError, match="2 trials have a step time to fit to, and at least 3 are needed"):
         refit_cluster(cluster, measured()[:2])
 
 
-def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(cluster, measured, found):
+def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
+    cluster: ClusterSpec, measured: Measured, found: Refit
+) -> None:
     trials = measured()
     sharing = FinishedTrial("shared", trials[0].experiment, 99.0, None, counts=False)
     both = refit_cluster(cluster, [*trials, sharing])
@@ -124,19 +134,19 @@ def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(cluster, 
         refit_cluster(cluster, [*trials[:2], sharing])
 
 
-def test_trials_priced_together_cost_what_each_costs_alone(cluster, measured):
+def test_trials_priced_together_cost_what_each_costs_alone(cluster: ClusterSpec, measured: Measured) -> None:
     trials = measured()
     together = predicted_seconds(cluster, trials, TRUTH)
     alone = [float(predicted_seconds(cluster, [trial], TRUTH)[0]) for trial in trials]
     assert list(together) == pytest.approx(alone, rel=1e-12)
 
 
-def test_a_constant_stops_at_its_bound_and_the_others_make_up_for_it():
+def test_a_constant_stops_at_its_bound_and_the_others_make_up_for_it() -> None:
     constants = (Constant("share", 0.01, 1.0), Constant("seconds", 1e-7, 1e-2))
     work, kernels = np.array([1.0, 4.0, 9.0, 2.0]), np.array([30.0, 10.0, 20.0, 90.0])
     taken = work / 1.5 + kernels * 4e-3
 
-    def ratios(values):
+    def ratios(values: Mapping[str, float]) -> Floats:
         return np.log((work / values["share"] + kernels * values["seconds"]) / taken)
 
     found = refit(ratios, constants, {"share": 0.5, "seconds": 1e-3})
@@ -144,10 +154,10 @@ def test_a_constant_stops_at_its_bound_and_the_others_make_up_for_it():
     assert found["seconds"] < 4e-3
 
 
-def test_a_constant_that_moves_all_trials_as_another_does_is_not_chosen_twice():
+def test_a_constant_that_moves_all_trials_as_another_does_is_not_chosen_twice() -> None:
     constants = (Constant("one", 0.01, 10.0), Constant("two", 0.01, 10.0), Constant("three", 0.01, 10.0))
 
-    def ratios(values):
+    def ratios(values: Mapping[str, float]) -> Floats:
         return np.array([values["one"] * values["two"], values["one"] * values["two"], values["three"]])
 
     chosen = choose(ratios, constants, {"one": 1.0, "two": 1.0, "three": 1.0})
@@ -155,5 +165,5 @@ def test_a_constant_that_moves_all_trials_as_another_does_is_not_chosen_twice():
     assert list(chosen.left_alone.values()) == ["these trials cannot tell it from the constants that are fitted"]
 
 
-def test_every_constant_of_the_cost_model_can_be_fitted(cluster):
+def test_every_constant_of_the_cost_model_can_be_fitted(cluster: ClusterSpec) -> None:
     assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {"source"}

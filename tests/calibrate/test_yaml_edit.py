@@ -24,12 +24,12 @@ device: {watts: 5} # inline
 """
 
 
-def test_a_value_is_replaced_and_every_other_line_stays():
+def test_a_value_is_replaced_and_every_other_line_stays() -> None:
     new = with_value(TEXT, ("efficiency", "link"), "0.5")
     assert new == TEXT.replace("link: 1.0", "link: 0.5")
 
 
-def test_the_origin_stands_above_the_value_and_what_was_said_before_is_kept():
+def test_the_origin_stands_above_the_value_and_what_was_said_before_is_kept() -> None:
     new = with_value(TEXT, ("efficiency", "matmul"), "0.7", "measured: by me, today")
     assert (
         """\
@@ -42,14 +42,14 @@ efficiency:
     )
 
 
-def test_a_second_calibration_replaces_the_words_of_the_first_and_keeps_the_original():
+def test_a_second_calibration_replaces_the_words_of_the_first_and_keeps_the_original() -> None:
     once = with_value(TEXT, ("efficiency", "link"), "0.7", "measured: on Monday")
     twice = with_value(once, ("efficiency", "link"), "0.8", "fitted: on Tuesday")
     assert twice == once.replace("link: 0.7", "link: 0.8").replace("measured: on Monday", "fitted: on Tuesday")
     assert "  # People may write what they like.\n  # link was 1.0\n  # link fitted: on Tuesday\n  link: 0.8" in twice
 
 
-def test_entries_of_lists_are_found_by_position():
+def test_entries_of_lists_are_found_by_position() -> None:
     new = with_value(TEXT, ("links", 0, "latency_seconds"), "4.0e-6", "measured: now")
     assert "  - name: fast\n    # latency_seconds was 5.0e-6: assumption\n" in new
     assert "    # latency_seconds measured: now\n    latency_seconds: 4.0e-6\n  - {name: slow" in new
@@ -59,12 +59,12 @@ def test_entries_of_lists_are_found_by_position():
     }
 
 
-def test_a_text_over_several_lines_is_replaced_whole():
+def test_a_text_over_several_lines_is_replaced_whole() -> None:
     new = with_value(TEXT, ("efficiency", "source"), '"one"')
     assert '  source: "one"\nlinks: # per device\n' in new
 
 
-def test_a_key_that_is_missing_is_added_below_its_siblings():
+def test_a_key_that_is_missing_is_added_below_its_siblings() -> None:
     new = with_value(TEXT, ("efficiency", "jitter"), "0.1", "fitted: now")
     assert "    lines\n  # jitter fitted: now\n  jitter: 0.1\nlinks:" in new
     deep = with_value(TEXT, ("cost", "of", "all"), "1.5")
@@ -73,11 +73,11 @@ def test_a_key_that_is_missing_is_added_below_its_siblings():
     assert yaml.safe_load(again)["cost"] == {"of": {"all": 1.5, "one": 2.5}}
 
 
-def test_a_mapping_in_braces_takes_a_key_inside_them():
+def test_a_mapping_in_braces_takes_a_key_inside_them() -> None:
     new = with_value(TEXT, ("device", "peak", "fp32"), "1.0e12")
     assert new.endswith("device: {watts: 5, peak: {fp32: 1.0e12}} # inline\n")
 
 
-def test_a_text_without_a_last_newline_is_no_obstacle():
+def test_a_text_without_a_last_newline_is_no_obstacle() -> None:
     assert with_value("a: 1", ("b",), "2", "measured: now") == "a: 1\n# b measured: now\nb: 2\n"
     assert with_value("a: 1", ("a",), "2") == "a: 2"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from rich.console import Console
@@ -21,13 +21,16 @@ from train_core.trial_folder import TrialFolder
 EXPERIMENT = experiment()
 LONG_NAME = "tp2-pp2-dp2-mb1-gb8-sp-zero1-full-3598a7-and-a-name-that-is-far-too-long-for-eighty-columns"
 RATE = 5.4e10
-Read = Callable[[str, str], Reading]
+
+
+class Read(Protocol):
+    """`read(stage, name)`: the reading of a trial that waits, runs, is done or failed, from a folder that says so."""
+
+    def __call__(self, stage: str, name: str = "") -> Reading: ...
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """`read(stage, name)`: the reading of a trial that waits, runs, is done or failed, from a folder that says so."""
-
     def build(stage: str, name: str = "") -> Reading:
         folder = TrialFolder(tmp_path / (name or stage))
         folder.path.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.credentials import hide_credentials, without_credentials
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 
 SIGNED_IN = TrackingSpec(kind="server", uri="https://ada:p%40ss@runs.example:5000/mlflow", experiment="layouts")
 

@@ -10,7 +10,7 @@ import pytest
 
 import conf.load
 from conf.load import load, options
-from conf.schema import ClusterSpec, DeviceSpec
+from conf.world import ClusterSpec, DeviceSpec
 
 GPUS = [name for name in options("device") if name != "cpu"]
 # What tables of published configurations call a GPU, and the cluster that is meant unless they name one.

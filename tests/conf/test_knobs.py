@@ -34,7 +34,8 @@ def test_plain_values_are_legal_ones() -> None:
 
 @pytest.mark.parametrize("knob", [knob for knob in KNOBS if knob.values], ids=lambda knob: knob.name)
 def test_a_value_is_found_again_from_what_a_column_holds(knob: Knob) -> None:
-    assert [knob.value(knob.entry(value)) for value in knob.values] == list(knob.values)
+    entries = [entry for value in knob.values if isinstance(entry := knob.entry(value), int)]
+    assert [knob.value(entry) for entry in entries] == list(knob.values)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
     ],
 )
 def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:
-    tree = with_values(compose_tree(["cluster=frontier"]), change)  # type: ignore[arg-type]
+    tree = with_values(compose_tree(["cluster=frontier"]), change)
     with pytest.raises(ConfigError, match=message):
         settings_of(tree)
 

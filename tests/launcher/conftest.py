@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from sweeps.submission import JobShape, Submission
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
 from tests.composed import load
+from tests.conftest import BuildRecord, RecordOf
+
+SlurmOf = Callable[..., SlurmSpec]
+"""`slurm_of("override", ...)`: the settings for Slurm."""
 
 
 class Silent:
@@ -43,13 +47,12 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 
 @pytest.fixture(scope="session")
-def slurm_of() -> Callable[..., SlurmSpec]:
+def slurm_of() -> SlurmOf:
     return lambda *overrides: load(overrides).slurm
 
 
 @pytest.fixture(scope="session")
-def record_of(build_record: Callable[..., SweepRecord]) -> Callable[..., SweepRecord]:
-    """`record_of([{"key": value}, ...], "override", ...)`"""
+def record_of(build_record: BuildRecord) -> RecordOf:
     return lambda points, *overrides: build_record(points, overrides)
 
 

@@ -21,6 +21,8 @@ from launcher.sbatch import require_time_to_save
 from sweeps.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.conftest import RecordOf
+from tests.launcher.conftest import SlurmOf
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, Performance
 from train_core.process.stop import Stopped
@@ -41,7 +43,7 @@ def measured(fingerprint: str, rate: float) -> Measurement:
 
 
 @pytest.fixture
-def started(folder: SweepFolder, record_of: Callable[..., SweepRecord]) -> tuple[SweepFolder, SweepRecord]:
+def started(folder: SweepFolder, record_of: RecordOf) -> tuple[SweepFolder, SweepRecord]:
     record = record_of(POINTS)
     folder.path.mkdir(parents=True)
     folder.write_record(record)
@@ -182,7 +184,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
         on_this_machine(run)
 
 
-def test_a_job_that_has_no_time_for_steps_is_not_requeued_for_ever(slurm_of: Any) -> None:
+def test_a_job_that_has_no_time_for_steps_is_not_requeued_for_ever(slurm_of: SlurmOf) -> None:
     assert goes_on(Stopped(12, signal.SIGUSR2, 2))
     assert not goes_on(Stopped(11, signal.SIGUSR2, 1))
     require_time_to_save(slurm_of("slurm.time_limit_minutes=9"))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,25 +18,30 @@ import psutil
 import pytest
 
 from conf.errors import ConfigError, UsageError
+from conf.schema import Value
 from launcher.capacity import Machine
 from launcher.folder_lock import locked
-from launcher.local_jobs import is_running_here
+from launcher.local_jobs import LocalJobFunction, is_running_here
 from launcher.sweep import run_here
+from sweeps.reading import TrialReading
 from sweeps.submission import read_submission
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from tests.conftest import RecordOf
+from tests.launcher.conftest import Silent
 from train_core.measurement import Measurement, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def seeds(count):
+def seeds(count: int) -> list[dict[str, Value]]:
     return [{"training.seed": seed} for seed in range(count)]
 
 
-def make_job(behaviour="complete", seconds=0.0):
+def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunction:
     """A job that measures like the trainer, or ends otherwise. Defined inside, so that it travels by value."""
 
-    def job(folder, devices, time_limit_seconds):
+    def job(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
         import os
         import signal
         import time
@@ -73,8 +79,9 @@ def make_job(behaviour="complete", seconds=0.0):
     return job
 
 
-def write_measurement(folder, trial, outcome):
+def write_measurement(folder: SweepFolder, trial: Trial, outcome: str) -> None:
     """As an earlier sweep would have left it."""
+    assert trial.experiment is not None
     folder.trial(trial.trial_id).write_measurement(
         Measurement(
             fingerprint=trial.experiment.fingerprint,
@@ -90,28 +97,35 @@ def write_measurement(folder, trial, outcome):
     )
 
 
-def run(folder, record, progress, job, **options):
-    return run_here(Sweep(folder, record), time_limit_seconds=60.0, progress=progress, job=job, **options)
+def run(
+    folder: SweepFolder, record: SweepRecord, progress: Silent, job: LocalJobFunction, retry_failed: bool = False
+) -> list[TrialReading]:
+    return run_here(
+        Sweep(folder, record), time_limit_seconds=60.0, progress=progress, job=job, retry_failed=retry_failed
+    )
 
 
-def num_runs(folder, record):
+def num_runs(folder: SweepFolder, record: SweepRecord) -> list[int]:
     return [
         len(path.read_text().splitlines()) if (path := folder.trial(t.trial_id).path / "runs").exists() else 0
         for t in record.trials
     ]
 
 
-def until(condition, seconds=30.0):
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
 
 
-def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(folder, record_of, progress):
+def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     record = record_of([{"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}])
     states = run_here(Sweep(folder, record), time_limit_seconds=120.0, progress=progress)
     assert [state.outcome for state in states] == [Outcome.COMPLETED], states
+    assert states[0].model_flops_per_second_per_device is not None
     assert states[0].model_flops_per_second_per_device > 0
     assert states[0].num_steps_done == states[0].num_steps == 3
     written = folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns
@@ -124,25 +138,31 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(folder, 
     assert folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns == written
 
 
-def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(folder, record_of, progress):
+def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     record = record_of(seeds(1))
     (state,) = run(folder, record, progress, make_job("raise"))
     assert state.outcome is Outcome.FAILED
-    assert "ValueError: this trial is bad" in state.traceback
+    assert "ValueError: this trial is bad" in (state.traceback or "")
     (state,) = run(folder, record, progress, make_job("be killed"), retry_failed=True)
     assert state.outcome is Outcome.FAILED
     assert "killed" in state.cause
     assert num_runs(folder, record) == [2]
 
 
-def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(folder, record_of, progress):
+def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     record = record_of(seeds(1), "training.num_steps=100000")
     (state,) = run_here(Sweep(folder, record), time_limit_seconds=4.0, progress=progress)
     assert state.outcome is Outcome.TIMED_OUT
     assert "4 s" in state.cause
 
 
-def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(folder, record_of, progress):
+def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     kept, retried, again = (
         ["COMPLETED", "OUT_OF_MEMORY", "INFEASIBLE"],
         ["FAILED", "TIMED_OUT"],
@@ -158,15 +178,18 @@ def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(folde
     assert num_runs(folder, record) == [0, 0, 1, 1, 1, 1, 1]
 
 
-def test_trials_never_share_a_core(folder, record_of, progress, monkeypatch):
-    two = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
-    four = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}
+def test_trials_never_share_a_core(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    four: dict[str, Value] = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}
     record = record_of([*seeds(2), two, four])
     monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 0))
     states = run(folder, record, progress, make_job(seconds=0.5))
     assert {state.outcome for state in states} == {Outcome.COMPLETED}
     spans = []
     for trial in record.trials:
+        assert trial.experiment is not None
         path = folder.trial(trial.trial_id).path
         start = float((path / "runs").read_text().split()[0])
         spans.append((start, float((path / "ended").read_text()), min(2, trial.experiment.parallel.world_size)))
@@ -176,7 +199,9 @@ def test_trials_never_share_a_core(folder, record_of, progress, monkeypatch):
     assert all(one[1] <= two[0] for one, two in pairwise(wide))
 
 
-def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(folder, record_of, progress, monkeypatch):
+def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 2))
     record = record_of([*seeds(2), {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}])
     states = run(folder, record, progress, make_job(seconds=0.5))
@@ -186,14 +211,18 @@ def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(fold
     assert sorted(devices) == ["0", "1"]
 
 
-def test_a_trial_larger_than_the_memory_is_infeasible_by_how_much(folder, record_of, progress, monkeypatch):
+def test_a_trial_larger_than_the_memory_is_infeasible_by_how_much(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**20, 0))
     (state,) = run(folder, record_of(seeds(1)), progress, make_job())
     assert state.outcome is Outcome.INFEASIBLE
     assert "GiB short" in state.cause
 
 
-def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(folder, record_of, progress):
+def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     record = record_of(seeds(1))
     with locked(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
         run(folder, record, progress, make_job())
@@ -201,17 +230,15 @@ def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(folder,
     run(folder, record, progress, make_job())
 
 
-def test_a_folder_that_cannot_be_made_is_one_message_before_anything_starts(tmp_path, record_of, progress):
-    from sweeps.trial import SweepFolder
-
+def test_a_folder_that_cannot_be_made_is_one_message_before_anything_starts(
+    tmp_path: Path, record_of: RecordOf, progress: Silent
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"output_dir = .*cannot be written"):
         run(SweepFolder(tmp_path / "file" / "sweep"), record_of(seeds(1)), progress, make_job())
 
 
-def test_an_unwritable_folder_is_one_message(tmp_path, record_of, progress):
-    from sweeps.trial import SweepFolder
-
+def test_an_unwritable_folder_is_one_message(tmp_path: Path, record_of: RecordOf, progress: Silent) -> None:
     if os.geteuid() == 0:
         target = Path("/proc/trisweep")  # root may write everywhere but here
     else:
@@ -221,7 +248,7 @@ def test_an_unwritable_folder_is_one_message(tmp_path, record_of, progress):
         run(SweepFolder(target), record_of(seeds(1)), progress, make_job())
 
 
-def test_a_full_disk_is_one_message(record_of, progress, tmp_path):
+def test_a_full_disk_is_one_message(record_of: RecordOf, progress: Silent, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     disk = tmp_path / "disk"
@@ -230,8 +257,6 @@ def test_a_full_disk_is_one_message(record_of, progress, tmp_path):
     if mounted.returncode:
         pytest.skip("this machine does not allow mounts")
     try:
-        from sweeps.trial import SweepFolder
-
         (disk / "ballast").write_bytes(b"x" * 900_000)
         with pytest.raises(ConfigError, match="No space left"):
             run(SweepFolder(disk / "sweep"), record_of(seeds(1)), progress, make_job())
@@ -239,7 +264,9 @@ def test_a_full_disk_is_one_message(record_of, progress, tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(folder, record_of, progress):
+def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     record = record_of(seeds(2))
     run(folder, record, progress, make_job())
     folder.trial(record.trials[0].trial_id).measurement.write_text('{"outcome": "COMPL')
@@ -266,7 +293,7 @@ run_here(Sweep.stored_in(folder), time_limit_seconds=60.0, progress=PlainProgres
 """
 
 
-def start_sweep(folder, seconds):
+def start_sweep(folder: SweepFolder, seconds: float) -> subprocess.Popen[bytes]:
     """The sweep as a process of its own, as from a terminal."""
     text = SWEEP.format(jobs=__file__, folder=str(folder.path), seconds=seconds)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -275,7 +302,7 @@ def start_sweep(folder, seconds):
     )
 
 
-def jobs_of(folder):
+def jobs_of(folder: SweepFolder) -> list[psutil.Process]:
     """Processes that still work on the sweep."""
     return [
         process
@@ -287,8 +314,8 @@ def jobs_of(folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["while a job starts", "while jobs run"])
 def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
-    folder, record_of, progress, number, moment
-):
+    folder: SweepFolder, record_of: RecordOf, progress: Silent, number: signal.Signals, moment: str
+) -> None:
     record = record_of(seeds(2))
     folder.write_record(record)
     sweep = start_sweep(folder, seconds=60)
@@ -305,7 +332,9 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
 
 
-def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(folder, record_of, progress):
+def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent
+) -> None:
     record = record_of(seeds(1))
     folder.write_record(record)
     sweep = start_sweep(folder, seconds=5)
@@ -320,7 +349,7 @@ def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(f
     assert progress.shown[0][0].outcome is Outcome.RUNNING
 
 
-def test_cancel_ends_a_sweep_that_another_process_runs(folder, record_of):
+def test_cancel_ends_a_sweep_that_another_process_runs(folder: SweepFolder, record_of: RecordOf) -> None:
     from launcher.cancel import cancel_sweep
 
     record = record_of(seeds(1))
@@ -333,8 +362,10 @@ def test_cancel_ends_a_sweep_that_another_process_runs(folder, record_of):
     assert not folder.trial(record.trials[0].trial_id).measurement.exists()
 
 
-def test_jobs_run_the_code_as_it_was_when_the_sweep_started(folder, record_of, progress, tmp_path):
-    def job(folder, devices, time_limit_seconds):
+def test_jobs_run_the_code_as_it_was_when_the_sweep_started(
+    folder: SweepFolder, record_of: RecordOf, progress: Silent, tmp_path: Path
+) -> None:
+    def job(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
         from pathlib import Path
 
         import conf
@@ -347,11 +378,12 @@ def test_jobs_run_the_code_as_it_was_when_the_sweep_started(folder, record_of, p
     assert used.is_relative_to(folder.code)
 
 
-def test_a_new_attempt_starts_clean(folder, record_of):
+def test_a_new_attempt_starts_clean(folder: SweepFolder, record_of: RecordOf) -> None:
     record = record_of(seeds(1))
     trial = folder.trial(record.trials[0].trial_id)
     trial.path.mkdir(parents=True)
     trial.metrics.write_text("left over\n")
     Sweep(folder, record).prepare(record.trials[0])
     assert not trial.metrics.exists()
+    assert record.trials[0].experiment is not None
     assert trial.read_experiment().fingerprint == record.trials[0].experiment.fingerprint

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from launcher.silent_jobs import is_settled, verdict
 from launcher.slurm_query import JobState, _parsed
+from sweeps.reading import TrialReading
 from sweeps.submission import Submission, shape_of
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
 from train_core.measurement import Outcome, RankFailure
+
+Silenced = tuple[TrialReading, Submission]
 
 
 @pytest.fixture
-def silent(folder, record_of, tmp_path):
+def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced:
     """A trial whose job has ended, and its submission; the job's words are written to its error file."""
     record = record_of([{"training.seed": 1}])
     sweep = Sweep(folder, record)
     sweep.prepare(record.trials[0])
+    experiment = record.trials[0].experiment
+    assert experiment is not None
     submission = Submission(
         executor="slurm",
         job_id="7_0",
@@ -26,7 +34,7 @@ def silent(folder, record_of, tmp_path):
         attempt=1,
         lost_nodes=0,
         submitted=time.time() - 100,
-        shape=shape_of(record.trials[0].experiment),
+        shape=shape_of(experiment),
         output=str(tmp_path / "7_0_%t_log.out"),
         error=str(tmp_path / "7_0_%t_log.err"),
     )
@@ -54,16 +62,17 @@ def silent(folder, record_of, tmp_path):
         (None, "", Outcome.FAILED),
     ],
 )
-def test_every_end_has_its_outcome(silent, state, words, outcome):
+def test_every_end_has_its_outcome(silent: Silenced, state: str | None, words: str, outcome: Outcome) -> None:
     trial, submission = silent
     submission.error_of(0).write_text(words)
     measurement = verdict(trial, submission, JobState(state, time.time()) if state else None)
     assert measurement.outcome is outcome
     assert measurement.cause
+    assert trial.experiment is not None
     assert measurement.fingerprint == trial.experiment.fingerprint
 
 
-def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent):
+def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
     trial.folder.write_failure(
@@ -73,7 +82,7 @@ def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent):
     assert (measurement.outcome, measurement.failing_rank) == (Outcome.OUT_OF_MEMORY, 3)
 
 
-def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent):
+def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text(
         "srun: error: node1: task 0: Exited with exit code 1\nsrun: error: node1: task 2: Killed\n"
@@ -85,7 +94,7 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent):
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
 
 
-def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silent):
+def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text(
         "Step 7.0 exceeded memory limit\nerror: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO JOB REQUEUE ***\n"
@@ -95,7 +104,7 @@ def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silen
     assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "rank 1 ended: Exited with exit code 3")
 
 
-def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago():
+def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago() -> None:
     now = time.time()
     assert not is_settled(JobState("COMPLETED", now - 5))
     assert is_settled(JobState("COMPLETED", now - 60))
@@ -105,7 +114,7 @@ def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago():
     assert not is_settled(JobState("REQUEUE_HOLD", None))
 
 
-def test_queue_listings_are_read_with_ranges_and_reasons():
+def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
     states = _parsed(
         "12_[0-1,4%2]|PENDING|N/A|a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|a|\n13|RUNNING|Unknown|b|\n"
     )

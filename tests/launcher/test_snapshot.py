@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from launcher import snapshot
 from launcher.snapshot import snapshot_code
 from train_core.process.git_sha import ROOT, git_sha
 
 
-def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tmp_path):
+def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tmp_path: Path) -> None:
     code = snapshot_code(tmp_path / "code")
     assert (code / "conf" / "slurm" / "frontier.yaml").exists()
     compiled = set(code.rglob("*.pyc"))
@@ -25,7 +28,7 @@ def test_the_copy_is_compiled_and_can_be_imported_and_holds_the_configuration(tm
     assert set(code.rglob("*.pyc")) == compiled, "it was compiled anew"
 
 
-def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path):
+def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path: Path) -> None:
     code = snapshot_code(tmp_path / "code")
     ask = "from train_core.process.git_sha import git_sha; print(git_sha())"
     environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
@@ -35,7 +38,9 @@ def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path):
     assert done.stdout.strip() == git_sha() != ""
 
 
-def test_the_same_code_is_copied_once_and_changed_code_beside_it(tmp_path, monkeypatch):
+def test_the_same_code_is_copied_once_and_changed_code_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "checkout"
     (root / "conf").mkdir(parents=True)
     (root / "conf" / "a.py").write_text("A = 1")

@@ -15,7 +15,8 @@ from results.collect import collect
 from sweeps.reading import TrialReading
 from sweeps.submission import Submission, write_submission
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.trial_folder import TrialFolder
 
@@ -24,9 +25,7 @@ CLUSTER = "echo 'ClusterName = alps'; echo 'Configuration data as of 2026-11-22T
 
 
 @pytest.fixture
-def sweep(
-    folder: SweepFolder, record_of: Callable[..., SweepRecord], slurm_submission: Callable[..., Submission]
-) -> Sweep:
+def sweep(folder: SweepFolder, record_of: RecordOf, slurm_submission: Callable[..., Submission]) -> Sweep:
     """Two trials, submitted as one job array some minutes ago."""
     sweep = Sweep(folder, record_of([{"training.seed": 1}, {"training.seed": 2}]))
     for element, trial in enumerate(sweep.record.trials):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,6 +16,7 @@ from launcher.long_run import long_run, write_long_run
 from launcher.trainings import LongRun, training_of, trainings_of
 from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
 from train_core.measurement import Outcome, StepMetrics
 from train_core.process.lock import held
 
@@ -36,7 +36,7 @@ STEP = StepMetrics(
 
 
 @pytest.fixture
-def output_dir(folder: SweepFolder, record_of: Any) -> Path:
+def output_dir(folder: SweepFolder, record_of: RecordOf) -> Path:
     """Two trainings of the sweep `test`, one of another sweep, and a folder of something else."""
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([{"batch.micro_batch_size": 1}]))
@@ -73,9 +73,10 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
         assert outcome_and_cause(run) == (Outcome.RUNNING, "")
     run.folder.append_metrics(STEP)
     assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
-    console = Console(width=200, file=StringIO())
+    screen = StringIO()
+    console = Console(width=200, file=screen)
     console.print(status_table([run.read()], 200))
-    assert STOPPED in console.file.getvalue()
+    assert STOPPED in screen.getvalue()
 
 
 def test_only_a_job_can_be_cancelled(output_dir: Path) -> None:

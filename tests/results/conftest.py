@@ -14,20 +14,16 @@ from conf.experiment import Experiment
 from conf.schema import (
     BatchPlan,
     CheckpointPlan,
-    ClusterSpec,
     DataSpec,
-    DeviceSpec,
-    EfficiencySpec,
-    LinkSpec,
-    ModelSpec,
     ParallelPlan,
     PrecisionPlan,
     ProfilePlan,
-    SweepSpec,
-    TrackingSpec,
     TrainingPlan,
     WatchPlan,
 )
+from conf.sites import TrackingSpec
+from conf.sweep_spec import SweepSpec
+from conf.world import ClusterSpec, DeviceSpec, EfficiencySpec, LinkSpec, ModelSpec
 from results.report.report import ReportPaths, write_report
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
@@ -103,11 +99,21 @@ def cluster(name: str = "made-up-cluster", num_nodes: int = 16, memory_bytes: in
 
 def experiment(**point: Any) -> Experiment:
     """The proxy on one device; keys of `point` are fields of the parallel plan, the batch, or `model`."""
-    parallel = {"world_size": 1, "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "sequence_parallel": False}
+    parallel: dict[str, Any] = {
+        "world_size": 1,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "sequence_parallel": False,
+    }
     parallel |= {"zero_stage": 0, "recompute": "none", "tensor_parallel_across_nodes": False}
     parallel |= {"virtual_pipeline_size": 1, "schedule": "1f1b", "layers_per_stage": None, "recompute_every": 1}
     batch = {"global_batch_size": 8, "micro_batch_size": 1}
-    training = {"num_steps": NUM_STEPS, "num_warmup_steps": 2, "learning_rate": 1e-3, "min_learning_rate": 1e-4}
+    training: dict[str, Any] = {
+        "num_steps": NUM_STEPS,
+        "num_warmup_steps": 2,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+    }
     training |= {"learning_rate_warmup_steps": 1, "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95}
     training |= {"adam_epsilon": 1e-8, "clip_gradient_norm": 1.0, "seed": 1}
     training |= {"dropout": 0.0, "compile_layers": False, "evaluate_every": None, "num_evaluation_batches": 1}

@@ -24,7 +24,9 @@ TRIALS = (
 
 
 def row(frame: pandas.DataFrame, trial_id: str) -> pandas.Series:
-    return frame.set_index("trial_id").loc[trial_id]
+    found = frame.set_index("trial_id").loc[trial_id]
+    assert isinstance(found, pandas.Series), "several rows of one trial"
+    return found
 
 
 def test_every_trial_is_a_row_in_the_order_of_the_record(write_sweep: WriteSweep) -> None:

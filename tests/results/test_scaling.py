@@ -57,7 +57,8 @@ def test_the_baseline_is_one_by_definition() -> None:
 def test_equal_global_batch_on_four_devices_is_strong_scaling() -> None:
     """100 tokens/s on 1 device, 300 on 4: 3 times as fast, 75 % per device."""
     strong = against_baseline(measured_trial(300.0, 4))
-    assert (strong.kind, strong.speed_up) == ("strong", pytest.approx(3.0))
+    assert strong.kind == "strong"
+    assert strong.speed_up == pytest.approx(3.0)
     assert strong.efficiency == pytest.approx(0.75)
     assert strong.note == "global batch of 8 held constant, 1 device to 4"
 
@@ -65,7 +66,8 @@ def test_equal_global_batch_on_four_devices_is_strong_scaling() -> None:
 def test_equal_batch_per_device_is_weak_scaling() -> None:
     """100 tokens/s on 1 device, 360 on 4 with 4 times the batch: 90 % per device."""
     weak = against_baseline(measured_trial(360.0, 4, global_batch_size=32))
-    assert (weak.kind, weak.speed_up) == ("weak", pytest.approx(3.6))
+    assert weak.kind == "weak"
+    assert weak.speed_up == pytest.approx(3.6)
     assert weak.efficiency == pytest.approx(0.9)
     assert weak.note == "batch of 8 per device held constant, 1 device to 4"
 

@@ -7,21 +7,48 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.schema import Value
+from conf.sites import SlurmSpec
 from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
+from tests.conftest import BuildRecord, RecordOf
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
 OWN_CLUSTER = {"SLURM_TEST_DIR": "/tmp/trisweep_test_slurm", "SLURM_TEST_PORT": "18800"}
 Ending = tuple[SweepFolder, SweepRecord, list[str]]
+
+
+class WaitUntil(Protocol):
+    """Asks Slurm again and again, as a person would, until `reached(states)`."""
+
+    def __call__(
+        self,
+        folder: SweepFolder,
+        record: SweepRecord,
+        reached: Callable[[list[TrialReading]], bool],
+        seconds: float = 60,
+    ) -> list[TrialReading]: ...
+
+
+def has_ended(state: TrialReading) -> bool:
+    return state.outcome is not None and state.outcome.is_final
+
+
+class StateOf(Protocol):
+    """The state of the trial that ends in the given way, once it has ended."""
+
+    def __call__(self, end: str, seconds: float = 60) -> TrialReading: ...
+
+
 ENDS = ["raises", "loses its peer", "is killed", "takes too much memory", "is cancelled", "runs too long", "exits"]
 TWO_DEVICE_NODES = ("cluster.devices_per_node=2", "cluster.num_nodes=4")
 
@@ -70,15 +97,13 @@ def slurm() -> SlurmSpec:
 
 
 @pytest.fixture(scope="session")
-def record_of(build_record: Callable[..., SweepRecord]) -> Callable[..., SweepRecord]:
-    """`record_of([{"key": value}, ...], "override", ...)`, all on two-device CPU nodes."""
+def record_of(build_record: BuildRecord) -> RecordOf:
+    """All trials run on two-device CPU nodes."""
     return lambda points, *overrides: build_record(points, (*TWO_DEVICE_NODES, *overrides))
 
 
 @pytest.fixture(scope="session")
-def wait_until() -> Callable[..., list[TrialReading]]:
-    """Ask Slurm again and again, as a person would, until `reached(states)`."""
-
+def wait_until() -> WaitUntil:
     def wait(
         folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 60
     ) -> list[TrialReading]:
@@ -119,8 +144,7 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
                 TrialFolder(folder).write_failure(failure_of(rank, error))
                 raise
         if rank == 0 and end == "loses its peer":
-            error = RuntimeError("Connection closed by peer")
-            TrialFolder(folder).write_failure(failure_of(rank, error))
+            TrialFolder(folder).write_failure(failure_of(rank, RuntimeError("Connection closed by peer")))
         if rank == 1 and end == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1 and end == "exits":
@@ -134,12 +158,10 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def ending(
-    tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: SlurmSpec, record_of: Callable[..., SweepRecord]
-) -> Ending:
+def ending(tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: SlurmSpec, record_of: RecordOf) -> Ending:
     """One job array in which every trial ends in its own way; submitted once, so that the ends run side by side."""
     folder = SweepFolder(tmp_path_factory.mktemp("ends") / "sweep")
-    size = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    size: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
     record = record_of([size | {"training.seed": seed} for seed in range(len(ENDS))])
     quick = slurm.model_copy(update={"time_limit_minutes": 1, "extra_sbatch": {"mem": "400M"}})
     submit(Sweep(folder, record), quick, job=make_job(ENDS))
@@ -147,14 +169,11 @@ def ending(
 
 
 @pytest.fixture
-def state_of(ending: Ending, wait_until: Callable[..., list[TrialReading]]) -> Callable[..., TrialReading]:
-    """The state of the trial that ends in the given way, once it has ended."""
+def state_of(ending: Ending, wait_until: WaitUntil) -> StateOf:
     folder, record, _ = ending
 
     def state(end: str, seconds: float = 60) -> TrialReading:
         index = ENDS.index(end)
-        return wait_until(
-            folder, record, lambda states: bool(states[index].outcome and states[index].outcome.is_final), seconds
-        )[index]
+        return wait_until(folder, record, lambda states: has_ended(states[index]), seconds)[index]
 
     return state

@@ -10,8 +10,10 @@ from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import InSlurm
 from conf.errors import UsageError
 from conf.load import load, load_cluster
+from conf.sites import SlurmSpec
 from launcher.slurm_query import query_jobs
 from sweeps.submission import JobShape, read_submission
+from tests.conftest import TinyRatesPlan
 from train_core.rates.folder import RatesFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
@@ -23,12 +25,14 @@ def folder(tmp_path: Path) -> RatesFolder:
     return RatesFolder(tmp_path / "calibrate-test")
 
 
-def silent(line):
+def silent(line: str) -> None:
     return None
 
 
-def test_two_ranks_on_two_nodes_measure_what_the_plan_says(folder, slurm, tiny_rates_plan):
-    told = []
+def test_two_ranks_on_two_nodes_measure_what_the_plan_says(
+    folder: RatesFolder, slurm: SlurmSpec, tiny_rates_plan: TinyRatesPlan
+) -> None:
+    told: list[str] = []
     rates = InSlurm(slurm, TWO_NODES).measure(folder, tiny_rates_plan(2), told.append)
     assert len(rates.hostnames) == 2
     assert {one.pattern for one in rates.link_times} == {"all_reduce", "all_gather", "reduce_scatter", "transfer"}
@@ -37,7 +41,9 @@ def test_two_ranks_on_two_nodes_measure_what_the_plan_says(folder, slurm, tiny_r
     assert any(line.startswith("job ") for line in told)
 
 
-def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job(folder, slurm, tiny_rates_plan):
+def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job(
+    folder: RatesFolder, slurm: SlurmSpec, tiny_rates_plan: TinyRatesPlan
+) -> None:
     greedy = tiny_rates_plan(2).model_copy(update={"memory_bytes": 2**60})
     with pytest.raises(UsageError, match=r"The measurement failed \(rank [01]: .*memory"):
         InSlurm(slurm, TWO_NODES).measure(folder, greedy, silent)
@@ -46,7 +52,7 @@ def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job
     with pytest.raises(UsageError, match=r"Slurm refused the job: .*partition"):
         InSlurm(nowhere, TWO_NODES).measure(folder, tiny_rates_plan(2), silent)
 
-    def interrupt(line):
+    def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
     held = slurm.model_copy(update={"extra_sbatch": {"hold": True}})
@@ -54,4 +60,5 @@ def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job
         InSlurm(held, TWO_NODES).measure(folder, tiny_rates_plan(2), interrupt)
     submission = read_submission(folder)
     assert submission is not None
+    assert submission.job_id is not None
     assert query_jobs([submission.job_id])[submission.job_id].name == "CANCELLED"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import query_jobs
@@ -17,14 +17,15 @@ from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.submission import write_submission
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 
 
 @pytest.fixture
-def held(folder: SweepFolder, record_of: Callable[..., SweepRecord], slurm: SlurmSpec) -> Iterator[Sweep]:
+def held(folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec) -> Iterator[Sweep]:
     """A sweep whose only job waits in the queue."""
     sweep = Sweep(folder, record_of([{"training.seed": 1}]))
     submit(sweep, slurm.model_copy(update={"extra_sbatch": {"hold": True}}))

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from conf.errors import UsageError
+from conf.schema import Value
+from conf.sites import SlurmSpec
 from launcher import silent_jobs
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import SlurmSilent, query_jobs
 from launcher.sweep import submit
-from sweeps.submission import read_submission
+from sweeps.submission import Submission, read_submission
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from tests.conftest import RecordOf
+from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 
 
-def seeds(count):
+def seeds(count: int) -> list[dict[str, Value]]:
     return [{"training.seed": seed} for seed in range(count)]
 
 
-def make_waiting_job(seconds=120.0):
-    def job(folder):
+def make_waiting_job(seconds: float = 120.0) -> Callable[[str], None]:
+    def job(folder: str) -> None:
         import signal
         import time
         from pathlib import Path
@@ -39,22 +46,32 @@ def make_waiting_job(seconds=120.0):
     return job
 
 
-def job_id_of(folder, record, index=0):
-    return read_submission(folder.trial(record.trials[index].trial_id)).job_id
+def submission_of(folder: SweepFolder, trial_id: str) -> Submission:
+    submission = read_submission(folder.trial(trial_id))
+    assert submission is not None
+    return submission
 
 
-def scontrol(*arguments):
+def job_id_of(folder: SweepFolder, record: SweepRecord, index: int = 0) -> str:
+    job_id = submission_of(folder, record.trials[index].trial_id).job_id
+    assert job_id is not None
+    return job_id
+
+
+def scontrol(*arguments: str) -> None:
     subprocess.run(["scontrol", *arguments], check=True, capture_output=True)
 
 
-def until(condition, seconds=30.0):
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.2)
 
 
-def test_an_array_larger_than_the_cluster_allows_is_split(folder, record_of, slurm):
+def test_an_array_larger_than_the_cluster_allows_is_split(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
+) -> None:
     record = record_of(seeds(5))
     summary = submit(Sweep(folder, record), slurm.model_copy(update={"max_array_size": 2}), job=make_waiting_job())
     assert [len(array.trial_ids) for array in summary.arrays] == [2, 2, 1]
@@ -66,8 +83,8 @@ def test_an_array_larger_than_the_cluster_allows_is_split(folder, record_of, slu
 
 
 def test_a_throttled_array_runs_no_more_than_it_may_and_cancelling_ends_running_and_queued(
-    folder, record_of, slurm, wait_until
-):
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
     record = record_of(seeds(3))
     submit(Sweep(folder, record), slurm.model_copy(update={"array_parallelism": 1}), job=make_waiting_job())
     states = wait_until(folder, record, lambda states: states[0].scheduler_state == "RUNNING")
@@ -76,12 +93,14 @@ def test_a_throttled_array_runs_no_more_than_it_may_and_cancelling_ends_running_
     assert (again.num_submitted, again.num_live) == (0, 3)
 
     assert cancel_sweep(Sweep(folder, record)) == 3
-    states = wait_until(folder, record, lambda states: all(state.outcome.is_final for state in states))
+    states = wait_until(folder, record, lambda states: all(has_ended(state) for state in states))
     assert {state.outcome for state in states} == {Outcome.CANCELLED}
     assert cancel_sweep(Sweep(folder, record)) == 0
 
 
-def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(folder, record_of, slurm, wait_until):
+def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
     record = record_of(seeds(1))
     submit(Sweep(folder, record), slurm, job=make_waiting_job())
     trial, job_id = folder.trial(record.trials[0].trial_id), job_id_of(folder, record)
@@ -100,7 +119,9 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(folder, reco
     assert cancel_sweep(Sweep(folder, record)) == 1
 
 
-def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(folder, record_of, slurm, wait_until, monkeypatch):
+def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(silent_jobs.SETTLING_SECONDS, "NODE_FAIL", 1.0)
     record = record_of(seeds(1))
     pinned = slurm.model_copy(update={"extra_sbatch": {"no-requeue": True, "nodelist": "node4"}, "max_resubmits": 1})
@@ -108,7 +129,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(folder, rec
     until((folder.trial(record.trials[0].trial_id).path / "starts").exists)
     scontrol("update", "nodename=node4", "state=down", "reason=test")
     try:
-        state = wait_until(folder, record, lambda states: states[0].outcome.is_final)[0]
+        state = wait_until(folder, record, lambda states: has_ended(states[0]))[0]
     finally:
         subprocess.run(["scontrol", "update", "nodename=node4", "state=resume"], capture_output=True, check=False)
     assert state.outcome is Outcome.NODE_FAILED
@@ -119,11 +140,13 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(folder, rec
         ).num_submitted
         == 1
     )
-    assert read_submission(folder.trial(record.trials[0].trial_id)).lost_nodes == 1
+    assert submission_of(folder, record.trials[0].trial_id).lost_nodes == 1
     assert cancel_sweep(Sweep(folder, record)) == 1
 
 
-def test_a_request_that_slurm_refuses_is_one_message_with_slurms_reason(folder, record_of, slurm):
+def test_a_request_that_slurm_refuses_is_one_message_with_slurms_reason(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
+) -> None:
     with pytest.raises(UsageError, match=r"invalid partition"):
         submit(
             Sweep(folder, record_of(seeds(2))),
@@ -133,8 +156,13 @@ def test_a_request_that_slurm_refuses_is_one_message_with_slurms_reason(folder, 
 
 
 def test_without_accounting_the_queue_answers_and_without_both_nothing_is_concluded(
-    folder, record_of, slurm, wait_until, tmp_path, monkeypatch
-):
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm: SlurmSpec,
+    wait_until: WaitUntil,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     record = record_of(seeds(1))
     submit(Sweep(folder, record), slurm, job=make_waiting_job())
     job_id = job_id_of(folder, record)
@@ -148,12 +176,14 @@ def test_without_accounting_the_queue_answers_and_without_both_nothing_is_conclu
     (tools / "scancel").symlink_to("/usr/bin/scancel")
     assert query_jobs([job_id, "987654"]).keys() == {job_id}
     assert cancel_sweep(Sweep(folder, record)) == 1
-    assert wait_until(folder, record, lambda s: s[0].outcome.is_final)[0].outcome is Outcome.CANCELLED
+    assert wait_until(folder, record, lambda states: has_ended(states[0]))[0].outcome is Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("gpu_request", ["gpus-per-node", "gres"])
-def test_a_job_is_given_the_gpus_that_its_tasks_need(folder, record_of, slurm, gpu_request):
-    def job(folder):
+def test_a_job_is_given_the_gpus_that_its_tasks_need(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, gpu_request: str
+) -> None:
+    def job(folder: str) -> None:
         import os
         from pathlib import Path
 
@@ -170,7 +200,9 @@ def test_a_job_is_given_the_gpus_that_its_tasks_need(folder, record_of, slurm, g
     cancel_sweep(Sweep(folder, record))
 
 
-def test_a_job_whose_place_another_has_taken_does_not_run(folder, record_of, slurm, monkeypatch):
+def test_a_job_whose_place_another_has_taken_does_not_run(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from launcher import job as job_module
 
     record = record_of(seeds(1))
@@ -185,9 +217,9 @@ def test_a_job_whose_place_another_has_taken_does_not_run(folder, record_of, slu
 
 
 def test_a_measurement_that_was_damaged_is_measured_again_by_the_next_sweep(
-    folder, record_of, slurm, wait_until
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
-    def job(folder):
+    def job(folder: str) -> None:
         from pathlib import Path
 
         Path(folder, "measurement.json").write_text('{"outcome": "COMPL')
@@ -197,5 +229,5 @@ def test_a_measurement_that_was_damaged_is_measured_again_by_the_next_sweep(
     (state,) = wait_until(folder, sweep.record, lambda states: "was corrupt" in states[0].cause)
     assert state.outcome is Outcome.PENDING
     assert submit(sweep, slurm, job=make_waiting_job()).num_submitted == 1
-    assert read_submission(folder.trial(state.name)).attempt == 2
+    assert submission_of(folder, state.name).attempt == 2
     assert cancel_sweep(sweep) == 1

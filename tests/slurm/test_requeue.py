@@ -9,11 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from conf.overrides import Overrides
+from conf.sites import SlurmSpec
 from launcher.cancel import cancel_training
 from launcher.long_run import long_run, write_long_run
 from launcher.long_run_slurm import live_job, submit_long_run
 from launcher.state import reconciled
-from launcher.trainings import trainings_of
+from launcher.trainings import LongRun, trainings_of
+from sweeps.reading import Reading
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("cluster")]
@@ -26,10 +30,16 @@ ASKED = [
 NAMES = ["cancelled", "left-alone", "warned"]
 
 
-def state_of(run):
+def state_of(run: LongRun) -> Reading:
     """As `trisweep status` finds out."""
     (reading,) = reconciled([run.read()])
     return reading
+
+
+def outcome_of(run: LongRun) -> Outcome:
+    measurement = run.folder.read_measurement()
+    assert measurement is not None
+    return measurement.outcome
 
 
 def wait(reached: Callable[[], object], seconds: float) -> None:
@@ -39,7 +49,9 @@ def wait(reached: Callable[[], object], seconds: float) -> None:
         time.sleep(0.2)
 
 
-def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undisturbed_one(folder, record_of, slurm):
+def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undisturbed_one(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec
+) -> None:
     layout = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     folder.path.mkdir(parents=True)
     folder.write_record(record_of([layout], "cluster.devices_per_node=1"))
@@ -67,8 +79,9 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     for run in both:
         wait(run.folder.read_measurement, 180)
 
-    assert [run.folder.read_measurement().outcome for run in both] == [Outcome.COMPLETED] * 2
+    assert [outcome_of(run) for run in both] == [Outcome.COMPLETED] * 2
     losses = [[(step.step, step.loss) for step in run.folder.read_metrics()] for run in both]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 150
-    assert live_job(warned.folder) is None or live_job(warned.folder).job_id == job_id
+    live = live_job(warned.folder)
+    assert live is None or live.job_id == job_id

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import query_jobs
 from launcher.sweep import submit
-from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from tests.slurm.conftest import WaitUntil
 from train_core.attempt import Attempt, last_attempt
 from train_core.measurement import Outcome
 
@@ -54,9 +55,9 @@ def outlive_daemons(sweep: Sweep, element: str) -> psutil.Process:
 
 def test_a_completed_trial_keeps_its_result_and_ranks_that_outlived_their_job_stop(
     folder: SweepFolder,
-    record_of: Callable[..., SweepRecord],
+    record_of: RecordOf,
     slurm: SlurmSpec,
-    wait_until: Callable[..., list[TrialReading]],
+    wait_until: WaitUntil,
 ) -> None:
     layout = {"parallel.world_size": 1}
     sweep = Sweep(folder, record_of([layout, layout | {"training.num_steps": 1_000_000}]))

@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm_executor import SlurmJob
 from launcher.state import INTERRUPTED, reconciled
 from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
@@ -56,7 +58,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 @pytest.fixture
-def sweep_of(folder: SweepFolder, record_of: Callable[..., SweepRecord]) -> Callable[[int], Sweep]:
+def sweep_of(folder: SweepFolder, record_of: RecordOf) -> Callable[[int], Sweep]:
     """`sweep_of(3)` is a sweep of so many trials."""
     return lambda count: Sweep(folder, record_of([{"training.seed": seed} for seed in range(count)]))
 
@@ -111,7 +113,7 @@ def test_a_job_whose_submitter_died_runs_at_once_and_names_itself(
     sweep_of: Callable[[int], Sweep],
     slurm: SlurmSpec,
     stand_in: Callable[[str], None],
-    wait_until: Callable[..., list[TrialReading]],
+    wait_until: WaitUntil,
 ) -> None:
     def job(folder: str) -> None:
         from pathlib import Path

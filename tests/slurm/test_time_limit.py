@@ -7,22 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import SlurmSpec
+from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.sweep import submit
 from sweeps.sweep import Sweep
+from tests.slurm.conftest import Ending, StateOf
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
-def test_a_job_at_its_time_limit_is_timed_out_and_not_a_failure_of_the_program(state_of):
+def test_a_job_at_its_time_limit_is_timed_out_and_not_a_failure_of_the_program(state_of: StateOf) -> None:
     state = state_of("runs too long", 120)
     assert state.outcome is Outcome.TIMED_OUT, state
     assert "time limit" in state.cause
 
 
-def test_only_what_was_cancelled_runs_again_unless_failures_are_to_be_retried(ending, slurm: SlurmSpec, state_of):
+def test_only_what_was_cancelled_runs_again_unless_failures_are_to_be_retried(
+    ending: Ending, slurm: SlurmSpec, state_of: StateOf
+) -> None:
     folder, record, ends = ending
     for end in ends:
         state_of(end, 120)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
+from conf.schema import Value
+from conf.sites import SlurmSpec
 from launcher.sweep import submit
 from sweeps.submission import read_submission, shape_of
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from tests.conftest import RecordOf
+from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
-LAYOUTS = [
+LAYOUTS: list[dict[str, Value]] = [
     {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2},
     {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2},
     {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2, "parallel.pipeline_parallel_size": 2},
 ]
 
 
-def make_failing_job():
+def make_failing_job() -> Callable[[str], None]:
     """The real trainer, in which rank 1 fails in the middle of training: it raises (seed 0) or is killed (seed 1)."""
 
-    def job(folder):
+    def job(folder: str) -> None:
         import json
         import os
         import signal
@@ -34,10 +40,10 @@ def make_failing_job():
 
         seed = json.loads(Path(folder, "trial.json").read_text())["experiment"]["training"]["seed"]
 
-        def fail(number, frame):
+        def fail(number: int, frame: object) -> None:
             raise ValueError("a bad value in rank 1")
 
-        def wait_for_training():
+        def wait_for_training() -> None:
             while not Path(folder, "metrics.jsonl").exists():
                 time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL if seed else signal.SIGALRM)
@@ -50,7 +56,9 @@ def make_failing_job():
     return job
 
 
-def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(folder, record_of, slurm, wait_until):
+def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
     endless = LAYOUTS[1] | {"training.num_steps": 1_000_000}
     points = [endless | {"training.seed": seed} for seed in range(2)]
     record = record_of(points, "cluster.devices_per_node=1")
@@ -63,26 +71,32 @@ def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(folder
         1,
         "ValueError: a bad value in rank 1",
     )
-    assert "in fail" in raised.traceback
+    assert "in fail" in (raised.traceback or "")
     assert (killed.outcome, killed.failing_rank, killed.cause) == (Outcome.FAILED, 1, "rank 1 was killed by signal 9")
     assert killed.num_steps_done > 0
 
 
 def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_same_loss(
-    folder, record_of, slurm, wait_until
-):
+    folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
     record = record_of(LAYOUTS)
-    assert [str(shape_of(trial.experiment)) for trial in record.trials] == ["1 x 2", "1 x 2", "2 x 2"]
+    assert [str(shape_of(trial.experiment)) for trial in record.trials if trial.experiment] == [
+        "1 x 2",
+        "1 x 2",
+        "2 x 2",
+    ]
 
     summary = submit(Sweep(folder, record), slurm)
 
     assert [len(array.trial_ids) for array in summary.arrays] == [2, 1]
     states = wait_until(folder, record, lambda states: all(s.outcome and s.outcome.is_final for s in states), 120)
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3, states
-    losses = [folder.trial(trial.trial_id).read_measurement().performance.losses for trial in record.trials]
+    measurements = [folder.trial(trial.trial_id).read_measurement() for trial in record.trials]
+    losses = [measured.performance.losses for measured in measurements if measured and measured.performance]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert losses[2] == pytest.approx(losses[0], rel=1e-5)
-    hosts = {folder.trial(trial.trial_id).read_measurement().environment.hostname for trial in record.trials}
+    hosts = {measured.environment.hostname for measured in measurements if measured and measured.environment}
+    assert hosts
     assert all(host.startswith("node") for host in hosts)
 
     again = submit(Sweep(folder, record), slurm)
@@ -90,12 +104,15 @@ def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_sa
     _text_equals_what_was_submitted(folder, record, slurm)
 
 
-def _text_equals_what_was_submitted(folder, record, slurm):
+def _text_equals_what_was_submitted(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec) -> None:
     from launcher.sweep import dry_run
 
     snapshot = next(path.name for path in folder.code.iterdir())
     for request in dry_run(Sweep(folder, record), slurm):
         submission = read_submission(folder.trial(request.trials[0].trial_id))
+        assert submission is not None
+        assert submission.job_id is not None
+        assert submission.job_name is not None
         job_id, name = submission.job_id.split("_")[0], submission.job_name
         submitted = (folder.submitit / f"{job_id}_submission.sh").read_text()
         shown = request.sbatch.replace("SNAPSHOT", snapshot).replace("TOKEN", name.rsplit("-")[-1])

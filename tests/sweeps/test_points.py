@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.schema import PointSet
+from conf.sweep_spec import PointSet
 from sweeps.points import expand
 
 GRID = PointSet(axes={"a.x": (1, 2), "a.y": (3, 4)}, points=({"a.x": 9},), baseline={"a.x": 1, "a.y": 3})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +13,8 @@ import pytest
 from sweeps.reading import INTERRUPTED, TrialReading
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
 from train_core.process.lock import held
 
@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, build_record: Callable[..., SweepRecord]) -> Sweep:
+def sweep(tmp_path: Path, build_record: BuildRecord) -> Sweep:
     """Two trials whose folders are ready, and whose jobs were submitted to Slurm."""
     sweep = Sweep(SweepFolder(tmp_path / "test-sweep"), build_record([{"training.seed": 1}, {"training.seed": 2}], ()))
     for trial in sweep.record.trials:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 
 import pytest
 import torch
@@ -24,6 +24,8 @@ from train_core.trial_folder import TrialFolder
 
 ANSWER_SECONDS = 240
 ALL_HAVE_ANSWERED = "all have answered"
+Arguments = TypeVarTuple("Arguments")
+Answer = TypeVar("Answer")
 
 
 class ForkedWorld:
@@ -41,7 +43,7 @@ class ForkedWorld:
         for process in self.processes:
             process.start()
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def run(self, function: Callable[[World, *Arguments], Answer], *arguments: *Arguments) -> list[Answer]:
         """`function(world, *arguments)` on every rank; the results in rank order.
 
         No rank that succeeded leaves before all have answered: another may still be connecting to it.
@@ -74,7 +76,7 @@ def _serve(rank: int, size: int, end: Connection) -> None:
     while True:
         function, arguments, rendezvous = end.recv()
         try:
-            world: World = join(Seat(rank, size, rank, rendezvous), choose_device("cpu", rank))
+            world = join(Seat(rank, size, rank, rendezvous), choose_device("cpu", rank))
             try:
                 end.send((True, function(world, *arguments)))
                 assert end.recv() == ALL_HAVE_ANSWERED
@@ -86,8 +88,18 @@ def _serve(rank: int, size: int, end: Connection) -> None:
         gc.collect()  # a trainer is a circle that holds its groups, whose threads wake a hundred times a second
 
 
+Worlds = Callable[[int], ForkedWorld]
+TrialOf = Callable[[Mapping[str, object]], TrialFolder]
+
+
+class ExperimentOf(Protocol):
+    """`experiment_of({"dotted.key": value, ...})`; the schema checks the values."""
+
+    def __call__(self, values: Mapping[str, object] | None = None) -> Experiment: ...
+
+
 @pytest.fixture(scope="session")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], ForkedWorld]]:
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     """worlds(4) is the world of four ranks."""
     import_module("torch._dynamo")  # recomputation needs it; once here instead of for seconds in every rank
     torch.set_num_threads(1)
@@ -105,11 +117,11 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int],
 
 
 @pytest.fixture(scope="session")
-def experiment_of() -> Callable[..., Experiment]:
+def experiment_of() -> ExperimentOf:
     """An experiment from dotted values over a small model, on text."""
     tree = compose_tree(["model=tiny", "cluster=local"])
 
-    def build(values: dict[str, Value] | None = None) -> Experiment:
+    def build(values: Mapping[str, object] | None = None) -> Experiment:
         defaults: dict[str, Value] = {
             "model.num_layers": 8,
             "model.hidden_size": 32,
@@ -121,14 +133,14 @@ def experiment_of() -> Callable[..., Experiment]:
             "training.num_steps": 5,
             "training.num_warmup_steps": 1,
         }
-        return Settings.model_validate(with_values(tree, defaults | (values or {}))).experiment()
+        return Settings.model_validate(with_values(tree, defaults | cast(dict[str, Value], values or {}))).experiment()
 
     return build
 
 
 @pytest.fixture
-def trial_of(tmp_path: Path, experiment_of: Any) -> Callable[..., TrialFolder]:
-    def build(values: dict[str, Any]) -> TrialFolder:
+def trial_of(tmp_path: Path, experiment_of: ExperimentOf) -> TrialOf:
+    def build(values: Mapping[str, object]) -> TrialFolder:
         trial = TrialFolder(tmp_path / "trials" / "one")
         trial.write_trial({"experiment": experiment_of(values).model_dump(mode="json")})
         return trial

@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import (
     KEY,
     Facts,
@@ -55,7 +55,8 @@ from train_core.parallel.replicas import Replicas
 from train_core.process.world import use_device
 
 WRITING = timedelta(days=1)
-"""For how long a rank waits for others that write their share. A lost rank ends the job by other means."""
+"""For how long a rank waits for others to write their share: however slow the disk is, it is no reason to give up. A
+lost rank ends the job by other means."""
 
 
 class Piece(Tensor):
@@ -141,6 +142,7 @@ class Checkpoints:
         # The writer has a group of its own, because its collectives run beside those of the training.
         shares = folder is not None and world.size > 1
         self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
+        # CUDA's current device is a thread's own, and the writer copies from this rank's.
         self.writer = ThreadPoolExecutor(1, "checkpoint", use_device, (optimizer.device,))
         self.writing: Future[None] | None = None
 
@@ -159,13 +161,14 @@ class Checkpoints:
         Raises:
             ConfigError: `checkpoint.load` is no whole checkpoint of this model.
         """
+        # One rank looks for all, or ranks might restore different steps where a folder is just being changed.
         own = found_by_first(self._last_of_folder, self.world)
         if own is not None:
             return self._read(own).step
         given = found_by_first(self._given, self.world)
         if given is not None:
             self._read(given)
-        return 0
+        return 0  # a training that starts from another one's state still does all of its own steps
 
     def _last_of_folder(self) -> Path | None:
         if self.folder is None:
@@ -183,6 +186,7 @@ class Checkpoints:
         states, replicas = self.optimizer.states, self.replicas
         with _quiet():
             load(_pieces(states, replicas.boxes()), storage_reader=FileSystemReader(checkpoint))
+        # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
         for state, weights in zip(states, replicas.own_weights(), strict=True):
             state.write_to(weights)
         replicas.share_weights()
@@ -204,7 +208,7 @@ class Checkpoints:
             UsageError: this checkpoint, or the one before it, could not be written.
         """
         assert self.folder is not None
-        self.wait()
+        self.wait()  # for the checkpoint before, so that there is at most one copy of the state in memory
         # Copied on this thread: on the writer's, the model's next pass would change what is being copied.
         boxes = self.replicas.boxes_to_write()
         pieces = _pieces(self.optimizer.states, boxes, copied=self.plan.asynchronous)
@@ -219,9 +223,8 @@ class Checkpoints:
         try:
             writing.result()
         except (OSError, CheckpointException) as error:
-            cause = (
-                error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]
-            )  # the cause on the first rank
+            # torch collects the failures of all ranks; that of the first one stands for them.
+            cause = error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]
             problem = f"a checkpoint could not be written to {self.folder}: {cause}"
             raise UsageError(problem, "Make room there, or choose another output_dir.") from error
 
@@ -245,6 +248,7 @@ class Checkpoints:
         if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
             self.require_current()  # a later attempt may have begun meanwhile
             publish(self.folder, facts)
+            # Only now, so that a kill at any moment leaves a whole checkpoint.
             delete_others(self.folder, facts.step, self.plan.keep_last)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import Frozen, ModelSpec
+from conf.schema import Frozen
+from conf.world import ModelSpec
 
 FACTS, KEY = "checkpoint.json", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ def require_start(load: str | None, own: Path) -> None:
 def publish(folder: Path, facts: Facts) -> None:
     """Make the draft of a step, whose files are all written, a checkpoint; their sizes are added to its facts."""
     draft, final = draft_of(folder, facts.step), path_of(folder, facts.step)
+    # The facts come last: without them a folder counts as damaged, however it came to be there.
     file_bytes = {path.name: path.stat().st_size for path in draft.iterdir()}
     with (draft / FACTS).open("w") as file:
         file.write(facts.model_copy(update={"file_bytes": file_bytes}).model_dump_json(indent=1))
@@ -118,6 +120,7 @@ def delete_others(folder: Path, step: int, keep_last: int) -> None:
     that are older than the last `keep_last` whole ones.
     """
     checkpoints = _checkpoints(folder)
+    # Damaged ones do not count as kept, or a few of them would push out all that are whole.
     whole = [path for path in checkpoints if _step(path) <= step and damage(path) is None]
     oldest = min((_step(path) for path in whole[-keep_last:]), default=0)
     for checkpoint in checkpoints:
@@ -126,6 +129,6 @@ def delete_others(folder: Path, step: int, keep_last: int) -> None:
 
 
 def delete_drafts(folder: Path) -> None:
-    """Delete what writers left that were killed."""
+    """Delete what was left behind by writers that were killed."""
     for draft in folder.glob(".draft-*"):
         shutil.rmtree(draft)

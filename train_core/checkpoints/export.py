@@ -16,13 +16,15 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from conf.errors import UsageError
-from conf.schema import ROTARY_BASE, Dtype, ModelSpec
+from conf.schema import ROTARY_BASE, Dtype
+from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import NORM_EPSILON, Transformer
 
 FILE_BYTES = 4 * 2**30
+"""A file is written from memory in one piece, so that this is also about how much an export needs."""
 
 
 def checkpoint_in(path: Path) -> Path:
@@ -50,6 +52,7 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     require_layout(spec)
     if out.exists():
         raise UsageError(f"{out} exists already", "Name a folder that does not exist.")
+    # Renamed at the end, so that a kill never leaves half an export that looks like a whole one.
     draft = out.with_name(f".{out.name}.draft")
     try:
         shutil.rmtree(draft, ignore_errors=True)  # an earlier export may have been killed

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import require_config
 from train_core.model.transformer import Transformer, gate_block_size
@@ -140,6 +140,7 @@ class Weights:
 
     def __init__(self, path: str, spec: ModelSpec) -> None:
         """Raises ConfigError naming the first tensor that is missing, too much, or of another shape."""
+        # All is checked here, so that a wrong file is refused at once, and not after minutes of reading it.
         require_layout(spec)
         self.path, self.spec = Path(path).expanduser(), spec
         self.files = self._files()
@@ -149,6 +150,7 @@ class Weights:
             wanted = {name: tuple(p.shape) for name, p in Transformer(spec).named_parameters()}
         for name, shape in wanted.items():
             self._require_shape(name, shape)
+        # Files of tied models may repeat the embedding as a head; `_require_own_head` has seen that it is the same.
         used = {name for parameter in wanted for name in source_of(parameter, spec).names} | {"lm_head.weight"}
         for name in self.files:
             if name not in used and not name.endswith(UNUSED):
@@ -197,6 +199,7 @@ class Weights:
         for tensor, wants in zip(source.names, _shapes(source, shape, self.spec), strict=True):
             has = self._shape(tensor)
             fits = has == wants
+            # A vocabulary may be padded here so that it splits evenly, and a sequence may be shorter than the file's.
             if name in ("embedding.tokens.weight", "head.weight"):
                 fits = has[1:] == wants[1:] and 0 < has[0] <= wants[0]
             if name == "embedding.positions.weight":

@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import ROTARY_BASE, ModelSpec
+from conf.schema import ROTARY_BASE
+from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.model.transformer import NORM_EPSILON
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from train_core.costs.parameters import num_parameters
 
 LARGEST_SIZE = 2**56  # elements, parameters or products; bytes and FLOPs of anything larger would not be exact

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from conf.schema import ModelSpec, Recompute
+from conf.schema import Recompute
+from conf.world import ModelSpec
 
 FLOPS_FORMULA = "matmul-full-square-v1"
 """Id of the convention below: matrix products only, attention scores counted in full (not halved for causality)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from train_core.costs.setting import Integers
 
 Size = TypeVar("Size", int, Integers)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conf.knobs import KNOB
-from conf.schema import ClusterSpec, Dtype, ModelSpec
+from conf.schema import Dtype
+from conf.world import ClusterSpec, ModelSpec
 from train_core.costs.implementation import Implementation
 
 Integers: TypeAlias = NDArray[np.integer[Any]]

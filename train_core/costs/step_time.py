@@ -7,7 +7,7 @@ from math import log2
 
 import numpy as np
 
-from conf.schema import ClusterSpec
+from conf.world import ClusterSpec
 from train_core.costs.collectives import gather_seconds, pair_seconds, transfer_seconds
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.schedule import StageSeconds, pipeline_seconds

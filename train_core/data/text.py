@@ -18,7 +18,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
-from conf.schema import DataSpec, ModelSpec
+from conf.schema import DataSpec
+from conf.world import ModelSpec
 from train_core.data.token_file import TokenFile
 from train_core.trial_folder import replacing
 

@@ -20,6 +20,7 @@ from train_core.trial_folder import JobFolder
 CULPRIT_GRACE_SECONDS = 2.0
 """How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
 
+# Matched by words and not by type: torch, NCCL, glibc and the kernel each say it in their own way, some in logs only.
 OUT_OF_MEMORY = re.compile(
     r"\bOutOfMemoryError\b|\bMemoryError\b|out of memory|can't allocate memory|not enough memory|Cannot allocate memory"
     r"|std::bad_alloc",
@@ -48,7 +49,7 @@ def ended_by_failure(trial: JobFolder, rank: int) -> Iterator[None]:
     except Stopped:
         raise
     except BaseException as error:
-        with ExitStack() as ending:  # last first, whatever goes wrong in between
+        with ExitStack() as ending:  # written, then printed, then ended, even where one of these fails
             ending.callback(os._exit, _exit_code_of(error))
             ending.callback(_print, error)
             traceback.clear_frames(error.__traceback__)  # frees what filled the memory, so that this can be told
@@ -69,6 +70,7 @@ def _print(error: BaseException) -> None:
 
 def failure_of(rank: int, error: BaseException) -> RankFailure:
     """What a rank tells about the exception that ends it."""
+    # A cause is one line of a table. Errors of our own are written for people, and need no type before them.
     message = " ".join(str(error).split("\n", 1)[0].split())
     cause = message if isinstance(error, TrisweepError) else f"{type(error).__name__}: {message}"
     return RankFailure(
@@ -92,11 +94,13 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
         log: the rank's output, whose end stands in for a traceback.
     """
     tail = _last_lines(log)
+    # Nothing in Python could run after a signal or a crash in native code, so the log has the only words there are.
     if exit_code < 0:
         cause = f"rank {rank} was killed by {signal.Signals(-exit_code).name}"
     else:
         cause = f"rank {rank} exited with code {exit_code} and left no traceback"
     outcome = _outcome_of(tail)
+    # SIGKILL alone may have come from anybody; with the kernel's counter it was most likely the kernel.
     if exit_code == -signal.SIGKILL and oom_kills > 0:
         outcome, cause = Outcome.OUT_OF_MEMORY, f"{cause}; the kernel ended a process for lack of memory"
     return RankFailure(rank=rank, outcome=outcome, cause=cause, traceback=tail, time=time.time())
@@ -109,7 +113,7 @@ def _last_lines(log: Path) -> str:
 
 
 def lost_a_peer(failure: RankFailure) -> bool:
-    """The rank failed because another one had gone."""
+    """Whether the rank failed because another one had gone."""
     return PEER_LOST.search(failure.cause) is not None
 
 

@@ -46,6 +46,7 @@ def run_rank(
         if on_step is not None:
             on_step(metrics)
 
+    # Before the ranks meet: a rank that fails alone is named at once, and the others need not wait for it in vain.
     require_start(experiment.checkpoint.load, trial.checkpoints)
     hang_seconds = experiment.watch.hang_seconds
     world = join(seat, choose_device(kind, device_index, may_be_bound=seat.may_be_bound), hang_seconds)
@@ -55,6 +56,7 @@ def run_rank(
         except Stopped:
             leave(world)
             raise
+    # After any other failure nobody leaves: taking groups apart waits for operations that will never end.
     leave(world)
     return Measurement(
         fingerprint=experiment.fingerprint,

@@ -29,7 +29,7 @@ from train_core.measurement import Measurement, Outcome, RankFailure, StepMetric
 from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
 from train_core.trial_folder import TrialFolder
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
     Raises:
         Stopped: they saved and stopped, as they were asked to.
     """
-    oom_kills = oom_kill_count()
+    oom_kills = oom_kill_count()  # the kernel counts since it started, and only what comes from now on is of this job
     with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting:
         ranks = Ranks(job, Path(meeting) / "rendezvous")
         try:
@@ -83,6 +83,7 @@ class Ranks:
         self.job, self.meeting = job, meeting
         self.measurement: Measurement | None = None
         self.stopped: Stopped | None = None
+        # CUDA cannot be used in a forked process once its parent has initialized it.
         self._context = multiprocessing.get_context("fork" if job.gpus is None else "spawn")
         self._receiver, self._sender = self._context.Pipe(duplex=False)
         self._open = True
@@ -96,6 +97,7 @@ class Ranks:
             if self.job.trial.read_experiment().parallel.recompute != "none":
                 import torch._dynamo  # noqa: F401  (recomputation needs it; imported here once, and not in every rank)
         self.job.trial.logs.mkdir(parents=True, exist_ok=True)
+        # What is still buffered would be copied into every fork, and written once by each.
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(self.job.world_size):
@@ -118,10 +120,11 @@ class Ranks:
                 return Outcome.FAILED
             running = [process for process, code in zip(self._processes, exit_codes, strict=True) if code is None]
             if not running:
-                self._listen()
+                self._listen()  # rank 0 may have sent its measurement just before it ended
                 return Outcome.COMPLETED
             if (left := deadline - time.monotonic()) <= 0:
                 return Outcome.TIMED_OUT
+            # A pipe at its end is always ready to be read, and waiting for it would turn this loop into a spin.
             pipe: list[Connection] = [self._receiver] if self._open else []
             wait([*(process.sentinel for process in running), *pipe], None if left == float("inf") else left)
             self._listen()
@@ -223,9 +226,10 @@ def _run(
 
 
 def _die_with(supervisor: int) -> None:
-    """Have the kernel kill this process when the supervisor dies; Linux only, elsewhere nothing happens."""
+    """Have the kernel kill this process when the supervisor dies. Only Linux can; elsewhere nothing happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The supervisor may have died before the line above, and then no signal will come.
     if os.getppid() != supervisor:
         os._exit(1)
 
@@ -234,6 +238,7 @@ def _redirect_output(log: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    # The descriptors themselves, so that what native code prints, such as NCCL's warnings, reaches the log too.
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

@@ -62,9 +62,8 @@ def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None
 
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
-        prepare(
-            experiment, token_folder(job.trial, experiment)
-        )  # so that a wrong path is one message, and not one per rank
+        # Here and not in the ranks, so that a wrong path is one message and not one of each rank.
+        prepare(experiment, token_folder(job.trial, experiment))
     except TrisweepError as error:
         return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
     return supervise(job, experiment.fingerprint, started)
@@ -99,6 +98,7 @@ def run_trial_as_rank(
     """
     trial = TrialFolder(folder, attempt)
     experiment = trial.read_experiment()
+    # Before torch is imported, which takes seconds: a signal that came meanwhile would end the process unsaved.
     stop_asked = noted_signals() if saves_when_stopped(experiment) else never
     from train_core.job.rank import run_rank
     from train_core.process.world import seat_from_launcher

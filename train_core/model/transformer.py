@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.schema import ROTARY_BASE, ModelSpec
+from conf.schema import ROTARY_BASE
+from conf.world import ModelSpec
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
 
 NORM_EPSILON = 1e-5

@@ -1,7 +1,7 @@
 """Where the elements of a rank's flat weights lie in the model's parameters.
 
-Checkpoints know parameters by their names and shapes, and a rank holds runs of elements of a flat bucket. Of a matrix,
-a run is at most three boxes (here elements 2 to 11 of a matrix of three rows and five columns):
+A checkpoint knows parameters by name and shape, and stores boxes of them; a rank holds a run of consecutive elements of
+a flat bucket. A run of a matrix is cut into at most three boxes (here elements 2 to 11 of three rows and five columns):
 
     row 0    .  .  a  a  a      the end of a row
     row 1    b  b  b  b  b      whole rows
@@ -50,6 +50,7 @@ def boxes_of(member: Member, held: range, origin: int, stage: Stage, mesh: Mesh)
         origin: the element of the bucket from which the boxes' starts are counted.
     """
     placement, shape = stage.placements[member.name], tuple(member.parameter.shape)
+    # Where a member lies outside `held`, `first` is not below `stop`, and the loop below yields nothing.
     first = max(held.start, member.start)
     stop = min(held.stop, member.start + member.parameter.numel())
     start = first - origin
@@ -68,6 +69,7 @@ def placed(
 ) -> Box:
     """A box of this tensor rank's part, which has the given shape, as a box of the whole parameter."""
     whole, first, split = list(shape), list(offsets), placement.split_dim
+    # Tensor ranks hold equal parts, so that sizes and offsets in the whole follow from this rank's own.
     if split is not None:
         whole[split] *= mesh.tensor.size
         first[split] += shape[split] * mesh.tensor.rank
@@ -83,6 +85,7 @@ def row_boxes(shape: Sequence[int], first: int, stop: int) -> Iterator[tuple[tup
     _, width = shape
     while first < stop:
         row, column = divmod(first, width)
+        # Whole rows can be taken together only from a row's start. A run that begins inside a row first completes it.
         rows = (stop - first) // width if column == 0 else 0
         sizes = (rows, width) if rows else (1, min(width - column, stop - first))
         yield (row, column), sizes

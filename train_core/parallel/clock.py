@@ -36,6 +36,7 @@ class Line:
     def __init__(self, name: str, ranks: Sequence[int], clock: Clock) -> None:
         self.name, self.ranks, self.clock = name, ranks, clock
         self.num_started = 0
+        # A watchdog compares, line by line, how far each rank has come, and so needs to know all lines of a rank.
         clock.lines.append(self)
 
     def start(self, kind: str, num_bytes: int) -> Operation:
@@ -79,12 +80,13 @@ class Clock:
         step: the step that runs; 0 before the first.
         micro_batch: the one that is worked on; None outside the pipeline.
         waiting: what the training thread waits for, and since when in seconds of `time.monotonic`; None while it works.
-        num_waits: grows whenever a wait ends.
+        num_waits: grows whenever a wait ends, which tells a watchdog that the rank is making progress.
     """
 
     def __init__(self) -> None:
         self.step = 0
         self.micro_batch: int | None = None
+        # One tuple, which is replaced at once: another thread never sees one wait's operation with another's time.
         self.waiting: tuple[Operation, float] | None = None
         self.num_waits = 0
         self.lines: list[Line] = []
@@ -112,12 +114,16 @@ class Clock:
         try:
             finish()
         finally:
+            # Also after an error: a rank that is about to fail must not be taken for one that hangs.
             self.waiting = None
             self.num_waits += 1
             self._spans.append(Span(operation.line.name, self._inside, start, self.mark()))
 
     def follow(self, operation: Operation, start: Callable[[], object]) -> None:
-        """Call `start`, whose operation another stream of a device carries on; a host has to wait for it."""
+        """Call `start`, which begins an operation that no `Pending` waits for, such as those of FSDP2.
+
+        On a CPU the call returns when the operation is done, so that the call itself is the wait.
+        """
         self.wait(operation, start)
 
     @contextmanager
@@ -138,6 +144,7 @@ class Clock:
             elapsed = self.seconds_between(span.start, span.end)
             seconds[span.name] += elapsed
             if span.inside:
+                # The part's own span covers the wait too, and is added when its turn comes.
                 seconds[span.inside] -= elapsed
         return seconds
 
@@ -145,8 +152,9 @@ class Clock:
 class DeviceClock(Clock):
     """The clock of a host that only queues work for a device.
 
-    Times are those of events on the stream that computes, and a wait that the host has queued is not over before the
-    stream has come through it. An event costs about a microsecond of the host's time.
+    The host's own clock would time the queueing and not the work. Times are therefore those of events on the stream
+    that computes, and a wait that the host has queued is not over before the stream has come through it. An event costs
+    about a microsecond of the host's time.
     """
 
     def __init__(self) -> None:
@@ -156,7 +164,7 @@ class DeviceClock(Clock):
         self._oldest: tuple[Operation, float] | None = None
 
     def mark(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
@@ -174,6 +182,7 @@ class DeviceClock(Clock):
         self._expect(operation, self.mark())
 
     def _expect(self, operation: Operation, end: Any) -> None:
+        # The stream comes through its events in order, so that only the front of the queue can have been reached.
         while self._unfinished and self._unfinished[0][1].query():
             self._unfinished.popleft()
         self._unfinished.append((operation, end))
@@ -184,6 +193,7 @@ class DeviceClock(Clock):
         oldest = next((operation for operation, end in unfinished if not end.query()), None)
         if oldest is None:
             self._oldest = None
+        # The stream does not say when it began to wait, so the time counts from when a watchdog first saw this wait.
         elif self._oldest is None or self._oldest[0] is not oldest:
             self._oldest = oldest, time.monotonic()
         return self._oldest or self.waiting

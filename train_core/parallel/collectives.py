@@ -44,7 +44,10 @@ class Axis:
 
 
 class Pending:
-    """A tensor that a collective or a transfer is filling; `wait` returns it when it is ready."""
+    """A tensor that a collective or a transfer is filling; `wait` returns it when it is ready.
+
+    Without `work` the tensor is ready already, as on an axis of one rank, so that callers need no second path.
+    """
 
     __slots__ = ("operation", "tensor", "work")
 
@@ -120,6 +123,7 @@ def _started(
 
 
 def _sum(shown: Sequence[Tensor], out: Tensor) -> None:
+    # In rank order on every rank: sums that differ in their last bit would let replicated weights drift apart.
     torch.add(shown[0], shown[1], out=out)
     for tensor in shown[2:]:
         out += tensor
@@ -136,7 +140,7 @@ def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:
 
 
 def total(values: list[float], axis: Axis, device: torch.device) -> list[float]:
-    """Each value's sum over the axis."""
+    """Each value's sum over the axis, in fp64 like the values themselves."""
     if axis.size == 1:
         return values
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
@@ -166,6 +170,7 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
     if axis.line is None:
         gather()
     else:
+        # torch pickles the value inside, so that its size is not known here.
         axis.line.clock.wait(axis.line.start("all_gather", 0), gather)
     return gathered
 
@@ -173,7 +178,8 @@ def gather_objects(value: Any, axis: Axis) -> list[Any]:
 def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
     """What the axis's first rank finds out; where it fails, all ranks do. All call it.
 
-    The clock is not told, because looking for it may take longer than a collective may.
+    Ranks that each looked for themselves could find different things: a shared file system shows a new file to one
+    node earlier than to another. The clock is not told, because the search may take longer than a collective may.
 
     Raises:
         TrisweepError: on every rank, where the first one raised it.
@@ -189,11 +195,11 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
         except Exception as error:
             failed = error
             words = f"rank 0 failed: {type(error).__name__}: {error}"
-            told[1] = (
-                error if isinstance(error, TrisweepError) else RuntimeError(words)
-            )  # not every exception can be pickled
+            # The error is pickled on its way to the others, which only our own are known to survive.
+            told[1] = error if isinstance(error, TrisweepError) else RuntimeError(words)
     dist.broadcast_object_list(told, 0 if axis.group is None else dist.get_global_rank(axis.group, 0), axis.group)
     found, refusal = told
     if refusal is not None:
+        # The first rank raises what it caught, whose traceback leads to the cause.
         raise failed or refusal
     return cast("Found", found)

@@ -32,9 +32,11 @@ def compiler_of(device: torch.device) -> Compiler:
 
 
 def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
+    # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
     for module in layer.modules():
         if isinstance(module, ColumnParallelLinear | RowParallelLinear):
-            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
+    # All passes have activations of one shape, so that code for any shape would only be slower.
     forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)
     return forward
 

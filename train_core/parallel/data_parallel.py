@@ -48,13 +48,14 @@ class FlatReplicas:
     Attributes:
         scatters: gradients are reduced to shards; else they are summed whole, which gloo does faster than a
             reduce-scatter.
-        gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that its clock
-            sees what it costs. Not on a CPU, whose cores would carry them.
-        in_flight: ZeRO-2's latest sum on its way; one at a time, so that few buckets have memory at once.
+        gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that the time of
+            that step includes what they cost. It does not pay on a CPU, where the cores that compute also carry them.
+        in_flight: the latest sum of ZeRO-2 that is on its way; there is one at a time, so that few buckets have memory
+            at once.
     """
 
     def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment, *, scatters: bool, gathers_late: bool) -> None:
-        """`scatters` and `gathers_late` say how a device does it, where shards there are."""
+        """`scatters` and `gathers_late` say what suits the device; both count only where ZeRO shards something."""
         zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
         self.stage, self.mesh, self.axis = stage, mesh, mesh.data
         self.is_sharded = zero_stage >= 1 and self.axis.size > 1
@@ -71,6 +72,7 @@ class FlatReplicas:
                 else Reduction(bucket, self, experiment.num_micro_batches)
             )
         if self.is_sharded:
+            # Weights may still be on their way when a forward pass begins.
             self._wait_before_use()
 
     def own(self, flat: Tensor) -> Tensor:
@@ -96,6 +98,7 @@ class FlatReplicas:
         return [reduction.finish() for reduction in self.reductions]
 
     def share_weights(self) -> None:
+        # Only noted: where weights are gathered late, `zero_gradients` starts that at the next step's beginning.
         self.are_apart = self.is_sharded
         if not self.gathers_late:
             self.wait_for_weights()
@@ -124,6 +127,7 @@ class FlatReplicas:
     def _wait_before_use(self) -> None:
         """Have each part of the model wait for the buckets of its weights before its next forward pass."""
         holding = {id(member.parameter): i for i, bucket in enumerate(self.buckets) for member in bucket.members}
+        # Hooks on layers and not on the chunk: the first layer then computes while the weights of later ones travel.
         for chunk in self.stage.chunks:
             for part in (*chunk.layers.values(), *(child for child in chunk.children() if child is not chunk.layers)):
                 buckets = sorted({holding[id(parameter)] for parameter in part.parameters()})
@@ -133,6 +137,7 @@ class FlatReplicas:
         return [self._boxes(bucket, self._own_range(bucket)) for bucket in self.buckets]
 
     def boxes_to_write(self) -> list[list[Box]]:
+        # Under ZeRO-0 all replicas hold everything. Each still writes only a share, so that the work is divided.
         return [
             self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.counted else []
             for bucket in self.buckets
@@ -177,6 +182,7 @@ class Reduction:
     def after_gradient(self) -> None:
         self.missing -= 1
         if self.missing == 0:
+            # Counting starts anew here, since under ZeRO-2 the next pass may add before the step ends.
             self.missing = self.num_gradients
             self.pending = self.replicas.start(self.bucket.gradients)
 
@@ -203,6 +209,7 @@ class ShardReduction(Reduction):
         self.shard.zero_()
 
     def before_gradient(self) -> None:
+        # The sum of the pass before may still travel in this very buffer.
         self._collect()
         # The first gradient of a pass finds no memory, and takes some.
         if not self.storage.size():

@@ -71,6 +71,7 @@ def flatten(
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -> Treatment:
     """How this rank treats one of its parameters."""
     placement = stage.placements[name]
+    # A parameter that all tensor ranks hold whole may enter the global norm once, and so counts on the first of them.
     held_once = placement.split_dim is not None or mesh.tensor.rank == 0
     has_copy = stage.chunks[0].spec.tied_embeddings and mesh.embedding.size > 1
     return Treatment(
@@ -82,7 +83,7 @@ def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -
 
 
 def _num_uses(stage: Stage) -> dict[int, int]:
-    """In how many places of the stage each parameter stands, by its id."""
+    """In how many places of the stage each parameter stands, by its id: two for a tied embedding beside its head."""
     uses: dict[int, int] = {}
     for chunk in stage.chunks:
         for _, parameter in chunk.named_parameters(remove_duplicate=False):
@@ -102,8 +103,10 @@ def _bucket(
         members.append(Member(name, parameter, used, uses[id(parameter)]))
         used += parameter.numel()
     length, first = padded_length(used, num_shards), named[0][1]
+    # Zeros, so that the padding adds nothing to a norm, and the update leaves it as it is.
     weights = torch.zeros(length, dtype=first.dtype, device=first.device)
     for member in members:
         member.of(weights).copy_(member.parameter.detach())
+        # The data is replaced and not the parameter, which modules and the tied head go on sharing.
         member.parameter.data = member.of(weights)
     return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype))

@@ -58,6 +58,7 @@ class FullySharded:
         assert group is not None
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
         over = mesh_of(group)
+        # Layers come before the model, because FSDP2 puts into a module's unit what no unit inside it has taken.
         layers = {f"layers.{index}": layer for index, layer in model.layers.items()}
         for name, module in {**layers, "": model}.items():  # at no time is there more than one of them whole
             fill(module, lambda leaf: stage.first_value(leaf).float(), name)  # masters, rounded when they are gathered
@@ -68,6 +69,7 @@ class FullySharded:
         ]
 
     def own_weights(self) -> list[Tensor]:
+        # These shards are fp32, so that the optimizer's masters are the parameters themselves.
         return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
     def held_weights(self) -> list[Tensor]:
@@ -123,12 +125,16 @@ class FullySharded:
 
 
 class _Watched:
-    """A collective in the form in which FSDP2 calls it, which tells the clock of the axis."""
+    """A collective in the form in which FSDP2 calls it, which tells the clock of the axis.
+
+    FSDP2 starts its collectives itself, inside hooks of the modules, so that no `Pending` could tell of them.
+    """
 
     def __init__(self, collective: Callable[..., object], kind: str, line: Line) -> None:
         self.collective, self.kind, self.line = collective, kind, line
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The buffer of a collective, for which FSDP2 asks whoever runs it."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

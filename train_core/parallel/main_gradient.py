@@ -37,9 +37,10 @@ class Listener(Protocol):
 
 def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener) -> None:
     """Accumulate the gradient of `parameter` into `buffer`, of the same shape."""
+    # Kept on the parameter, because a backward pass has nothing in hand but the weight.
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
-    parameter.register_post_accumulate_grad_hook(_move_into_buffer)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
 def main_gradient(parameter: Tensor) -> Tensor | None:
@@ -102,6 +103,7 @@ def _move_into_buffer(parameter: Tensor) -> None:
     gradient = parameter.grad
     if gradient is not None and (buffer := _opened(parameter)) is not None:
         buffer.add_(gradient)
+        # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
         parameter.grad = None
         _added(parameter)
 
@@ -142,7 +144,7 @@ def add_products(products: list[DeferredProduct]) -> None:
     """Make the products that were put off, and empty the list; what the next one has to gather travels meanwhile."""
     gathering = [(product.weight, _gathered(product)) for product in products[:1]]
     while products:
-        products.pop(0)
+        products.pop(0)  # off the list first, so that its tensors are freed as soon as it has been made
         weight, (grad_out, x) = gathering.pop()
         gathering = [(product.weight, _gathered(product)) for product in products[:1]]
         without_buffer = add_product(weight, grad_out.wait(), x.wait())
@@ -198,9 +200,10 @@ def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor) -> Tensor | None:
 
 
 def _summed_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """(n, h) in fp32: in the place of one of a row's vectors their sum, in those of its others zeros.
+    """Vectors (n, h) in fp32, where one vector of each row holds the sum of all of that row and the others hold zeros.
 
-    Whichever vector's number reaches the row's place last stands for all; a sort or a count would wait for the device.
+    Whichever vector's number is written to the row's place last is the one that holds the sum. A sort or a count would
+    make the host wait for the device.
     """
     numbers = torch.arange(rows.numel(), device=rows.device)
     chosen = rows.new_empty(num_rows).scatter_(0, rows, numbers)

@@ -26,7 +26,7 @@ from train_core.parallel.shared_memory import SharedMemory
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the three axes, and the arithmetic between ranks and coordinates. No process group needed.
+    """Sizes of the three axes, and the arithmetic between ranks and coordinates. It needs no process group.
 
     Attributes:
         pipeline_is_ring: the last stage sends to the first, which has the next model chunk of the interleaved schedule.
@@ -79,8 +79,8 @@ class Layout:
 class Channel:
     """Activations or gradients from one stage to one other.
 
-    Each has a group of its own: on a GPU, operations that share a group between two ranks run one after the other, and
-    could deadlock where a send waits for its receive.
+    Each has a group of its own: NCCL runs the operations of a group one after the other, so that with a shared one a
+    send could wait behind a receive whose other end waits for that very send.
     """
 
     peer: int
@@ -147,8 +147,10 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     return Mesh(
         layout=layout,
         clock=clock,
+        # The world has no group of its own, because torch takes None for the default one, which is all ranks.
         world=Axis(layout.world_size, rank, line=Line("world", range(layout.world_size), clock)),
         tensor=tensor,
+        # Stages meet over channels and never in a collective, so that this axis needs no group.
         pipeline=Axis(layout.pipeline_size, stage),
         data=data,
         embedding=embedding,
@@ -190,8 +192,10 @@ def _channels(
     """
     size, channels = len(stages), {}
     edges = range(size if is_ring else size - 1)
+    # Even edges, then odd ones. Where an odd ring closes, its last edge meets one of each, and needs a third round.
     rounds = [2 if edge == size - 1 and size % 2 else edge % 2 for edge in edges]
     for now in range(max(rounds, default=-1) + 1):
+        # Of the two edges of this stage, to the next one and to the one before, at most one is in a round.
         edge = next((k for k in (stage, (stage - 1) % size) if k in edges and rounds[k] == now), None)
         ends = [stages[stage]] if edge is None else [stages[edge], stages[(edge + 1) % size]]
         activations, gradients = (_group("pipeline", ends, timeout, even_alone=True) for _ in range(2))
@@ -207,8 +211,8 @@ def _channels(
 def _connect(channel: Channel, *, sends: bool) -> None:
     """Send one number over a new channel.
 
-    NCCL joins two ranks when both first use their group, and whoever comes first waits: in the middle of a schedule,
-    where inputs are asked for ahead, that would be a circle.
+    NCCL joins two ranks when both first use their group, and whoever comes first waits. In the middle of a schedule,
+    where inputs are asked for ahead, stages could so come to wait for each other in a circle.
     """
     backend = dist.get_backend(channel.group)
     if backend == "fake":  # in a rehearsal nobody is at the other end

@@ -46,6 +46,7 @@ FirstValue = Callable[[str, torch.Size], Tensor]
 """The whole parameter in fp32, on the rank's device, by its name in the whole model and its shape."""
 
 Style = Callable[..., nn.Module]
+# A module that is not listed, such as a norm, stays as it is: every tensor rank holds and computes all of it.
 STYLES: dict[str, Style] = {
     "embedding.tokens": VocabularyParallelEmbedding,
     "embedding.positions": SequenceShardedPositions,
@@ -126,6 +127,7 @@ def parallelize(
         with torch.device("meta"):
             model = Transformer(experiment.model, layers)
         cut_chunk(model, layers)
+        # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
         placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
         apply_dropout(model, experiment, randomness, mesh.tensor, attention)
@@ -153,6 +155,7 @@ def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
     if num_chunks == 1:
         first = sum(per_stage[:stage])
         return [range(first, first + per_stage[stage])]
+    # Interleaved stages have equally many layers, and so have their chunks.
     per_chunk = per_stage[stage] // num_chunks
     firsts = [(chunk * len(per_stage) + stage) * per_chunk for chunk in range(num_chunks)]
     return [range(first, first + per_chunk) for first in firsts]
@@ -172,7 +175,7 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dic
 
     The split form serves an axis of one rank too, where it is as fast.
     """
-    for name, module in list(model.named_modules()):
+    for name, module in list(model.named_modules()):  # a list, because the loop changes what it goes through
         style = _style_of(name)
         if style is not None and not isinstance(module, nn.Identity):
             model.set_submodule(name, style(module, mesh.tensor, sequence))
@@ -204,6 +207,7 @@ def _placement(name: str, sequence: bool, tied: bool) -> Placement:
 
 def _randomness(experiment: Experiment, mesh: Mesh) -> Randomness:
     size = experiment.batch.micro_batch_size
+    # Masks are drawn by a sequence's place in the global batch, so that they do not depend on the number of replicas.
     return Randomness(experiment.training.seed, mesh.data.rank * experiment.num_micro_batches * size, size)
 
 
@@ -219,6 +223,7 @@ def apply_dropout(
             dropping = AttentionWithDropout(name, probability, randomness, axis.rank, attention)
             model.set_submodule(name, dropping)
         elif name.endswith("dropout"):
+            # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
             part = axis.rank if sequence else 0
             model.set_submodule(name, SeededDropout(name, probability, randomness, part))
 
@@ -237,6 +242,7 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
             layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
 
 
+# Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.
 _recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 

@@ -21,7 +21,8 @@ from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.schedules import Action
 
-AHEAD = 1  # how many inputs are on their way while another is worked on
+AHEAD = 1
+"""How many inputs are on their way while another is worked on; each more would take another activation's memory."""
 
 
 class MicroBatch(NamedTuple):
@@ -99,6 +100,7 @@ class PipelineExecutor:
         Returns:
             The sum of the micro-batches' losses, a scalar in fp32, on the last stage; 0 elsewhere.
         """
+        # Summed on the device, because reading a loss in between would make the host wait for it.
         losses = torch.zeros((), device=self.device)
         # Micro-batches whose weight gradients have an action of their own, which backward therefore leaves out.
         split = {action[1:] for action in actions if action.kind == "weight"}
@@ -113,6 +115,7 @@ class PipelineExecutor:
                 self._backward(action, defer=action[1:] in split)
             else:
                 add_products(self._deferred.pop(action[1:]))
+        # The step ends when all that was sent has left, so that its time and memory do not fall into the next one.
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
@@ -127,6 +130,7 @@ class PipelineExecutor:
         assert x is not None
         out: Tensor = self.chunks[action.chunk](x, targets)
         if not is_last:
+            # Detached, so that what is being sent does not keep the graph of the pass alive.
             self._send(out.detach(), self.mesh.activations_out)
         if torch.is_grad_enabled():
             self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)

@@ -78,6 +78,8 @@ def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks:
     `forward_backward_pipelining_with_interleaving`.
     """
     forwards = _forwards(num_stages, num_micro_batches, num_chunks)
+    # Ahead are two passes for each stage behind this one, since a micro-batch goes there and its gradient comes back,
+    # and one group for each chunk but the last, which has to be passed before the first backward pass can begin.
     backwards = [action._replace(chunk=num_chunks - 1 - action.chunk) for action in forwards]
     return _alternating(forwards, backwards, 2 * (num_stages - stage - 1) + (num_chunks - 1) * num_stages)
 
@@ -113,6 +115,7 @@ def _alternating(forwards: Sequence[Action], backwards: Sequence[Action], num_ah
     num_ahead = min(num_ahead, len(forwards))
     actions = list(forwards[:num_ahead])
     for index, backward in enumerate(backwards):
+        # A slice, which is empty once all forward passes are done and only backward passes are left.
         actions += forwards[num_ahead + index : num_ahead + index + 1]
         actions.append(backward._replace(kind="backward"))
     return actions

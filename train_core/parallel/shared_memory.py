@@ -68,14 +68,15 @@ class SharedMemory:
         if dist.get_backend(group) != "gloo" or (sys.platform, platform.machine()) != ("linux", "x86_64"):
             return None
         num_bytes = _header_bytes(len(ranks)) + len(ranks) * NUM_SLOTS * SLOT_BYTES
-        offer = Offer.of_new_memory(num_bytes) if rank == ranks[0] else None
+        offer = Offer.of_new_memory(num_bytes) if rank == ranks[0] else None  # the first makes it, the others map it
         told = [offer]
         dist.broadcast_object_list(told, ranks[0], group)
         assert told[0] is not None
         memory = told[0].taken(num_bytes)
         reached = [False] * len(ranks)
+        # All ranks have to agree: one that sent messages while others looked into memory would wait for ever.
         dist.all_gather_object(reached, memory is not None, group)
-        if offer is not None:
+        if offer is not None:  # all who can have mapped the memory by now, and a mapping needs no descriptor
             os.close(offer.descriptor)
         return cls(memory, ranks.index(rank), len(ranks), timeout) if memory is not None and all(reached) else None
 
@@ -100,6 +101,7 @@ class SharedMemory:
     def make_room(self) -> None:
         """Wait until there is room for another tensor."""
         reused = self.num_started + 1 - NUM_SLOTS
+        # Read what is in the slot before waiting for others to: if all only waited, nobody's slot would become free.
         self.read_until(reused)
         self._await(reused, READ)
 
@@ -148,7 +150,11 @@ class Shown:
 
 
 class Offer(NamedTuple):
-    """What other processes need to find new memory, which vanishes with the last process that uses it."""
+    """What other processes need to find new memory, which vanishes with the last process that uses it.
+
+    The memory has no name in a file system, where a kill would leave it behind. It is reached through the descriptor
+    that the process holds, and the token tells it from that of an unrelated process with the same number.
+    """
 
     process: int
     descriptor: int

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from conf.schema import ClusterSpec, Dtype
+from conf.schema import Dtype
+from conf.world import ClusterSpec
 from train_core.costs.implementation import TRISWEEP
 from train_core.costs.layer import Shard, layer_costs
 from train_core.costs.setting import Setting

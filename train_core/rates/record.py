@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from conf.schema import Count, Dtype, Frozen, ModelSpec, Name, Positive
+from conf.schema import Count, Dtype, Frozen, Name, Positive
+from conf.world import ModelSpec
 from train_core.costs.layer import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 

@@ -83,7 +83,7 @@ class Allocation:
     freed: int | None = None
 
 
-class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepObserver(TorchDispatchMode):
     """Records every operation of this thread while it is entered as a context.
 
     Attributes:

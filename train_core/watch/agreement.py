@@ -14,6 +14,7 @@ from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
 
 INTEGERS = {4: torch.int32, 2: torch.int16}
+"""By the size of an element. Sums of floats would round small differences away; sums of integers keep them."""
 
 
 def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
@@ -50,6 +51,7 @@ def _judge(names: list[str], of_ranks: Tensor, axis: Axis, step: int) -> None:
     first = differing[0]
     told = dict(zip(axis.line.ranks, of_ranks[:, first].tolist(), strict=True))
     (common, count), *_ = Counter(told.values()).most_common()
+    # The majority is taken to be right. Where there is none, all ranks are named.
     odd = [rank for rank, value in told.items() if value != common]
     who = f"{ranks_text(odd)} differ{'s' * (len(odd) == 1)} from {ranks_text(told.keys() - set(odd))}"
     if 2 * count <= axis.size:

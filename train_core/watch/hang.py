@@ -26,6 +26,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
     Args:
         standing_of: where another rank stands; None if it does not say, because it is dead or stopped.
     """
+    # The rank that waits need not wait for the culprit itself: rank 0 may wait for rank 1, which waits for rank 2.
     followed, seen = [own], {own.rank}
     for waiting in followed:  # the list grows inside the loop, by the ranks that are waited for
         missing = _missing(waiting, standing_of)
@@ -42,6 +43,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
 
 def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -> list[int]:
     """The ranks that have not started the operation; for a transfer always the other end."""
+    # All channels of a rank share the name of their axis, so that counts by name say nothing of a transfer.
     if waiting.number == 0:
         return list(waiting.ranks)
     found = {rank: standing_of(rank) for rank in waiting.ranks if rank != waiting.rank}

@@ -68,9 +68,11 @@ def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Fi
 
     def look(phase: int, name: str, values: Tensor) -> None:
         number = next(looks)
+        # The first finding of a rank is enough, since such values spread to all that is computed from them.
         if findings or torch.isfinite(values).all():
             return
         micro_batch, passed = mesh.clock.micro_batch, mesh.pipeline.rank
+        # A forward pass reaches the last stage last, a backward pass the first one, so that their orders are opposite.
         kind, order = ("output", passed) if phase == OUTPUT else ("gradient", -passed)
         when = "sum over micro-batches" if micro_batch is None else f"micro-batch {micro_batch}"
         findings.append(
@@ -96,6 +98,7 @@ def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Fi
 def _observed(stage: Stage, look: Look) -> Iterator[None]:
     """Inside the block, `look` sees what every module puts out, the gradient that reaches it, and every weight's."""
     with ExitStack() as stack:
+        # Hooks on modules without children: those around them would only see the same values again.
         for chunk in stage.chunks:
             for name, module in chunk.named_modules():
                 if name and not list(module.children()):
@@ -119,6 +122,6 @@ def _hook(look: Look, name: str) -> Callable[[nn.Module, Any, Any], None]:
             return
         look(OUTPUT, name, out.detach())
         if out.requires_grad:
-            out.register_hook(partial(look, GRADIENT, name))  # type: ignore[no-untyped-call]
+            out.register_hook(partial(look, GRADIENT, name))
 
     return forward_hook

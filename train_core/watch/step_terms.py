@@ -37,6 +37,7 @@ class TermsHistory:
     """The terms of one rank's latest steps."""
 
     def __init__(self) -> None:
+        # Only timed steps count for medians; the latest step of any kind stands in where none was timed.
         self._steps: deque[list[float]] = deque(maxlen=MAX_STEPS)
         self._latest: deque[list[float]] = deque(maxlen=1)
         self._recent_own_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -76,6 +77,7 @@ def stragglers(own_seconds: Sequence[float], layout: Layout, ratio: float) -> tu
     found: list[int] = []
     for first in range(0, len(own_seconds), per_stage):
         stage = own_seconds[first : first + per_stage]
+        # The lower median, so that of two ranks the faster one is the measure: their mean would hide a slow one.
         limit = ratio * statistics.median_low(stage if per_stage > 1 else own_seconds)
         found += [first + index for index, seconds in enumerate(stage) if seconds > limit]
     return tuple(found)

@@ -23,20 +23,23 @@ from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import Hang, explain
 
 LOOKS_PER_LIMIT = 8
+"""A hang is noticed at most an eighth of the limit late, and looking costs next to nothing."""
+
 LOOKS_BEFORE_VERDICT = 2
-"""So many looks the rank that raised the alarm waits, so that every rank has written where it stands."""
+"""The rank that raised the alarm waits for this many looks, so that every rank has written where it stands."""
 
 MORE_LOOKS_FOR_SILENT = 4
-"""So many more while a rank that holds the others up has not written: on a busy machine it may be late."""
+"""It waits for this many more while the rank that holds the others up has not written: on a busy machine that may be
+late."""
 
 MORE_LOOKS_OF_OTHERS = 3 + MORE_LOOKS_FOR_SILENT
-"""Whoever did not raise the alarm leaves the verdict to the rank that did, unless that does not come."""
+"""The other ranks leave the verdict to the one that raised the alarm, and speak only if it does not come."""
 
 
 @contextmanager
 def watched(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[None]:
     """While the block runs, a wait of this rank that is longer than `hang_seconds` ends the process."""
-    if world.size == 1:
+    if world.size == 1:  # a rank that is alone waits for nobody
         yield
         return
     watchdog = Watchdog(trial, world, hang_seconds)
@@ -52,11 +55,12 @@ class Watchdog(threading.Thread):
     """The thread that looks at a rank's clock."""
 
     def __init__(self, trial: TrialFolder, world: World, hang_seconds: float) -> None:
+        # A daemon, so that the process can end whatever this thread is doing.
         super().__init__(name="watchdog", daemon=True)
         self.trial, self.world, self.hang_seconds = trial, world, hang_seconds
         self.rank, self.clock = world.rank, world.clock
         self.ended = threading.Event()
-        self._trained_by = threading.get_ident()
+        self._trained_by = threading.get_ident()  # this object is made on the thread whose stack is wanted later
         self._num_waits, self._since = -1, time.monotonic()
         self._raised_alarm = False
         self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
@@ -69,6 +73,7 @@ class Watchdog(threading.Thread):
 
     def _look(self) -> None:
         standing = self._standing()
+        # Only waits can hang: how long a rank's own work may take, such as compiling, nobody knows.
         hangs = standing.operation is not None and standing.seconds > self.hang_seconds
         if hangs and self.trial.raise_alarm():
             self._raised_alarm, self._looks_left = True, LOOKS_BEFORE_VERDICT
@@ -89,6 +94,7 @@ class Watchdog(threading.Thread):
 
     def _standing(self) -> Standing:
         now, waiting = time.monotonic(), self.clock.awaited()
+        # A rank that is at its own work has been since its last wait ended.
         if self.clock.num_waits != self._num_waits:
             self._num_waits, self._since = self.clock.num_waits, now
         operation, since = waiting or (None, self._since)

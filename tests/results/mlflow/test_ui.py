@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import TrackingSpec
+from conf.sites import TrackingSpec
 from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import import_sweep
 from results.mlflow.ui import serve_ui
@@ -49,7 +49,7 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
     run_id = import_sweep(Sweep(folder, record), SQLITE, output_dir).run_id
     program = (
         "import sys; from pathlib import Path\n"
-        "from results.mlflow.ui import serve_ui; from conf.schema import TrackingSpec\n"
+        "from results.mlflow.ui import serve_ui; from conf.sites import TrackingSpec\n"
         "tracking = TrackingSpec(kind='sqlite', uri=None, experiment='made-up')\n"
         "def tell(link): print(link, flush=True)\n"
         f"serve_ui(tracking, Path({str(output_dir)!r}), {port}, tell)\n"
@@ -75,8 +75,8 @@ def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
     link = link.partition("/#/")[0]
     assert "<title>MLflow</title>" in read(link)
     assert '"name": "made-up"' in read(f"{link}/get-artifact?path=sweep.json&run_uuid={run_id}")
-    listening = [c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
-    assert set(listening) == {"127.0.0.1"}
+    listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr]
+    assert {address.ip for address in listening if address.port == port} == {"127.0.0.1"}
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     os.kill(process.pid, ending)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sweeps.planner.search import price_shards
+from sweeps.planner.shard_work import price_shards
 from sweeps.planner.space import divisors, tensor_parallel_sizes
 from tests.sweeps.planner.conftest import Case, drawn
 from train_core.costs import STEP_TERMS, estimate

@@ -113,6 +113,15 @@ def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_basel
     ]
 
 
+def test_listed_layers_that_are_uneven_are_those_of_every_plan_that_is_taken() -> None:
+    listed = [13, *[12] * 6, 11]
+    pinned = f"parallel.layers_per_stage=[{','.join(map(str, listed))}]"
+    record = plan_sweep(composed([*ON_FRONTIER, pinned]), proxy=False, git_sha="abc")
+    taken = [trial.experiment for trial in chosen(record.trials) if not trial.is_baseline and trial.experiment]
+    assert taken
+    assert {experiment.layers_per_stage for experiment in taken} == {tuple(listed)}
+
+
 def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     sizes = ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4"]
     asked = request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes]), devices="8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from conf.errors import ConfigError
@@ -44,7 +46,7 @@ def test_weak_scaling_grows_the_batch_with_the_devices() -> None:
 
 
 def test_a_fixed_layout_scales_by_its_replicas_alone() -> None:
-    layout = {
+    layout: dict[str, Any] = {
         "tensor_parallel_size": 4,
         "pipeline_parallel_size": 4,
         "virtual_pipeline_size": 1,

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.checkpoints.checkpoint import Checkpoints
 from train_core.parallel.collectives import Axis
+from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
@@ -28,7 +31,7 @@ def layout(tensor: int, pipeline: int, data: int, zero_stage: int = 0, **more: A
     }
 
 
-def save_after(world: Any, experiment: Any, folder: Path, num_steps: int) -> dict[str, Any]:
+def save_after(world: World, experiment: Experiment, folder: Path, num_steps: int) -> dict[str, Any]:
     trainer = Trainer(experiment, world, folder / "tokens")
     for step in range(1, num_steps + 1):
         trainer.step(step)
@@ -44,7 +47,7 @@ def save_after(world: Any, experiment: Any, folder: Path, num_steps: int) -> dic
     return held_by(trainer)
 
 
-def load_from(world: Any, experiment: Any, folder: Path) -> dict[str, Any]:
+def load_from(world: World, experiment: Experiment, folder: Path) -> dict[str, Any]:
     trainer = Trainer(experiment, world, folder / "tokens")
     trainer.checkpoints(None).restore()
     return held_by(trainer)
@@ -83,7 +86,9 @@ READERS = [
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_any_layout_reads_what_any_other_wrote(dtype: str, worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_any_layout_reads_what_any_other_wrote(
+    dtype: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     values = MODEL | {"precision.dtype": dtype}
     wrote = experiment_of(values | WRITERS[dtype])
     saved = whole(worlds(wrote.parallel.world_size).run(save_after, wrote, tmp_path, 2))
@@ -100,7 +105,9 @@ def test_any_layout_reads_what_any_other_wrote(dtype: str, worlds: Any, experime
     assert answers[0]["weights"] == answers[2]["weights"], "replicas hold other weights"
 
 
-def test_the_thread_that_writes_uses_the_gpu_of_its_rank(experiment_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_that_writes_uses_the_gpu_of_its_rank(
+    experiment_of: ExperimentOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits for copies by streams of its current device, which in a new thread is GPU 0."""
     chosen = list[tuple[str, torch.device]]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
@@ -110,11 +117,11 @@ def test_the_thread_that_writes_uses_the_gpu_of_its_rank(experiment_of: Any, mon
     assert chosen == [("checkpoint_0", torch.device("cuda", 1))]
 
 
-def bytes_copied_to_save(world: Any, experiment: Any, folder: Path) -> int:
+def bytes_copied_to_save(world: World, experiment: Experiment, folder: Path) -> int:
     trainer = Trainer(experiment, world, folder / "tokens")
     written = list[dict[str, Any]]()
     with trainer.checkpoints(folder / "checkpoints") as checkpoints:
-        checkpoints._write = lambda pieces, _: written.append(pieces)  # type: ignore[method-assign]
+        checkpoints._write = lambda pieces, facts: written.append(pieces)  # type: ignore[method-assign]
         checkpoints.save(1)
     boxes = [box for pieces in written for piece in pieces.values() for box in piece.boxes.values()]
     states = {flat.untyped_storage().data_ptr() for one in trainer.optimizer.states for flat in one.tensors().values()}
@@ -122,7 +129,9 @@ def bytes_copied_to_save(world: Any, experiment: Any, folder: Path) -> int:
     return sum({box.untyped_storage().data_ptr(): box.untyped_storage().nbytes() for box in boxes}.values())
 
 
-def test_replicas_copy_only_the_share_that_each_of_them_writes(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_replicas_copy_only_the_share_that_each_of_them_writes(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     (whole,) = worlds(1).run(bytes_copied_to_save, experiment_of(MODEL | layout(1, 1, 1)), tmp_path)
     assert whole > 0
     shares = worlds(2).run(bytes_copied_to_save, experiment_of(MODEL | layout(1, 1, 2)), tmp_path)

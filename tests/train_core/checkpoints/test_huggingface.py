@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conf.errors import ConfigError
+from conf.experiment import Experiment
 from conf.schema import Value
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.checkpoints import huggingface
 from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.first_weights import loaded_weights
@@ -20,6 +22,7 @@ from train_core.checkpoints.huggingface import Weights, from_rows, is_weights, s
 from train_core.model.transformer import Transformer
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
+from train_core.process.world import World
 
 GPT: dict[str, Value] = {"model.num_layers": 2, "model.hidden_size": 32, "model.num_attention_heads": 4}
 GPT |= {"model.num_query_groups": 4, "model.vocab_size": 96, "model.seq_length": 16}
@@ -52,10 +55,10 @@ def theirs(values: dict[str, Value], vocab_size: int = 96) -> Any:
             initializer_range=0.2,
         )
         return transformers.LlamaForCausalLM(config).eval()
-    config = transformers.GPT2Config(
+    gpt = transformers.GPT2Config(
         vocab_size=vocab_size, n_positions=16, n_embd=32, n_inner=64, n_layer=2, n_head=4, initializer_range=0.2
     )
-    model = transformers.GPT2LMHeadModel(config).eval()
+    model = transformers.GPT2LMHeadModel(gpt).eval()
     for parameter in model.parameters():  # biases too
         torch.nn.init.normal_(parameter, std=0.2)
     return model
@@ -69,7 +72,8 @@ def tokens() -> Tensor:
 def logits_of(model: Transformer) -> Tensor:
     """(s, b, V) of the token ids above."""
     model.loss = First()
-    return model(tokens(), tokens())
+    logits: Tensor = model(tokens(), tokens())
+    return logits
 
 
 class First(torch.nn.Module):
@@ -77,18 +81,18 @@ class First(torch.nn.Module):
         return logits
 
 
-def ours(experiment: Any) -> Transformer:
+def ours(experiment: Experiment) -> Transformer:
     return stage_of(experiment, rank=0).chunks[0]
 
 
-def stage_of(experiment: Any, rank: int) -> Stage:
+def stage_of(experiment: Experiment, rank: int) -> Stage:
     mesh, cpu = build_mesh(Layout.of(experiment), rank), torch.device("cpu")
     return parallelize(experiment, mesh, cpu, loaded_weights(experiment, mesh.world, cpu))
 
 
 @FAMILIES
 def test_imported_weights_give_the_logits_of_transformers(
-    values: dict[str, Value], experiment_of: Any, tmp_path: Path
+    values: dict[str, Value], experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     model = theirs(values)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -99,7 +103,7 @@ def test_imported_weights_give_the_logits_of_transformers(
     torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
 
 
-def train_and_save(world: Any, experiment: Any, folder: Path) -> Tensor | None:
+def train_and_save(world: World, experiment: Experiment, folder: Path) -> Tensor | None:
     from train_core.training.trainer import Trainer
 
     trainer = Trainer(experiment, world, folder)
@@ -111,7 +115,7 @@ def train_and_save(world: Any, experiment: Any, folder: Path) -> Tensor | None:
 
 @FAMILIES
 def test_an_exported_checkpoint_gives_the_same_logits_in_transformers(
-    values: dict[str, Value], worlds: Any, experiment_of: Any, tmp_path: Path
+    values: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     import transformers
 
@@ -125,34 +129,36 @@ def test_an_exported_checkpoint_gives_the_same_logits_in_transformers(
 
 
 @FAMILIES
-def test_rows_come_back_in_their_order(values: dict[str, Value], experiment_of: Any) -> None:
+def test_rows_come_back_in_their_order(values: dict[str, Value], experiment_of: ExperimentOf) -> None:
     spec = experiment_of(values).model
     for name, parameter in Transformer(spec).named_parameters():
         source, value = source_of(name, spec), torch.randn(parameter.shape)
         assert torch.equal(to_rows(from_rows(value, source, spec), source, spec), value), name
 
 
-def test_every_tensor_rank_reads_its_rows(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_every_tensor_rank_reads_its_rows(worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path) -> None:
     theirs(LLAMA).save_pretrained(tmp_path)
     values = LLAMA | {"checkpoint.load": str(tmp_path)}
     split = values | {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    alone = World(0, 1, torch.device("cpu"), "gloo")
     first, second = worlds(2).run(up_weight, experiment_of(split))
-    assert torch.equal(torch.cat((first, second)), up_weight(None, experiment_of(values)))
+    assert torch.equal(torch.cat((first, second)), up_weight(alone, experiment_of(values)))
 
 
-def up_weight(world: Any, experiment: Any) -> Tensor:
-    rank = 0 if world is None else world.rank
-    return dict(stage_of(experiment, rank).named_parameters())["layers.1.feed_forward.up.weight"].detach()
+def up_weight(world: World, experiment: Experiment) -> Tensor:
+    return dict(stage_of(experiment, world.rank).named_parameters())["layers.1.feed_forward.up.weight"].detach()
 
 
-def up_weight_where_only_rank_0_finds_weights(world: Any, experiment: Any) -> Tensor:
+def up_weight_where_only_rank_0_finds_weights(world: World, experiment: Experiment) -> Tensor:
     with pytest.MonkeyPatch.context() as patched:
         if world.rank > 0:
             patched.setattr(huggingface, "is_weights", lambda path: False)
         return up_weight(world, experiment)
 
 
-def test_rank_0_says_for_all_whether_there_are_weights(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_rank_0_says_for_all_whether_there_are_weights(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     """Ranks that each looked for themselves could go on to different collectives."""
     theirs(LLAMA).save_pretrained(tmp_path)
     experiment = experiment_of(LLAMA | {"checkpoint.load": str(tmp_path), "parallel.world_size": 2})
@@ -160,10 +166,12 @@ def test_rank_0_says_for_all_whether_there_are_weights(worlds: Any, experiment_o
     assert torch.equal(first, second)
 
 
-def test_a_larger_vocabulary_is_padded_with_the_mean(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_larger_vocabulary_is_padded_with_the_mean(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     model = theirs(GPT, vocab_size=90)
     model.save_pretrained(tmp_path)
-    weight = ours(experiment_of(GPT | {"checkpoint.load": str(tmp_path)})).embedding.tokens.weight.detach()
+    embedding = ours(experiment_of(GPT | {"checkpoint.load": str(tmp_path)})).embedding
+    assert embedding
+    weight = embedding.get_parameter("tokens.weight").detach()
     there = model.transformer.wte.weight.detach()
     assert torch.equal(weight[:90], there)
     torch.testing.assert_close(weight[90:], there.mean(0).expand(6, -1))
@@ -192,13 +200,13 @@ def changed(tmp_path: Path, values: dict[str, Value], change: Any) -> str:
     ],
     ids=["missing", "another shape", "larger vocabulary", "without a place"],
 )
-def test_a_tensor_that_differs_is_named(change: Any, message: str, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_tensor_that_differs_is_named(change: Any, message: str, experiment_of: ExperimentOf, tmp_path: Path) -> None:
     path = changed(tmp_path, LLAMA, change)
     with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*{message}"):
         Weights(path, experiment_of(LLAMA).model)
 
 
-def test_weights_of_other_positions_are_refused(experiment_of: Any, tmp_path: Path) -> None:
+def test_weights_of_other_positions_are_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     path = changed(tmp_path, LLAMA, lambda tensors: None)
     spec = experiment_of(LLAMA | {"model.rotary_base": None}).model
     with pytest.raises(ConfigError, match=r"model\.rotary_base = 10000\.0: .*Use model\.rotary_base=500\.0"):
@@ -220,7 +228,7 @@ def test_weights_of_other_positions_are_refused(experiment_of: Any, tmp_path: Pa
     ids=["heads of GPT-2", "heads of Llama", "groups", "tied"],
 )
 def test_weights_of_other_heads_are_refused(
-    there: dict[str, Value], here: dict[str, Value], message: str, experiment_of: Any, tmp_path: Path
+    there: dict[str, Value], here: dict[str, Value], message: str, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     theirs(there).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=rf"model\.{message}"):
@@ -238,20 +246,22 @@ def test_weights_of_other_heads_are_refused(
         ('{"num_attention_heads": 4.5}', "num_attention_heads: Input should be a valid integer"),
     ],
 )
-def test_a_config_of_another_form_is_refused(content: str, problem: str, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_config_of_another_form_is_refused(
+    content: str, problem: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     path = changed(tmp_path, LLAMA, lambda tensors: None)
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*config\.json: {problem}"):
         Weights(path, experiment_of(LLAMA).model)
 
 
-def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: Any, tmp_path: Path) -> None:
+def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     path = changed(tmp_path, LLAMA, lambda tensors: None)
     (tmp_path / "config.json").write_text('{"rope_theta": null, "rms_norm_eps": null, "rope_scaling": null}')
     Weights(path, experiment_of(LLAMA | {"model.rotary_base": None}).model)
 
 
-def test_a_head_of_its_own_is_not_dropped(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_head_of_its_own_is_not_dropped(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     spec = experiment_of(GPT).model
     path = changed(tmp_path, GPT, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"].clone()}))
     Weights(path, spec)
@@ -260,14 +270,14 @@ def test_a_head_of_its_own_is_not_dropped(experiment_of: Any, tmp_path: Path) ->
         Weights(path, spec)
 
 
-def test_a_truncated_file_is_no_traceback(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_truncated_file_is_no_traceback(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     path = Path(changed(tmp_path, LLAMA, lambda tensors: None))
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ConfigError, match=r"checkpoint\.load = .*cannot be read"):
         Weights(str(path), experiment_of(LLAMA).model)
 
 
-def test_a_model_without_a_place_in_either_layout_is_refused(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_model_without_a_place_in_either_layout_is_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.gated_mlp = True: .*Use false"):
         Weights(str(tmp_path), experiment_of(GPT | {"model.gated_mlp": True}).model)
 

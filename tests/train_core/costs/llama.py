@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 
 
 class Attention(nn.Module):
@@ -29,7 +29,8 @@ class Attention(nn.Module):
         scores = rotated(query) @ rotated(key).transpose(-1, -2) / self.size**0.5
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).tril()
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-        return self.out((weights @ value).transpose(1, 2).flatten(2))
+        out: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
+        return out
 
 
 def rotated(x: Tensor) -> Tensor:
@@ -52,7 +53,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gated = functional.silu(self.gate(x)) * self.up(x) if self.gate else functional.silu(self.up(x))
-        return self.down(gated)
+        out: Tensor = self.down(gated)
+        return out
 
 
 class Layer(nn.Module):
@@ -63,7 +65,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out
 
 
 class Llama(nn.Module):

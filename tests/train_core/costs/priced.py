@@ -67,7 +67,7 @@ def shard_of(
         np.array([tensor_parallel_size]),
         np.array([micro_batch_size]),
         np.array([sequence_parallel]),
-        np.array([RECOMPUTES.index(recompute)]),  # type: ignore[arg-type]
+        np.array([RECOMPUTES.index(recompute)]),
     )
 
 
@@ -84,8 +84,8 @@ def plan_of(setting: Setting, *, recompute: str = "none", schedule: str = "1f1b"
         "num_micro_batches": 1,
         "sequence_parallel": False,
         "zero_stage": 0,
-        "recompute": RECOMPUTES.index(recompute),  # type: ignore[arg-type]
-        "schedule": SCHEDULES.index(schedule),  # type: ignore[arg-type]
+        "recompute": RECOMPUTES.index(recompute),
+        "schedule": SCHEDULES.index(schedule),
         "first_stage_layers": layers + (more > 0),
         "last_stage_layers": layers,
         **sizes,

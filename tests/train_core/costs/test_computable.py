@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError
-from conf.schema import ModelSpec
+from conf.world import ModelSpec
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, Implementation, estimate
 from train_core.costs.computable import largest_micro_batch_size, require_computable

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
 from conf.load import options
-from conf.schema import ModelSpec, Recompute
+from conf.schema import Recompute
+from conf.world import ModelSpec
 from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import with_links, with_trainer
@@ -40,7 +41,7 @@ def counted_flops(model: Transformer | Llama, tokens_shape: tuple[int, int]) -> 
     tokens = torch.zeros(tokens_shape, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(tokens, tokens).backward()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def assert_exact(model: Transformer | Llama, spec: ModelSpec) -> None:
@@ -87,7 +88,7 @@ FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def _square_products(count: int) -> Callable[..., int]:
     def flops(*shapes: Any, out_val: Any = None, **_: Any) -> int:
         b, heads, s, head_size = shapes[0].shape if hasattr(shapes[0], "shape") else shapes[0]
-        return count * 2 * b * heads * s * s * head_size
+        return int(count * 2 * b * heads * s * s * head_size)
 
     return flops
 
@@ -238,7 +239,7 @@ class Sent(TorchDispatchMode):
     """Bytes that collectives pass through a rank: of a gather or a scatter all but its own, of a sum twice that."""
 
     def __init__(self, num_ranks: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.num_bytes, self.share = 0.0, (num_ranks - 1) / num_ranks
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def setting() -> Setting:
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", STATE)
 def test_zero_shares_out_one_more_state_with_each_stage(setting: Setting, name: str, zero_stage: int) -> None:
-    plan = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS}
+    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS}
     whole, held = (getattr(stage_memories(setting, **plan, zero_stage=stage), name)[0] for stage in (0, zero_stage))
     assert held == pytest.approx(whole / REPLICAS if zero_stage >= STATE[name] else whole, rel=1e-6)
 
@@ -55,7 +57,7 @@ def test_deepspeed_accumulates_gradients_of_fp16_as_they_are(dtype: str, num_byt
 
 
 def test_under_zero_3_two_layers_are_whole_at_a_time(setting: Setting) -> None:
-    plan = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS}
+    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS}
     sharded, gathered = (stage_memories(setting, **plan, zero_stage=stage).communication_bytes[0] for stage in (2, 3))
     layer = work_of(setting, plan_of(setting, **plan)).layer_parameters[0]
     assert gathered - sharded == 2 * layer * (2 + 4)  # weights in bf16, gradients in fp32
@@ -90,14 +92,19 @@ def test_interleaving_holds_more_on_the_first_stage_by_the_published_factor(
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
 def test_no_more_is_in_flight_than_there_is(setting: Setting, schedule: str) -> None:
     chunks = 2 if schedule == "interleaved" else 1
-    plan = {"pipeline_parallel_size": 8, "virtual_pipeline_size": chunks, "num_micro_batches": 8}
+    plan: dict[str, Any] = {"pipeline_parallel_size": 8, "virtual_pipeline_size": chunks, "num_micro_batches": 8}
     in_flight = chunks_in_flight(plan_of(setting, **plan, schedule=schedule), np.arange(8))
     assert in_flight.max() <= 8 * chunks
 
 
 def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_in_flight(setting: Setting) -> None:
     """A middle stage of 12 layers, 6 micro-batches in flight. Of the output DeepSpeed keeps a tensor rank's part."""
-    plan = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32, "recompute": "full"}
+    plan: dict[str, Any] = {
+        "tensor_parallel_size": TENSOR,
+        "pipeline_parallel_size": 8,
+        "num_micro_batches": 32,
+        "recompute": "full",
+    }
     hidden = 2048 * 12288 * 2
     assert stage_memories(setting, **plan).activations_bytes[2] == 6 * (12 * hidden + hidden // TENSOR)
     whole = with_trainer(setting, whole_stage_outputs=True)
@@ -105,7 +112,12 @@ def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_
 
 
 def test_the_last_stage_keeps_the_inputs_of_the_final_norm_and_of_the_head(setting: Setting) -> None:
-    plan = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32, "recompute": "full"}
+    plan: dict[str, Any] = {
+        "tensor_parallel_size": TENSOR,
+        "pipeline_parallel_size": 8,
+        "num_micro_batches": 32,
+        "recompute": "full",
+    }
     hidden = 2048 * 12288 * 2
     assert stage_memories(setting, **plan).activations_bytes[7] == 12 * hidden + 2 * hidden
 
@@ -115,7 +127,7 @@ def test_a_stage_receives_two_activations_and_gathers_one_sequence(
     setting: Setting, sequence: bool, num_bytes: float
 ) -> None:
     """In whole hidden states: a share of each under sequence parallelism, which has one of them whole at a time."""
-    plan = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32}
+    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8, "num_micro_batches": 32}
     memory = stage_memories(setting, **plan, sequence_parallel=sequence)
     assert memory.communication_bytes[0] == num_bytes * 2048 * 12288 * 2
 
@@ -129,7 +141,7 @@ def test_only_the_last_stage_holds_logits_and_only_a_pipeline_receives(setting: 
 
 def test_the_worst_stage_is_the_one_that_holds_most(setting: Setting) -> None:
     """The first keeps most micro-batches; without any it is the last, which has the logits of a long micro-batch."""
-    plan = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8}
+    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8}
     for sizes, expected in (
         ({"num_micro_batches": 64}, 0),
         ({"num_micro_batches": 1, "micro_batch_size": 8, "recompute": "full"}, 7),
@@ -156,8 +168,7 @@ def frontier_log() -> RowSet:
 
 def test_allocated_memory_of_every_stage_is_within_2_percent_of_the_frontier_log(frontier_log: RowSet) -> None:
     """Published: torch's maximum on each of 16 stages, log 405287 of the study; nothing is fitted on it."""
-    predicted = {row.prediction.configuration.stage: row for row in frontier_log.priced if row.prediction}
-    assert sorted(predicted) == list(range(16))
-    for row in predicted.values():
-        published = float(row.record.row["memory_gib"])
-        assert row.prediction.allocated_bytes / GIBIBYTE == pytest.approx(published, rel=0.02)
+    rows = [(row.prediction, row.record.row) for row in frontier_log.priced if row.prediction]
+    assert {prediction.configuration.stage for prediction, _ in rows} == set(range(16))
+    for prediction, published in rows:
+        assert prediction.allocated_bytes / GIBIBYTE == pytest.approx(float(published["memory_gib"]), rel=0.02)

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conf.errors import ConfigError
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.data.batches import Batches, open_windows
 from train_core.data.permutation import permuted
 from train_core.data.tokens import prepare, split_of
@@ -22,12 +24,12 @@ from train_core.process.world import World
 LENGTH = 16
 
 
-def windows_of(experiment: Any, cache: Path) -> Any:
+def windows_of(experiment: Experiment, cache: Path) -> Any:
     return open_windows(experiment, prepare(experiment, cache))
 
 
 @pytest.fixture
-def counting(experiment_of: Any, tmp_path: Path) -> Any:
+def counting(experiment_of: ExperimentOf, tmp_path: Path) -> Any:
     """An experiment on 20 sequences, whose first id names each: bytes 0, 1, 2, ... every LENGTH tokens."""
     text = "".join(chr(33 + number) * LENGTH for number in range(20)) + "~"
     (tmp_path / "a.txt").write_text(text)
@@ -73,7 +75,7 @@ def test_what_is_held_out_is_the_end_of_the_stream_and_is_never_trained_on(count
 
 
 @pytest.mark.parametrize("source", ["text", "synthetic"])
-def test_a_window_depends_on_seed_and_sample_alone(experiment_of: Any, tmp_path: Path, source: str) -> None:
+def test_a_window_depends_on_seed_and_sample_alone(experiment_of: ExperimentOf, tmp_path: Path, source: str) -> None:
     window, held_out = windows_of(experiment_of({"data.source": source, "data.held_out_fraction": 0.5}), tmp_path)
     again, _ = windows_of(experiment_of({"data.source": source, "data.held_out_fraction": 0.5}), tmp_path)
     other, _ = windows_of(experiment_of({"data.source": source, "training.seed": 7}), tmp_path)
@@ -81,7 +83,7 @@ def test_a_window_depends_on_seed_and_sample_alone(experiment_of: Any, tmp_path:
     assert len({tuple(ids.tolist()) for ids in (window(35), window(36), window(350), other(35), held_out(35))}) == 5
 
 
-def batch_of(world: World, experiment: Any, cache: Path) -> tuple[tuple[int, int, int], list[list[int]]]:
+def batch_of(world: World, experiment: Experiment, cache: Path) -> tuple[tuple[int, int, int], list[list[int]]]:
     """The coordinates of a rank, and the first ids of the sequences of its second step."""
     mesh = build_mesh(Layout.of(experiment), world.rank)
     batches = Batches(experiment, mesh, world.device, cache)
@@ -89,7 +91,7 @@ def batch_of(world: World, experiment: Any, cache: Path) -> tuple[tuple[int, int
     return mesh.layout.coordinates(world.rank), firsts
 
 
-def test_every_layout_sees_the_same_global_batch(counting: Any, worlds: Any, tmp_path: Path) -> None:
+def test_every_layout_sees_the_same_global_batch(counting: Any, worlds: Worlds, tmp_path: Path) -> None:
     small = {"batch.global_batch_size": 8, "batch.micro_batch_size": 2}
     ((_, alone),) = worlds(1).run(batch_of, counting(small), tmp_path)
     expected = Counter(itertools.chain(*alone))
@@ -101,13 +103,15 @@ def test_every_layout_sees_the_same_global_batch(counting: Any, worlds: Any, tmp
         assert all(sum(replicas, Counter()) == expected for replicas in seen.values()), layout
 
 
-def complaint_of(world: World, experiment: Any, cache: Path) -> str:
+def complaint_of(world: World, experiment: Experiment, cache: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         Batches(experiment, build_mesh(Layout.of(experiment), world.rank), world.device, cache)
     return str(caught.value)
 
 
-def test_data_that_only_rank_0_reads_is_refused_on_every_rank(experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+def test_data_that_only_rank_0_reads_is_refused_on_every_rank(
+    experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path
+) -> None:
     experiment = experiment_of({"data.path": "/nowhere", "parallel.world_size": 2})
     assert (
         worlds(2).run(complaint_of, experiment, tmp_path)

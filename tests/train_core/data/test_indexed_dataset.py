@@ -13,13 +13,14 @@ import pytest
 
 from conf.errors import ConfigError
 from tests.composed import load
+from tests.train_core.conftest import ExperimentOf
 from train_core.data.batches import open_windows
 from train_core.data.tokens import prepare
 
 WRITTEN = Path(__file__).parent / "megatron"
 
 
-def on(experiment_of: Any, prefix: Path | str | None, **values: Any) -> Any:
+def on(experiment_of: ExperimentOf, prefix: Path | str | None, **values: Any) -> Any:
     dotted = {key.replace("__", "."): value for key, value in values.items()}
     return experiment_of({"data.source": "megatron", "data.path": None if prefix is None else str(prefix)} | dotted)
 
@@ -32,13 +33,13 @@ def copied(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["uint16", "int32"])
-def test_ids_are_those_that_megatron_reads_back(experiment_of: Any, tmp_path: Path, name: str) -> None:
+def test_ids_are_those_that_megatron_reads_back(experiment_of: ExperimentOf, tmp_path: Path, name: str) -> None:
     tokens = prepare(on(experiment_of, WRITTEN / name), tmp_path)
     assert tokens is not None
     assert tokens.read().tolist() == json.loads((WRITTEN / "expected.json").read_text())[name]
 
 
-def test_sequences_are_packed_across_documents(experiment_of: Any, tmp_path: Path) -> None:
+def test_sequences_are_packed_across_documents(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     experiment = on(experiment_of, WRITTEN / "uint16")
     stream = json.loads((WRITTEN / "expected.json").read_text())["uint16"]
     training, _ = open_windows(experiment, prepare(experiment, tmp_path))
@@ -47,7 +48,7 @@ def test_sequences_are_packed_across_documents(experiment_of: Any, tmp_path: Pat
 
 
 def test_a_dataset_is_read_through_once_and_again_when_it_has_changed(
-    experiment_of: Any, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment_of: ExperimentOf, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = on(experiment_of, copied)
     prepare(experiment, tmp_path / "cache")
@@ -103,7 +104,7 @@ def overwritten(suffix: str, offset: int, content: bytes) -> Callable[[Path], No
     ids=["no index", "no ids", "empty", "header", "index", "ids", "magic", "version", "type", "gaps", "negative"],
 )
 def test_a_damaged_dataset_is_one_clear_error(
-    experiment_of: Any, copied: Path, tmp_path: Path, damage: Callable[[Path], None], problem: str
+    experiment_of: ExperimentOf, copied: Path, tmp_path: Path, damage: Callable[[Path], None], problem: str
 ) -> None:
     damage(copied)
     with pytest.raises(ConfigError, match=problem) as caught:
@@ -111,12 +112,12 @@ def test_a_damaged_dataset_is_one_clear_error(
     assert caught.value.key == "data.path"
 
 
-def test_a_smaller_vocabulary_is_refused_with_the_largest_id(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_smaller_vocabulary_is_refused_with_the_largest_id(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ids up to 255, and model\.vocab_size = 128\. Use model\.vocab_size=256"):
         prepare(on(experiment_of, WRITTEN / "uint16", model__vocab_size=128), tmp_path)
 
 
-def test_a_dataset_without_a_path_or_of_few_tokens_is_refused(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_dataset_without_a_path_or_of_few_tokens_is_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="names no dataset"):
         prepare(on(experiment_of, None), tmp_path)
     with pytest.raises(ConfigError, match="gives 210 tokens, and one sequence with its targets needs 257"):

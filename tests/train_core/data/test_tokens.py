@@ -12,19 +12,21 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError, UsageError
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf
 from train_core.data.tokens import prepare
 
 
-def asked(experiment_of: Any, path: Path | None, **values: Any) -> Any:
+def asked(experiment_of: ExperimentOf, path: Path | None, **values: Any) -> Any:
     dotted = {"data.path": None if path is None else str(path)} | {k.replace("__", "."): v for k, v in values.items()}
     return experiment_of(dotted)
 
 
-def prepared(experiment: Any, cache: Path) -> Any:
+def prepared(experiment: Experiment, cache: Path) -> Any:
     return prepare(experiment, cache)
 
 
-def test_bytes_are_the_text_itself(experiment_of: Any, tmp_path: Path) -> None:
+def test_bytes_are_the_text_itself(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     text = "Größe zählt, meistens.\n" * 4
     (tmp_path / "a.txt").write_text(text)
     tokens = prepared(asked(experiment_of, tmp_path / "a.txt"), tmp_path / "cache")
@@ -32,7 +34,7 @@ def test_bytes_are_the_text_itself(experiment_of: Any, tmp_path: Path) -> None:
     assert tokens.num_tokens == len(text.encode())
 
 
-def test_a_folder_is_read_in_order_up_to_max_bytes(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_folder_is_read_in_order_up_to_max_bytes(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     folder = tmp_path / "text"
     (folder / "deep").mkdir(parents=True)
     (folder / "b.txt").write_text("b" * 100)
@@ -42,26 +44,26 @@ def test_a_folder_is_read_in_order_up_to_max_bytes(experiment_of: Any, tmp_path:
     assert bytes(tokens.read().astype(np.uint8)) == b"a" * 20 + b"b" * 30
 
 
-def test_a_character_cut_by_max_bytes_is_dropped(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_character_cut_by_max_bytes_is_dropped(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ä" * 40)
     tokens = prepared(asked(experiment_of, tmp_path / "a.txt", data__max_bytes=41), tmp_path / "cache")
     assert tokens.num_tokens == 40
 
 
-def test_the_default_corpus_is_the_standard_library(experiment_of: Any, tmp_path: Path) -> None:
+def test_the_default_corpus_is_the_standard_library(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     tokens = prepared(asked(experiment_of, None, data__max_bytes=1000), tmp_path)
     first = min(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     assert bytes(tokens.read()[:200].astype(np.uint8)) == first.read_bytes()[:200]
 
 
-def test_bpe_ids_stay_below_the_models_vocabulary(experiment_of: Any, tmp_path: Path) -> None:
+def test_bpe_ids_stay_below_the_models_vocabulary(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     experiment = asked(experiment_of, None, data__tokenizer="bpe", data__max_bytes=50_000, model__vocab_size=512)
     tokens = prepared(experiment, tmp_path)
     assert 256 < tokens.read().max() < 512
     assert tokens.num_tokens < 40_000
 
 
-def test_the_same_question_is_answered_from_the_cache(experiment_of: Any, tmp_path: Path) -> None:
+def test_the_same_question_is_answered_from_the_cache(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     experiment = asked(experiment_of, None, data__max_bytes=1000)
     first = prepared(experiment, tmp_path)
     made = first.path.stat().st_mtime_ns
@@ -69,7 +71,7 @@ def test_the_same_question_is_answered_from_the_cache(experiment_of: Any, tmp_pa
     assert first.path.stat().st_mtime_ns == made
 
 
-def test_changed_text_is_tokenised_anew(experiment_of: Any, tmp_path: Path) -> None:
+def test_changed_text_is_tokenised_anew(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("x" * 100)
     first = prepared(asked(experiment_of, file), tmp_path / "cache")
@@ -77,7 +79,7 @@ def test_changed_text_is_tokenised_anew(experiment_of: Any, tmp_path: Path) -> N
     assert prepared(asked(experiment_of, file), tmp_path / "cache").path != first.path
 
 
-def test_several_processes_may_ask_at_once(experiment_of: Any, tmp_path: Path) -> None:
+def test_several_processes_may_ask_at_once(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     experiment = asked(experiment_of, None, data__tokenizer="bpe", data__max_bytes=50_000, model__vocab_size=512)
     with multiprocessing.get_context("fork").Pool(4) as pool:
         answers = pool.starmap(prepared, [(experiment, tmp_path)] * 4)
@@ -100,7 +102,7 @@ def test_several_processes_may_ask_at_once(experiment_of: Any, tmp_path: Path) -
     ids=["missing", "empty", "blank", "binary", "zero bytes", "latin-1", "too short"],
 )
 def test_an_unusable_path_is_one_clear_error(
-    experiment_of: Any, tmp_path: Path, content: bytes | None, problem: str
+    experiment_of: ExperimentOf, tmp_path: Path, content: bytes | None, problem: str
 ) -> None:
     file = tmp_path / "input"
     if content is not None:
@@ -111,13 +113,13 @@ def test_an_unusable_path_is_one_clear_error(
     assert str(file) in str(caught.value)
 
 
-def test_an_empty_folder_holds_no_text(experiment_of: Any, tmp_path: Path) -> None:
+def test_an_empty_folder_holds_no_text(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no text"):
         prepared(asked(experiment_of, tmp_path), tmp_path / "cache")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_says_so(experiment_of: Any, tmp_path: Path) -> None:
+def test_an_unreadable_file_says_so(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("x" * 100)
     file.chmod(0)
@@ -125,14 +127,14 @@ def test_an_unreadable_file_says_so(experiment_of: Any, tmp_path: Path) -> None:
         prepared(asked(experiment_of, file), tmp_path / "cache")
 
 
-def test_a_vocabulary_below_the_bytes_is_refused(experiment_of: Any, tmp_path: Path) -> None:
+def test_a_vocabulary_below_the_bytes_is_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="256 ids") as caught:
         prepared(asked(experiment_of, None, model__vocab_size=128), tmp_path)
     assert caught.value.key == "model.vocab_size"
 
 
 @pytest.mark.parametrize("num_bytes", [0, 100, 5000])
-def test_a_damaged_token_file_is_made_again(num_bytes: int, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_damaged_token_file_is_made_again(num_bytes: int, experiment_of: ExperimentOf, tmp_path: Path) -> None:
     experiment = experiment_of()
     made = prepared(experiment, tmp_path)
     whole = made.read().copy()
@@ -142,7 +144,7 @@ def test_a_damaged_token_file_is_made_again(num_bytes: int, experiment_of: Any, 
 
 
 @pytest.mark.parametrize("source", ["text", "megatron"])
-def test_a_folder_that_takes_no_tokens_is_named_by_its_key(source: str, experiment_of: Any) -> None:
+def test_a_folder_that_takes_no_tokens_is_named_by_its_key(source: str, experiment_of: ExperimentOf) -> None:
     path = Path(__file__).parent / "megatron" / "int32" if source == "megatron" else None
     folder = Path("/proc/nowhere")
     configured = asked(experiment_of, path, data__source=source, data__cache_dir=str(folder))

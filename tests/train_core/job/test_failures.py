@@ -58,12 +58,14 @@ def test_losing_a_peer_is_a_consequence_even_when_it_is_seen_first(consequence: 
 
 
 def test_of_several_culprits_the_earliest_counts() -> None:
-    assert first_cause([failure(1, "ValueError: b", 2.0), failure(0, "ValueError: a", 1.0)]).rank == 0
+    earliest = failure(0, "ValueError: a", 1.0)
+    assert first_cause([failure(1, "ValueError: b", 2.0), earliest]) == earliest
 
 
 def test_when_all_lost_a_peer_the_earliest_counts() -> None:
     lost = "RuntimeError: Connection closed by peer"
-    assert first_cause([failure(1, lost, 2.0), failure(0, lost, 3.0)]).rank == 1
+    earliest = failure(1, lost, 2.0)
+    assert first_cause([earliest, failure(0, lost, 3.0)]) == earliest
 
 
 def test_without_failures_there_is_no_cause() -> None:

@@ -21,11 +21,13 @@ import torch
 
 from conf.errors import UsageError
 from conf.experiment import Experiment
+from tests.train_core.conftest import TrialOf
 from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks
 from train_core.job.trial import run_trial_as_rank, run_trial_here
-from train_core.measurement import Outcome, RankFailure
+from train_core.measurement import Outcome, RankFailure, StepMetrics
 from train_core.process.lock import held
+from train_core.process.world import World
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
@@ -39,7 +41,7 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
     """Have one rank do something after its second step; ranks are forked, so they inherit the patch."""
 
     def arrange(rank: int, act: Callable[[], None]) -> None:
-        def disturbed(experiment: Experiment, world: Any, cache_dir: Path, *rest: Any) -> Any:
+        def disturbed(experiment: Experiment, world: World, cache_dir: Path, *rest: Any) -> Any:
             from train_core.training.trainer import Trainer
 
             trainer = Trainer(experiment, world, cache_dir)
@@ -53,8 +55,8 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
     return arrange
 
 
-def test_a_completed_trial_leaves_a_whole_measurement(trial_of: Any) -> None:
-    trial, seen = trial_of(FOUR_RANKS), []
+def test_a_completed_trial_leaves_a_whole_measurement(trial_of: TrialOf) -> None:
+    trial, seen = trial_of(FOUR_RANKS), list[StepMetrics]()
     measurement = run_trial_here(trial.path, on_step=seen.append)
     assert measurement.outcome is Outcome.COMPLETED, measurement.cause
     assert trial.read_measurement() == measurement
@@ -75,7 +77,7 @@ def test_a_completed_trial_leaves_a_whole_measurement(trial_of: Any) -> None:
     assert (trial.path.parents[1] / "tokens").is_dir()
 
 
-def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: Any, on_rank: Any) -> None:
+def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: TrialOf, on_rank: Any) -> None:
     def raise_error() -> None:
         raise LookupError("a cosmic ray")
 
@@ -88,7 +90,7 @@ def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: An
     assert measurement.performance is None
 
 
-def test_a_killed_rank_is_the_cause_and_not_the_peers_that_lost_it(trial_of: Any, on_rank: Any) -> None:
+def test_a_killed_rank_is_the_cause_and_not_the_peers_that_lost_it(trial_of: TrialOf, on_rank: Any) -> None:
     on_rank(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
     measurement = run_trial_here(trial_of(FOUR_RANKS | LONG).path)
     assert measurement.outcome is Outcome.FAILED
@@ -96,7 +98,7 @@ def test_a_killed_rank_is_the_cause_and_not_the_peers_that_lost_it(trial_of: Any
     assert measurement.cause == "rank 1 was killed by SIGKILL"
 
 
-def test_a_rank_that_exits_without_a_word_is_named(trial_of: Any, on_rank: Any) -> None:
+def test_a_rank_that_exits_without_a_word_is_named(trial_of: TrialOf, on_rank: Any) -> None:
     def leave() -> None:
         os.write(2, b"the disk is on fire\n")
         os._exit(7)
@@ -108,14 +110,14 @@ def test_a_rank_that_exits_without_a_word_is_named(trial_of: Any, on_rank: Any) 
     assert measurement.traceback == "the disk is on fire"
 
 
-def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: Any, on_rank: Any) -> None:
+def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: TrialOf, on_rank: Any) -> None:
     on_rank(1, lambda: torch.empty(2**50).fill_(1))
     measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
     assert measurement.outcome is Outcome.OUT_OF_MEMORY, measurement.cause
     assert measurement.failing_rank == 1
 
 
-def test_an_address_space_limit_is_out_of_memory(trial_of: Any, on_rank: Any) -> None:
+def test_an_address_space_limit_is_out_of_memory(trial_of: TrialOf, on_rank: Any) -> None:
     def fill_memory() -> None:
         in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**29, in_use + 2**29))
@@ -129,7 +131,7 @@ def test_an_address_space_limit_is_out_of_memory(trial_of: Any, on_rank: Any) ->
     assert measurement.failing_rank == 0
 
 
-def test_over_the_time_limit_is_timed_out(trial_of: Any) -> None:
+def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | LONG)
     started = time.monotonic()
     measurement = run_trial_here(trial.path, time_limit_seconds=2.5)
@@ -138,7 +140,7 @@ def test_over_the_time_limit_is_timed_out(trial_of: Any) -> None:
     assert 2.4 < time.monotonic() - started < 20
 
 
-def test_a_diverging_training_failed(trial_of: Any) -> None:
+def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
     values = TENSOR_2 | {"training.learning_rate": 1e30, "training.min_learning_rate": 1e30, "training.num_steps": 20}
     measurement = run_trial_here(trial_of(values).path)
     assert measurement.outcome is Outcome.FAILED
@@ -146,25 +148,25 @@ def test_a_diverging_training_failed(trial_of: Any) -> None:
     assert "training.learning_rate" in measurement.cause
 
 
-def test_a_wrong_data_path_is_one_message(trial_of: Any) -> None:
+def test_a_wrong_data_path_is_one_message(trial_of: TrialOf) -> None:
     measurement = run_trial_here(trial_of(TENSOR_2 | {"data.path": "/nowhere"}).path)
     assert measurement.outcome is Outcome.FAILED
     assert measurement.cause.startswith("data.path = '/nowhere': does not exist")
 
 
-def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: Any) -> None:
+def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: TrialOf) -> None:
     measurement = run_trial_here(trial_of(TENSOR_2 | {"data.cache_dir": "/proc/nowhere"}).path)
     assert measurement.outcome is Outcome.FAILED
     assert measurement.cause.startswith("data.cache_dir = '/proc/nowhere': ")
 
 
-def test_a_trial_that_is_running_is_refused(trial_of: Any) -> None:
+def test_a_trial_that_is_running_is_refused(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2)
     with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
         run_trial_here(trial.path)
 
 
-def test_an_earlier_attempt_leaves_no_trace(trial_of: Any, on_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_attempt_leaves_no_trace(trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     on_rank(0, lambda: os._exit(3))
     trial = trial_of(TENSOR_2)
     assert run_trial_here(trial.path).outcome is Outcome.FAILED
@@ -210,7 +212,7 @@ def is_free(trial: TrialFolder) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: Any, number: signal.Signals) -> None:
+def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: TrialOf, number: signal.Signals) -> None:
     trial = trial_of(TENSOR_2 | LONG)
     process = started_alone(trial)
     ranks = ranks_of(process)
@@ -222,7 +224,7 @@ def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: Any,
     assert is_free(trial)
 
 
-def test_ranks_die_with_their_supervisor(trial_of: Any) -> None:
+def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | LONG)
     process = started_alone(trial)
     ranks = ranks_of(process)
@@ -232,7 +234,7 @@ def test_ranks_die_with_their_supervisor(trial_of: Any) -> None:
     wait_for(lambda: is_free(trial), 10)
 
 
-def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: Any) -> None:
+def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | {"data.path": "/nowhere"})
     assert torchrun(trial, 2).returncode != 0
     assert trial.read_measurement() is None
@@ -274,7 +276,7 @@ ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.
     ],
 )
 def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(
-    call: str, error: str, code: int, cause: str, trial_of: Any
+    call: str, error: str, code: int, cause: str, trial_of: TrialOf
 ) -> None:
     trial = trial_of({})
     script = FAILING_RANK.replace("{call}", call).replace("{error}", error)
@@ -287,7 +289,9 @@ def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(
     assert [failure.cause for failure in trial.read_failures()] == [cause]
 
 
-def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(trial_of: Any, on_rank: Any, capfd: Any) -> None:
+def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(
+    trial_of: TrialOf, on_rank: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         trial.failures.write_text("in the way")
         raise LookupError("a cosmic ray")
@@ -299,7 +303,9 @@ def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(trial_of: Any
     assert "LookupError: a cosmic ray" in capfd.readouterr().err
 
 
-def test_another_number_of_ranks_than_the_plan_has_is_refused(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_number_of_ranks_than_the_plan_has_is_refused(
+    trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seat = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     for name, value in seat.items():
         monkeypatch.setenv(name, value)
@@ -330,7 +336,7 @@ class DyingProcess:
         return None if self.times_asked == 1 else -signal.SIGKILL
 
 
-def test_a_rank_that_dies_while_the_others_are_counted_is_not_overlooked(trial_of: Any, tmp_path: Path) -> None:
+def test_a_rank_that_dies_while_the_others_are_counted_is_not_overlooked(trial_of: TrialOf, tmp_path: Path) -> None:
     """Found as a hang: the supervisor waited for the survivors, who waited for the dead."""
     ranks = Ranks(Job(trial_of(TENSOR_2), 2, None, None, None), tmp_path / "meeting")
     reader, writer = os.pipe()  # a survivor that never ends
@@ -345,7 +351,7 @@ def test_a_rank_that_dies_while_the_others_are_counted_is_not_overlooked(trial_o
         os.close(writer)
 
 
-def test_a_verdict_does_not_replace_what_the_trial_said_itself(trial_of: Any) -> None:
+def test_a_verdict_does_not_replace_what_the_trial_said_itself(trial_of: TrialOf) -> None:
     """The observer may look at an old state of a network file system."""
     trial = trial_of(TENSOR_2)
     said, concluded = (
@@ -371,7 +377,9 @@ def test_a_lock_that_is_only_tried_does_not_refuse_a_starting_trial(tmp_path: Pa
         pass
 
 
-def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(
+    trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trial = trial_of(TENSOR_2)
     trial.measurement.write_text("earlier")
     seat = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -384,7 +392,7 @@ def test_a_wrong_number_of_ranks_leaves_an_earlier_result_alone(trial_of: Any, m
 
 
 def test_a_job_that_is_started_once_more_keeps_the_measurement_it_left(
-    trial_of: Any, monkeypatch: pytest.MonkeyPatch
+    trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = trial_of({})
     silent = RankFailure(rank=0, outcome=Outcome.COMPLETED, cause="", traceback="", time=1.0)
@@ -408,7 +416,7 @@ run_trial_as_rank(folder, begin, Attempt(1, 0))
 """
 
 
-def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_of: Any) -> None:
+def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_of: TrialOf) -> None:
     trial = trial_of(LONG | {"checkpoint.every_steps": 2})
     command = [sys.executable, "-c", OUTLIVED, str(trial.path)]
     environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}

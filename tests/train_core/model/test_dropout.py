@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from conf.experiment import Experiment
 from conf.schema import Value
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.dropout import AttentionWithDropout, Randomness, SeededDropout
 from train_core.model.transformer import CausalAttention
+from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 NUM_STEPS = 2
@@ -40,14 +43,14 @@ LAYOUTS: dict[str, dict[str, Value]] = {
 }
 
 
-def losses_of(world: Any, experiments: list[Any], cache_dir: Path) -> list[list[float]]:
+def losses_of(world: World, experiments: list[Experiment], cache_dir: Path) -> list[list[float]]:
     trainers = [Trainer(experiment, world, cache_dir) for experiment in experiments]
     return [[trainer.step(step).loss for step in range(1, NUM_STEPS + 1)] for trainer in trainers]
 
 
 @pytest.mark.parametrize("family", [{}, LLAMA], ids=["gpt", "llama"])
 def test_a_layout_drops_what_one_rank_drops(
-    family: dict[str, Value], worlds: Any, experiment_of: Any, tmp_path: Path
+    family: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     values = DROPPING | family
     alone = [experiment_of(values), experiment_of(values | {"parallel.recompute": "full"})]
@@ -58,36 +61,52 @@ def test_a_layout_drops_what_one_rank_drops(
         np.testing.assert_allclose(measured, expected, rtol=1e-5, err_msg=name)
 
 
-def test_dropout_changes_the_losses(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_dropout_changes_the_losses(worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path) -> None:
     both = [experiment_of(DROPPING), experiment_of(DROPPING | {"training.dropout": 0.0})]
     ((dropped, whole),) = worlds(1).run(losses_of, both, tmp_path)
     assert dropped[0] != pytest.approx(whole[0], rel=1e-5)
 
 
-def test_under_sequence_parallelism_each_rank_drops_elements_of_its_own(worlds: Any, experiment_of: Any) -> None:
-    sequence = {"parallel.tensor_parallel_size": 2, "parallel.world_size": 2, "parallel.sequence_parallel": True}
+def test_under_sequence_parallelism_each_rank_drops_elements_of_its_own(
+    worlds: Worlds, experiment_of: ExperimentOf
+) -> None:
+    sequence: dict[str, Value] = {
+        "parallel.tensor_parallel_size": 2,
+        "parallel.world_size": 2,
+        "parallel.sequence_parallel": True,
+    }
     masks = worlds(2).run(embedding_masks, experiment_of(DROPPING | sequence))
     assert not torch.equal(*masks)
     shared = worlds(2).run(embedding_masks, experiment_of(DROPPING | sequence | {"parallel.sequence_parallel": False}))
     assert torch.equal(*shared)
 
 
-def embedding_masks(world: Any, experiment: Any) -> torch.Tensor:
+def embedding_masks(world: World, experiment: Experiment) -> torch.Tensor:
     from train_core.parallel.mesh import Layout, build_mesh
     from train_core.parallel.parallelize import parallelize
 
     stage = parallelize(experiment, build_mesh(Layout.of(experiment), world.rank, world.clock), world.device)
-    return stage.chunks[0].embedding.dropout(torch.ones(64, 8, requires_grad=True)).detach()
+    embedding = stage.chunks[0].embedding
+    assert embedding
+    dropped: Tensor = embedding.dropout(torch.ones(64, 8, requires_grad=True))
+    return dropped.detach()
 
 
 def test_dropout_keeps_the_mean_and_one_byte_an_element() -> None:
     randomness = Randomness(seed=1, first_sequence=0, micro_batch_size=1)
-    dropout, x, kept = SeededDropout("site", 0.25, randomness, part=0), torch.ones(400, 100, requires_grad=True), []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+    dropout, x = SeededDropout("site", 0.25, randomness, part=0), torch.ones(400, 100, requires_grad=True)
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = dropout(x)
     assert sum(tensor.nbytes for tensor in kept) == x.numel()
     assert float(out.detach().mean()) == pytest.approx(1.0, abs=0.02)
     out.sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, out.detach())
     randomness.step = 1
     assert not torch.equal(dropout(x).detach(), out.detach()), "the same mask in another step"
@@ -95,7 +114,7 @@ def test_dropout_keeps_the_mean_and_one_byte_an_element() -> None:
         assert torch.equal(dropout(x), x), "dropped in an evaluation"
 
 
-def test_dropped_scores_leave_the_mean_of_attention(experiment_of: Any) -> None:
+def test_dropped_scores_leave_the_mean_of_attention(experiment_of: ExperimentOf) -> None:
     generator = torch.Generator().manual_seed(0)
     heads = [torch.randn(1, count, 6, 4, generator=generator) for count in (4, 2, 2)]
     expected, total = CausalAttention()(*heads), torch.zeros(6, 1, 16)

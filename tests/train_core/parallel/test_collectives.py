@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 
 from conf.errors import ConfigError
+from tests.train_core.conftest import Worlds
 from train_core.job.failures import failure_of, lost_a_peer
 from train_core.parallel.collectives import Axis, found_by_first
 from train_core.process.world import World
@@ -17,7 +17,7 @@ def asked_of_all(world: World) -> int:
     return found_by_first(os.getpid, Axis(world.size, world.rank))
 
 
-def test_all_ranks_get_what_the_first_one_finds(worlds: Any) -> None:
+def test_all_ranks_get_what_the_first_one_finds(worlds: Worlds) -> None:
     first, second = worlds(2).run(asked_of_all)
     assert first == second
 
@@ -42,12 +42,12 @@ def complaint(world: World, error: Exception | None) -> tuple[str, bool]:
     return failure.cause, lost_a_peer(failure)
 
 
-def test_an_error_for_people_is_raised_on_every_rank(worlds: Any) -> None:
+def test_an_error_for_people_is_raised_on_every_rank(worlds: Worlds) -> None:
     told = ("data.path = 'x': is missing. Name another.", False)
     assert worlds(2).run(complaint, ConfigError("data.path", "x", "is missing", "Name another.")) == [told, told]
 
 
-def test_any_other_error_reaches_all_and_the_first_rank_is_the_culprit(worlds: Any) -> None:
+def test_any_other_error_reaches_all_and_the_first_rank_is_the_culprit(worlds: Worlds) -> None:
     said = "OSError: [Errno 28] No space left on device"
     answers = worlds(2).run(complaint, OSError(28, "No space left on device"))
     assert answers == [(said, False), (f"RuntimeError: rank 0 failed: {said}", True)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from conf.errors import ConfigError
+from conf.experiment import Experiment
 from conf.schema import Value
+from tests.train_core.conftest import ExperimentOf
 from train_core.parallel.compile import compiler_of
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
@@ -24,7 +25,7 @@ LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.rec
 @pytest.mark.filterwarnings("default")  # torch's compiler warns of itself
 @pytest.mark.parametrize("values", [SMALL, LLAMA], ids=["gpt", "llama, recomputed"])
 def test_compiled_layers_train_like_plain_ones(
-    values: dict[str, Value], experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[str, Value], experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced and differentiated by the compiler, without its minutes of generating code."""
     monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
@@ -36,7 +37,7 @@ def test_compiled_layers_train_like_plain_ones(
         assert compiled.step(step).loss == pytest.approx(plain.step(step).loss, rel=1e-5)
 
 
-def num_graphs(experiment: Any, cache_dir: Path) -> int:
+def num_graphs(experiment: Experiment, cache_dir: Path) -> int:
     """That one step has compiled."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -48,7 +49,7 @@ def num_graphs(experiment: Any, cache_dir: Path) -> int:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_layers_share_their_code_however_many_there_are(
-    recompute: str, experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recompute: str, experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch compiles a function eight times at most, and then runs it as it is."""
     monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
@@ -59,14 +60,13 @@ def test_layers_share_their_code_however_many_there_are(
 
 @pytest.mark.filterwarnings("default")
 def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_layers(
-    experiment_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler's code knows nothing of hooks that came later."""
     monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
     trainer = Trainer(experiment_of(SMALL | {"training.compile_layers": True}), ALONE, tmp_path)
     trainer.step(1)
-    layer = trainer.stage.chunks[0].layers["0"]
-    layer.feed_forward_norm.weight.data.fill_(3e38)
+    trainer.stage.chunks[0].get_parameter("layers.0.feed_forward_norm.weight").data.fill_(3e38)
     told = origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, 2))
     assert told.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
 

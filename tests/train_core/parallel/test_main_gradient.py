@@ -50,7 +50,7 @@ def test_a_frequent_token_is_rounded_once_in_a_micro_batch(dtype: torch.dtype, h
     weight, buffer = nn.Parameter(torch.zeros(NUM_ROWS, H, dtype=dtype)), torch.zeros(NUM_ROWS, H, dtype=dtype)
     if has_buffer:
         attach(weight, buffer, Silent())
-    with RoundedAdditions():
+    with RoundedAdditions():  # type: ignore[no-untyped-call]
         gradient = add_rows(weight, vectors, rows)
     assert (gradient is None) == has_buffer
     torch.testing.assert_close(buffer if gradient is None else gradient, sums.to(dtype), rtol=0, atol=0)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.parallel.main_gradient import main_gradient
 from train_core.parallel.pipeline_parallel import MicroBatch
 from train_core.parallel.schedules import forward_only
+from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 PIPELINE = {
@@ -51,7 +53,7 @@ def gradients_of(trainer: Trainer) -> dict[str, Tensor]:
     return {name: gradient.clone() for name, gradient in named if gradient is not None}
 
 
-def run_own_and_torch(world: Any, experiment: Experiment, cache_dir: Path, schedule_name: str) -> tuple[Any, ...]:
+def run_own_and_torch(world: World, experiment: Experiment, cache_dir: Path, schedule_name: str) -> tuple[Any, ...]:
     """Both losses (0 on the first stage), and the largest difference between gradients, relative to the largest one."""
     from torch.distributed import pipelining
 
@@ -67,7 +69,7 @@ def run_own_and_torch(world: Any, experiment: Experiment, cache_dir: Path, sched
         m,
         # torch cuts targets along dim 0 alone.
         loss_fn=lambda logits, target: functional.cross_entropy(logits.flatten(0, 1), target.t().flatten()),
-        args_chunk_spec=(pipelining.microbatch.TensorChunkSpec(1),),  # type: ignore[no-untyped-call]
+        args_chunk_spec=(pipelining.microbatch.TensorChunkSpec(1),),
     )
     losses: list[Tensor] = []
     for _ in range(2):  # the first step also runs passes that find out shapes, and add to gradients
@@ -84,7 +86,7 @@ def run_own_and_torch(world: Any, experiment: Experiment, cache_dir: Path, sched
 
 @pytest.mark.parametrize(("layout", "schedule"), [("1f1b", "Schedule1F1B"), ("zero-bubble", "ScheduleGPipe")])
 def test_gradients_are_those_of_torch_pipelining(
-    layout: str, schedule: str, worlds: Any, experiment_of: Any, tmp_path: Path
+    layout: str, schedule: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     answers = worlds(2).run(run_own_and_torch, experiment_of(PIPELINE | LAYOUTS[layout]), tmp_path, schedule)
     for loss, torch_loss, difference in answers:
@@ -93,7 +95,7 @@ def test_gradients_are_those_of_torch_pipelining(
     assert answers[1][0] > 1
 
 
-def evaluate_and_step(world: Any, experiments: list[Experiment], cache_dir: Path) -> list[tuple[float, float, int]]:
+def evaluate_and_step(world: World, experiments: list[Experiment], cache_dir: Path) -> list[tuple[float, float, int]]:
     """Of each the evaluated loss on this rank, the loss of the first step, and what evaluation has kept."""
     told = []
     for experiment in experiments:
@@ -106,7 +108,7 @@ def evaluate_and_step(world: Any, experiments: list[Experiment], cache_dir: Path
 
 
 def test_evaluation_gives_the_loss_of_the_last_stage_and_keeps_nothing(
-    worlds: Any, experiment_of: Any, tmp_path: Path
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     experiments = [experiment_of(PIPELINE | values) for values in LAYOUTS.values()]
     first_stage, last_stage = worlds(2).run(evaluate_and_step, experiments, tmp_path)
@@ -115,7 +117,7 @@ def test_evaluation_gives_the_loss_of_the_last_stage_and_keeps_nothing(
     assert {kept for *_, kept in first_stage + last_stage} == {0}
 
 
-def ask_for_tokens(world: Any, experiment: Experiment, cache_dir: Path) -> list[int]:
+def ask_for_tokens(world: World, experiment: Experiment, cache_dir: Path) -> list[int]:
     """Which micro-batches a stage reads."""
     trainer, asked = Trainer(experiment, world, cache_dir), list[int]()
 
@@ -127,7 +129,9 @@ def ask_for_tokens(world: Any, experiment: Experiment, cache_dir: Path) -> list[
     return asked
 
 
-def test_only_the_first_and_the_last_chunk_read_tokens(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_only_the_first_and_the_last_chunk_read_tokens(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     values = PIPELINE | INTERLEAVED | {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 4}
     values |= {"parallel.virtual_pipeline_size": 2}
     read = worlds(4).run(ask_for_tokens, experiment_of(values), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.transformer import FeedForward, Layer, TokenEmbedding, rotary_table_of
 from train_core.parallel.collectives import shard
 from train_core.parallel.mesh import Layout, build_mesh
@@ -21,6 +24,7 @@ from train_core.parallel.tensor_parallel import (
     VocabularyParallelEmbedding,
     vocabulary_cross_entropy,
 )
+from train_core.process.world import World
 
 S, B, V, H = 6, 3, 16, 8
 
@@ -29,21 +33,27 @@ def seeded(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * 3
 
 
+def gradient_of(tensor: Tensor) -> Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
+
+
 def targets() -> Tensor:
     return torch.randint(V, (S, B), generator=torch.Generator().manual_seed(1))
 
 
-def split_loss(world: Any, dtype: torch.dtype, offset: float) -> tuple[float, Tensor]:
+def split_loss(world: World, dtype: torch.dtype, offset: float) -> tuple[float, Tensor]:
     axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
     logits = shard(seeded(S, B, V) + offset, axis, dim=2).to(dtype).clone().requires_grad_()
     loss = vocabulary_cross_entropy(logits, targets(), axis)
     (loss * 0.5).backward()
+    assert logits.grad is not None
     return float(loss.detach()), logits.grad
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 @pytest.mark.parametrize("offset", [0.0, 1e4], ids=["small logits", "logits whose exponential overflows"])
-def test_the_split_cross_entropy_is_torchs(worlds: Any, num_ranks: int, offset: float) -> None:
+def test_the_split_cross_entropy_is_torchs(worlds: Worlds, num_ranks: int, offset: float) -> None:
     logits = (seeded(S, B, V) + offset).requires_grad_()
     expected = functional.cross_entropy(logits.flatten(0, 1), targets().flatten())
     (expected * 0.5).backward()
@@ -53,7 +63,7 @@ def test_the_split_cross_entropy_is_torchs(worlds: Any, num_ranks: int, offset: 
     torch.testing.assert_close(torch.cat([gradient for _, gradient in answers], -1), logits.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_split_cross_entropy_works_in_fp32_on_bf16_logits(worlds: Any) -> None:
+def test_the_split_cross_entropy_works_in_fp32_on_bf16_logits(worlds: Worlds) -> None:
     rounded = seeded(S, B, V).bfloat16()
     expected = functional.cross_entropy(rounded.float().flatten(0, 1), targets().flatten())
     answers = worlds(2).run(split_loss, torch.bfloat16, 0.0)
@@ -61,7 +71,7 @@ def test_the_split_cross_entropy_works_in_fp32_on_bf16_logits(worlds: Any) -> No
     assert answers[0][1].dtype == torch.bfloat16
 
 
-def split_embedding(world: Any, sequence: bool) -> tuple[Tensor, Tensor]:
+def split_embedding(world: World, sequence: bool) -> tuple[Tensor, Tensor]:
     axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
     whole = TokenEmbedding(V, H)
     whole.weight = nn.Parameter(seeded(V, H))
@@ -69,12 +79,13 @@ def split_embedding(world: Any, sequence: bool) -> tuple[Tensor, Tensor]:
     vectors = module(targets())
     upstream = seeded(S, B, H)
     vectors.backward(shard(upstream, axis) if sequence else upstream)
+    assert module.weight.grad is not None
     return vectors.detach(), module.weight.grad
 
 
 @pytest.mark.parametrize("sequence", [False, True], ids=["whole sequence", "sequence parallel"])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_the_split_embedding_is_torchs(worlds: Any, num_ranks: int, sequence: bool) -> None:
+def test_the_split_embedding_is_torchs(worlds: Worlds, num_ranks: int, sequence: bool) -> None:
     weight = seeded(V, H).requires_grad_()
     expected = functional.embedding(targets(), weight)
     expected.backward(seeded(S, B, H))
@@ -84,7 +95,9 @@ def test_the_split_embedding_is_torchs(worlds: Any, num_ranks: int, sequence: bo
     torch.testing.assert_close(torch.cat([gradient for _, gradient in answers]), weight.grad)
 
 
-def pair_of_products(world: Any, sizes: tuple[int, int, int, int], sequence: bool, biased: bool) -> list[list[Tensor]]:
+def pair_of_products(
+    world: World, sizes: tuple[int, int, int, int], sequence: bool, biased: bool
+) -> list[list[Tensor]]:
     """Output and gradients of x, both weights and their biases: split over the axis, and plain."""
     s, b, h, f = sizes
     axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
@@ -95,14 +108,14 @@ def pair_of_products(world: Any, sizes: tuple[int, int, int, int], sequence: boo
     plain = down(up(plain_x).tanh())
     plain.backward(upstream)
     split_up, split_down = ColumnParallelLinear(up, axis, sequence), RowParallelLinear(down, axis, sequence)
-    split_down.bias = nn.Parameter(down.bias.detach().clone()) if biased else None
+    split_down.register_parameter("bias", nn.Parameter(down.bias.detach().clone()) if biased else None)
     split_x = (shard(x, axis) if sequence else x).clone().requires_grad_()
     split = split_down(split_up(split_x).tanh())
     split.backward(shard(upstream, axis) if sequence else upstream)
-    expected = [plain.detach(), plain_x.grad]
+    expected = [plain.detach(), gradient_of(plain_x)]
     expected = [shard(tensor, axis) for tensor in expected] if sequence else expected
-    expected += [shard(up.weight.grad, axis), shard(down.weight.grad, axis, dim=1)]
-    measured = [split.detach(), split_x.grad, split_up.weight.grad, split_down.weight.grad]
+    expected += [shard(gradient_of(up.weight), axis), shard(gradient_of(down.weight), axis, dim=1)]
+    measured = [split.detach(), *(gradient_of(one) for one in (split_x, split_up.weight, split_down.weight))]
     return [measured, [tensor.clone() for tensor in expected]]
 
 
@@ -114,7 +127,7 @@ def pair_of_products(world: Any, sizes: tuple[int, int, int, int], sequence: boo
     biased=some.booleans(),
 )
 def test_a_column_and_a_row_product_are_two_plain_ones(
-    worlds: Any, shards: tuple[int, int], sizes: tuple[int, int], sequence: bool, biased: bool
+    worlds: Worlds, shards: tuple[int, int], sizes: tuple[int, int], sequence: bool, biased: bool
 ) -> None:
     shape = (2 * shards[0], sizes[0], sizes[1], 2 * shards[1])
     for measured, expected in worlds(2).run(pair_of_products, shape, sequence, biased):
@@ -122,7 +135,7 @@ def test_a_column_and_a_row_product_are_two_plain_ones(
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def layer_by_dtensor(world: Any, spec: Any) -> list[tuple[str, Tensor, Tensor]]:
+def layer_by_dtensor(world: World, spec: Any) -> list[tuple[str, Tensor, Tensor]]:
     """Output and gradients of a layer, split by this package and by torch's own tensor parallelism."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -142,9 +155,9 @@ def layer_by_dtensor(world: Any, spec: Any) -> list[tuple[str, Tensor, Tensor]]:
         out.square().mean().backward()
     pairs = [("output", *(out.detach() for out in outs))]
     for name, parameter in theirs.named_parameters():
-        gradient = parameter.grad
-        local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-        pairs.append((name, ours.get_parameter(name).grad, local.clone()))
+        gradient = gradient_of(parameter)
+        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        pairs.append((name, gradient_of(ours.get_parameter(name)), local.clone()))
     return pairs
 
 
@@ -154,24 +167,23 @@ def layer_by_dtensor(world: Any, spec: Any) -> list[tuple[str, Tensor, Tensor]]:
     ids=["gpt", "llama"],
 )
 def test_a_split_layer_agrees_with_torchs_own_tensor_parallelism(
-    family: dict[str, Any], worlds: Any, experiment_of: Any
+    family: dict[str, Any], worlds: Worlds, experiment_of: ExperimentOf
 ) -> None:
     for pairs in worlds(2).run(layer_by_dtensor, experiment_of(family).model):
         for name, ours, theirs in pairs:
-            torch.testing.assert_close(
-                ours, theirs, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
-            )
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=partial("{}: {}".format, name))
 
 
-def test_a_gated_layers_shards_are_cuts_of_its_rows(experiment_of: Any) -> None:
+def test_a_gated_layers_shards_are_cuts_of_its_rows(experiment_of: ExperimentOf) -> None:
     """Each half of the rows computes its half of the units."""
     spec = experiment_of({"model.family": "llama", "model.gated_mlp": True}).model
     whole, half = FeedForward(spec), FeedForward(spec)
+    up, down = (whole.get_parameter(f"{name}.weight").detach() for name in ("up", "down"))
     x = seeded(S, B, spec.hidden_size)
     parts = []
     for rank in range(2):
-        half.up.weight = nn.Parameter(whole.up.weight.detach().chunk(2)[rank])
+        half.up.register_parameter("weight", nn.Parameter(up.chunk(2)[rank]))
         half.down = nn.Linear(spec.ffn_hidden_size // 2, spec.hidden_size, bias=False)
-        half.down.weight = nn.Parameter(whole.down.weight.detach().chunk(2, dim=1)[rank])
+        half.down.register_parameter("weight", nn.Parameter(down.chunk(2, dim=1)[rank]))
         parts.append(half(x))
     torch.testing.assert_close(parts[0] + parts[1], whole(x), rtol=1e-4, atol=1e-5)

@@ -9,17 +9,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.process.stop import Stopped, StopSwitch
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
 
-def stopped_at(world: World, experiment: Any, cache: Path) -> tuple[int, int]:
+def stopped_at(world: World, experiment: Experiment, cache: Path) -> tuple[int, int]:
     """One rank alone hears a signal, while the second step runs."""
     answers: Iterator[int] = iter([0, signal.SIGUSR2 if world.rank == 1 else 0])
     with pytest.raises(Stopped) as caught:
@@ -28,7 +29,7 @@ def stopped_at(world: World, experiment: Any, cache: Path) -> tuple[int, int]:
 
 
 def test_all_ranks_stop_after_the_same_step_when_one_of_them_hears_a_signal(
-    experiment_of: Any, worlds: Any, tmp_path: Path
+    experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path
 ) -> None:
     experiment = experiment_of({"parallel.world_size": 2, "parallel.tensor_parallel_size": 2})
     assert worlds(2).run(stopped_at, experiment, tmp_path) == [(2, signal.SIGUSR2)] * 2

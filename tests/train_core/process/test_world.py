@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.errors import UsageError
+from tests.train_core.conftest import Worlds
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.process.world import World, choose_device, first_host, seat_from_launcher, slurm_port
 
@@ -134,6 +135,6 @@ def data_timeout(world: World) -> timedelta:
     return timeout
 
 
-def test_groups_wait_as_long_as_their_world(worlds: Any) -> None:
+def test_groups_wait_as_long_as_their_world(worlds: Worlds) -> None:
     """Else torch ends a job before the watchdog, which knows more, has spoken."""
     assert worlds(2).run(data_timeout) == [timedelta(seconds=600)] * 2

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import StepMetrics
 from train_core.process.world import World
 from train_core.training.train import train
@@ -21,17 +23,21 @@ EVALUATED = {
 }
 
 
-def steps_of(world: World, experiment: Any, cache: Path) -> list[StepMetrics]:
+def steps_of(world: World, experiment: Experiment, cache: Path) -> list[StepMetrics]:
     steps: list[StepMetrics] = []
     train(experiment, world, cache, steps.append, trial=TrialFolder(cache))
     return steps
 
 
-def test_every_layout_gets_the_held_out_loss_of_one_rank(experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+def test_every_layout_gets_the_held_out_loss_of_one_rank(
+    experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path
+) -> None:
     alone, *_ = worlds(1).run(steps_of, experiment_of(EVALUATED), tmp_path)
     expected = [step.held_out_loss for step in alone]
     assert [value is None for value in expected] == [True, False, True, False, True]
     assert expected[1] == pytest.approx(np.log(256), rel=0.1)
+    assert expected[1] is not None
+    assert expected[3] is not None
     assert expected[3] < expected[1]
     layouts: list[dict[str, Any]] = [
         {"parallel.pipeline_parallel_size": 2, "parallel.tensor_parallel_size": 2, "parallel.sequence_parallel": True},
@@ -49,7 +55,9 @@ def test_every_layout_gets_the_held_out_loss_of_one_rank(experiment_of: Any, wor
 
 
 @pytest.mark.parametrize("layout", [{}, {"parallel.world_size": 2, "parallel.zero_stage": 3}])
-def test_evaluating_leaves_the_training_as_it_is(layout: Any, experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+def test_evaluating_leaves_the_training_as_it_is(
+    layout: Any, experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path
+) -> None:
     """Also where a checkpoint is written right after it."""
     values = EVALUATED | layout
     plain = {key: value for key, value in values.items() if not key.startswith("training")}

@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import NUM_STEPS, Layout, covering_layouts, matrix
+from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 RUN_TOGETHER = 6
@@ -47,12 +49,12 @@ class Run(NamedTuple):
 Answer = tuple[list[float], list[float], list[Piece]]
 
 
-def train_and_tell(world: Any, experiments: Sequence[Experiment], cache_dir: Path) -> list[Answer]:
+def train_and_tell(world: World, experiments: Sequence[Experiment], cache_dir: Path) -> list[Answer]:
     """Of each experiment this rank's losses, norms and pieces."""
     return [_train(world, experiment, cache_dir) for experiment in experiments]
 
 
-def _train(world: Any, experiment: Experiment, cache_dir: Path) -> Answer:
+def _train(world: World, experiment: Experiment, cache_dir: Path) -> Answer:
     trainer = Trainer(experiment, world, cache_dir)
     optimizer, gradients = trainer.optimizer, list[torch.Tensor]()
     reduced_gradients = optimizer.reduced_gradients
@@ -100,7 +102,9 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def train_all(worlds: Any, experiment_of: Any, cache_dir: Path) -> Callable[[int, list[dict[str, Any]]], list[Run]]:
+def train_all(
+    worlds: Worlds, experiment_of: ExperimentOf, cache_dir: Path
+) -> Callable[[int, list[dict[str, Any]]], list[Run]]:
     """Train experiments, given by their values, on a number of ranks; several in a world."""
 
     def train(num_ranks: int, values: list[dict[str, Any]]) -> list[Run]:
@@ -166,7 +170,7 @@ SPLITS = [split for split in product((1, 2, 4, 8), repeat=3) if np.prod(split) <
 
 
 @pytest.fixture(scope="module")
-def all_layouts(experiment_of: Any) -> list[Layout]:
+def all_layouts(experiment_of: ExperimentOf) -> list[Layout]:
     return matrix(experiment_of)
 
 

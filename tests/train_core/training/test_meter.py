@@ -6,12 +6,12 @@ import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import estimate
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
@@ -40,14 +40,14 @@ def reported_when_timing_began(world: World, experiment: Experiment, reported: P
 
 
 def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(
-    worlds: Any, experiment_of: Any, tmp_path: Path
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     """Rank 0 writes to a file system that may be slow, while the other ranks are ready."""
     experiment = experiment_of({"parallel.world_size": 2})
     assert worlds(2).run(reported_when_timing_began, experiment, tmp_path / "reported") == [True, True]
 
 
-def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Any) -> None:
+def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: ExperimentOf) -> None:
     """As predicted: the two are one formula."""
     experiment = experiment_of({"parallel.recompute": "full", "parallel.recompute_every": 2})
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from conf.experiment import Experiment
-from conf.schema import ModelSpec, Value
+from conf.schema import Value
+from conf.world import ModelSpec
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.optimizer.optimizer import learning_rate_at
 from train_core.parallel.main_gradient import main_gradient
+from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 
@@ -80,7 +82,13 @@ def plain_loss(tokens: Tensor, targets: Tensor, weights: dict[str, Tensor], expe
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def train_both(world: Any, experiment: Experiment, cache_dir: Path) -> list[tuple[float, float, float, float, float]]:
+def relative_error(measured: Tensor | None, expected: Tensor | None) -> float:
+    assert measured is not None
+    assert expected is not None
+    return float((measured - expected).norm() / max(expected.norm(), 1e-3))
+
+
+def train_both(world: World, experiment: Experiment, cache_dir: Path) -> list[tuple[float, float, float, float, float]]:
     """For every step: both losses, both norms, and the largest relative error of a gradient."""
     trainer, plan = Trainer(experiment, world, cache_dir), experiment.training
     weights = {name: p.detach().clone().requires_grad_() for name, p in trainer.stage.named_parameters()}
@@ -89,20 +97,21 @@ def train_both(world: Any, experiment: Experiment, cache_dir: Path) -> list[tupl
         {"params": [w for w in weights.values() if w.dim() == 1], "weight_decay": 0.0},
     ]
     adam = torch.optim.AdamW(groups, betas=(plan.adam_beta1, plan.adam_beta2), eps=plan.adam_epsilon)
-    told = []
+    clip, told = plan.clip_gradient_norm, []
+    assert clip is not None
     for step in range(1, plan.num_steps + 1):
         batch = [trainer.batches.micro_batch(step, index) for index in range(experiment.num_micro_batches)]
         tokens, targets = (torch.cat([part[side] for part in batch], dim=1).T for side in (0, 1))
         adam.zero_grad()
         loss = plain_loss(tokens, targets, weights, experiment)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), plan.clip_gradient_norm)
+        norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), clip)
         for group in adam.param_groups:
             group["lr"] = learning_rate_at(step, plan)
         adam.step()
         result = trainer.step(step)
         worst = max(
-            float((main_gradient(parameter) - weights[name].grad).norm() / max(weights[name].grad.norm(), 1e-3))
+            relative_error(main_gradient(parameter), weights[name].grad)
             for name, parameter in trainer.stage.named_parameters()
         )
         told.append((float(loss.detach()), result.loss, float(norm), result.gradient_norm, worst))
@@ -120,9 +129,13 @@ LLAMA = {
 
 @pytest.mark.parametrize("model", [{}, LLAMA], ids=["gpt", "llama"])
 def test_the_trainer_agrees_with_a_plain_model(
-    model: dict[str, Value], worlds: Any, experiment_of: Any, tmp_path: Path
+    model: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    values = {"training.clip_gradient_norm": 0.5, "training.learning_rate": 3e-3, "training.adam_epsilon": 1e-3}
+    values: dict[str, Value] = {
+        "training.clip_gradient_norm": 0.5,
+        "training.learning_rate": 3e-3,
+        "training.adam_epsilon": 1e-3,
+    }
     (told,) = worlds(1).run(train_both, experiment_of(values | model), tmp_path)
     plain_losses, losses, plain_norms, norms, errors = zip(*told, strict=True)
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from conf.errors import InfeasiblePlan, TrainingError
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
 from tests.train_core.training.test_layouts import assembled, assert_alike, train_and_tell
 from train_core.optimizer.loss_scale import LossScale
+from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
 
-FP16 = {
+FP16: dict[str, object] = {
     "cluster.device.peak_flops_per_second": {"fp32": 0.18e12, "fp16": 0.18e12},
     "cluster.device.peak_source": "a data sheet",  # measuring it would take longer than all steps
     "precision.dtype": "fp16",
@@ -44,7 +47,7 @@ LAYOUTS = {
     ids=["fp16", "bf16 gradients"],
 )
 def test_layouts_agree_within_the_precision(
-    precision: Any, tolerances: Any, worlds: Any, experiment_of: Any, tmp_path: Path
+    precision: Any, tolerances: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     for num_ranks, layouts in LAYOUTS.items():
         experiments = [experiment_of(one.values() | precision) for one in layouts]
@@ -59,7 +62,7 @@ def test_layouts_agree_within_the_precision(
                 raise
 
 
-def step_and_tell(world: Any, experiment: Any, cache_dir: Path) -> list[tuple[bool, float, float, float]]:
+def step_and_tell(world: World, experiment: Experiment, cache_dir: Path) -> list[tuple[bool, float, float, float]]:
     """Of each step: whether it overflowed, the scale after it, the loss, and how far the weights moved."""
     trainer = Trainer(experiment, world, cache_dir)
     told = []
@@ -75,7 +78,7 @@ def step_and_tell(world: Any, experiment: Any, cache_dir: Path) -> list[tuple[bo
 
 
 def test_an_overflow_skips_the_step_on_all_ranks_and_halves_the_scale(
-    worlds: Any, experiment_of: Any, tmp_path: Path
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     too_large = {"precision.initial_loss_scale": 2.0**20, "training.num_steps": NUM_STEPS}
     values = Layout(1, 2, 1, zero_stage=0).values() | FP16 | too_large
@@ -91,20 +94,22 @@ def test_an_overflow_skips_the_step_on_all_ranks_and_halves_the_scale(
     assert np.isfinite(losses).all()
 
 
-def message_of(world: Any, experiment: Any, cache_dir: Path) -> str:
+def message_of(world: World, experiment: Experiment, cache_dir: Path) -> str:
     with pytest.raises(TrainingError) as error:
         train(experiment, world, cache_dir)
     return str(error.value)
 
 
-def test_a_storm_of_overflows_ends_the_job_and_says_so(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
-    storm = {"precision.initial_loss_scale": 2.0**100, "watch.max_overflows": 3}
+def test_a_storm_of_overflows_ends_the_job_and_says_so(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    storm: dict[str, object] = {"precision.initial_loss_scale": 2.0**100, "watch.max_overflows": 3}
     (told,) = worlds(1).run(message_of, experiment_of(FP16 | storm), tmp_path)
     assert told.startswith("fp16 gradients overflowed in 3 steps in a row, the last at step 3 with a loss scale of")
     assert "precision=bf16" in told
 
 
-def smallest_overflow_and_message(world: Any, experiment: Any, cache_dir: Path) -> tuple[float, str]:
+def smallest_overflow_and_message(world: World, experiment: Experiment, cache_dir: Path) -> tuple[float, str]:
     """The smallest scale at which the first step overflows, and how a training ends that begins with it."""
     trainer, scale = Trainer(experiment, world, cache_dir), 2.0**24
     while True:
@@ -130,7 +135,7 @@ def smallest_overflow_and_message(world: Any, experiment: Any, cache_dir: Path) 
     ids=["alone", "ZeRO-3"],
 )
 def test_where_it_overflowed_is_looked_for_with_the_scale_that_did(
-    values: Any, num_ranks: int, origin: str, worlds: Any, experiment_of: Any, tmp_path: Path
+    values: Any, num_ranks: int, origin: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     """Half of it does not overflow. Only weight gradients do; what modules put out and get back stays in range."""
     experiment = experiment_of(FP16 | values | SMALL | {"watch.max_overflows": 1})
@@ -139,7 +144,7 @@ def test_where_it_overflowed_is_looked_for_with_the_scale_that_did(
     assert re.search(origin, told)
 
 
-def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Any) -> None:
+def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: ExperimentOf) -> None:
     values = FP16 | {"precision.loss_scale_window": 3, "precision.initial_loss_scale": 8.0}
     scale = LossScale.of(experiment_of(values).precision)
     scales = []
@@ -152,13 +157,13 @@ def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Any) -
     assert restored == scale
 
 
-def test_other_precisions_do_not_scale(experiment_of: Any) -> None:
+def test_other_precisions_do_not_scale(experiment_of: ExperimentOf) -> None:
     scale = LossScale.of(experiment_of({"precision.dtype": "bf16"}).precision)
     scale.succeeded()
     assert (scale.scale, scale.is_dynamic) == (1.0, False)
 
 
-def test_a_change_of_precision_begins_with_the_new_precisions_scale(experiment_of: Any) -> None:
+def test_a_change_of_precision_begins_with_the_new_precisions_scale(experiment_of: ExperimentOf) -> None:
     fp16, bf16 = (experiment_of(values).precision for values in (FP16, {"precision.dtype": "bf16"}))
     scale, constant = LossScale.of(fp16), LossScale.of(bf16)
     scale.restore(constant.state())
@@ -168,7 +173,7 @@ def test_a_change_of_precision_begins_with_the_new_precisions_scale(experiment_o
     assert constant == LossScale.of(bf16)
 
 
-def test_fp16_is_refused_on_a_device_without_it(experiment_of: Any) -> None:
+def test_fp16_is_refused_on_a_device_without_it(experiment_of: ExperimentOf) -> None:
     with pytest.raises(
         InfeasiblePlan, match=r"precision\.dtype = 'fp16': has no peak .* CPU rank\. Choose one of bf16"
     ):

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError, UsageError
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
     damage,
@@ -24,6 +26,7 @@ from train_core.checkpoints.checkpoint_folder import (
 )
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
+from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
@@ -43,7 +46,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Rank 0 dies by SIGKILL once, after reporting the given step."""
 
     def arrange(step: int, mark: Path) -> None:
-        def dying(experiment: Any, world: Any, cache_dir: Path, on_step: Any, *more: Any) -> Any:
+        def dying(experiment: Experiment, world: World, cache_dir: Path, on_step: Any, *more: Any) -> Any:
             def report(metrics: Any) -> None:
                 on_step(metrics)
                 if metrics.step == step and not mark.exists():
@@ -57,7 +60,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
     return arrange
 
 
-def test_a_killed_training_goes_on_bit_for_bit(trial_of: Any, killed_after: Any, tmp_path: Path) -> None:
+def test_a_killed_training_goes_on_bit_for_bit(trial_of: TrialOf, killed_after: Any, tmp_path: Path) -> None:
     expected = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.every_steps": None}).path).performance
     trial = trial_of(TWO_REPLICAS)
     killed_after(6, tmp_path / "killed")
@@ -76,7 +79,7 @@ def test_a_killed_training_goes_on_bit_for_bit(trial_of: Any, killed_after: Any,
     assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000006", "step-000007"]
 
 
-def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
+def test_a_training_that_had_ended_measures_nothing_anew(trial_of: TrialOf) -> None:
     trial = trial_of(
         TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 5, "checkpoint.asynchronous": False}
     )
@@ -84,7 +87,10 @@ def test_a_training_that_had_ended_measures_nothing_anew(trial_of: Any) -> None:
     assert last_whole(trial.checkpoints) == path_of(trial.checkpoints, 5), "the last step was not saved"
     assert run_trial_here(trial.path) == first
     trial.measurement.unlink()
-    assert run_trial_here(trial.path).performance.losses == first.performance.losses
+    second = run_trial_here(trial.path)
+    assert second.performance is not None
+    assert first.performance is not None
+    assert second.performance.losses == first.performance.losses
     trial.measurement.unlink()
     trial.metrics.unlink()
     measurement = run_trial_here(trial.path)
@@ -105,7 +111,7 @@ def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_
 
 
 @pytest.fixture
-def three_checkpoints(experiment_of: Any, tmp_path: Path) -> Path:
+def three_checkpoints(experiment_of: ExperimentOf, tmp_path: Path) -> Path:
     for step in (1, 2, 3):
         publish_step(tmp_path, step, experiment_of().model)
     return tmp_path
@@ -145,7 +151,7 @@ def test_damaged_checkpoints_do_not_push_whole_ones_out(three_checkpoints: Path)
     assert not path_of(three_checkpoints, 3).exists(), "it will be done again"
 
 
-def test_steps_are_ordered_as_numbers(experiment_of: Any, tmp_path: Path) -> None:
+def test_steps_are_ordered_as_numbers(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     for step in (999_900, 1_000_000):
         publish_step(tmp_path, step, experiment_of().model)
     assert last_whole(tmp_path) == path_of(tmp_path, 1_000_000)
@@ -153,7 +159,7 @@ def test_steps_are_ordered_as_numbers(experiment_of: Any, tmp_path: Path) -> Non
     assert last_whole(tmp_path) == path_of(tmp_path, 1_000_000)
 
 
-def refusal(world: Any, experiment: Any, folder: Path) -> str:
+def refusal(world: World, experiment: Experiment, folder: Path) -> str:
     trainer = Trainer(experiment, world, folder / "tokens")
     with pytest.raises(ConfigError) as refused:
         trainer.checkpoints(None).restore()
@@ -161,7 +167,7 @@ def refusal(world: Any, experiment: Any, folder: Path) -> str:
 
 
 def test_a_path_that_cannot_be_read_is_refused_before_a_model_is_built(
-    trial_of: Any, monkeypatch: pytest.MonkeyPatch
+    trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("train_core.job.rank.train", None)
     measurement = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.load": "/nowhere"}).path)
@@ -178,7 +184,7 @@ def test_a_training_with_checkpoints_of_its_own_goes_on_without_what_it_started_
         require_start("/nowhere", tmp_path / "none")
 
 
-def save_first(world: Any, experiment: Any, folder: Path) -> None:
+def save_first(world: World, experiment: Experiment, folder: Path) -> None:
     trainer = Trainer(experiment, world, folder / "tokens")
     with trainer.checkpoints(folder / "checkpoints") as checkpoints:
         checkpoints.save(1)
@@ -194,7 +200,7 @@ def save_first(world: Any, experiment: Any, folder: Path) -> None:
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused_with_the_tensor_that_differs(
-    values: Any, name: str, problem: str, worlds: Any, experiment_of: Any, tmp_path: Path
+    values: Any, name: str, problem: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     worlds(1).run(save_first, experiment_of(), tmp_path)
     load = {"checkpoint.load": str(tmp_path / "checkpoints" / name)}
@@ -203,7 +209,9 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_tensor_that_differs(
     assert re.search(problem, told), told
 
 
-def test_a_truncated_checkpoint_that_was_asked_for_is_refused(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_that_was_asked_for_is_refused(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     worlds(1).run(save_first, experiment_of(), tmp_path)
     asked = tmp_path / "checkpoints" / "step-000001"
     (asked / "__0_0.distcp").unlink()
@@ -211,7 +219,7 @@ def test_a_truncated_checkpoint_that_was_asked_for_is_refused(worlds: Any, exper
     assert "is no whole checkpoint: it lacks __0_0.distcp. Name another one, or null." in told
 
 
-def failure_to_save(world: Any, experiment: Any, folder: Path) -> str:
+def failure_to_save(world: World, experiment: Experiment, folder: Path) -> str:
     trainer = Trainer(experiment, world, folder / "tokens")
     (folder / "checkpoints").write_text("in the way")
     checkpoints = trainer.checkpoints(folder / "checkpoints")
@@ -221,6 +229,8 @@ def failure_to_save(world: Any, experiment: Any, folder: Path) -> str:
     return str(failed.value)
 
 
-def test_a_folder_that_cannot_be_written_is_one_message(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_message(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     (told,) = worlds(1).run(failure_to_save, experiment_of({"model.num_layers": 1}), tmp_path)
     assert re.fullmatch(r"a checkpoint could not be written to \S+: \[Errno \d+\] .*Make room there, .*", told), told

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from conf.schema import ModelSpec
+from conf.experiment import Experiment
+from conf.world import ModelSpec
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer.optimizer import StepResult, learning_rate_at
@@ -25,7 +26,7 @@ CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU, "gloo")
 
 
-def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: Any) -> None:
+def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: ExperimentOf) -> None:
     values = {"training.num_steps": 10, "training.learning_rate_warmup_steps": 4, "training.learning_rate": 1.0}
     plan = experiment_of(values | {"training.min_learning_rate": 0.1}).training
     rates = [learning_rate_at(step, plan) for step in range(1, 11)]
@@ -35,7 +36,7 @@ def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: Any) 
     assert rates[6] == pytest.approx(0.55)
 
 
-def test_weights_decay_and_biases_and_norms_do_not(experiment_of: Any) -> None:
+def test_weights_decay_and_biases_and_norms_do_not(experiment_of: ExperimentOf) -> None:
     mesh = build_mesh(Layout(1, 1, 1), 0)
     stage = parallelize(experiment_of(), mesh, CPU)
     buckets = list(flatten(stage, mesh))
@@ -62,7 +63,7 @@ def test_first_weights_depend_on_the_name_and_the_seed() -> None:
     assert initial_value("final_norm.bias", torch.Size((4,)), 8, 1, CPU).tolist() == [0.0] * 4
 
 
-def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: Any) -> None:
+def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: ExperimentOf) -> None:
     mesh = build_mesh(Layout(1, 1, 1), 0)
     huge = {"model.hidden_size": 12288, "model.ffn_hidden_size": 49152, "model.num_attention_heads": 96}
     huge["model.num_query_groups"] = 96
@@ -71,7 +72,7 @@ def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: Any) -> N
 
 
 def test_a_stage_builds_its_own_layers_alone_with_the_values_of_the_whole_model(
-    experiment_of: Any, monkeypatch: pytest.MonkeyPatch
+    experiment_of: ExperimentOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four chunks on two stages; the last has the tied head, and not the embedding that it is a copy of."""
     built: list[Layer] = []
@@ -95,7 +96,7 @@ def test_a_stage_builds_its_own_layers_alone_with_the_values_of_the_whole_model(
     assert "head.weight" in stage.placements
 
 
-def test_warm_up_steps_are_left_out_of_the_time(experiment_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_steps_are_left_out_of_the_time(experiment_of: ExperimentOf, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"training.num_steps": 5, "training.num_warmup_steps": 2, "cluster.device.peak_source": "a data sheet"}
     meter = Meter(experiment_of(values), ALONE, Axis())
     clock = iter([0, 100, 0, 100, 0, 1, 0, 3, 0, 2])
@@ -117,7 +118,7 @@ def measured_together(world: World) -> tuple[float, int]:
     return matmul_flops_per_second(world, axis, torch.float32, 0.3), count_devices(world, axis)
 
 
-def test_ranks_that_share_cores_reach_no_more_than_the_cores(worlds: Any) -> None:
+def test_ranks_that_share_cores_reach_no_more_than_the_cores(worlds: Worlds) -> None:
     alone, few = matmul_flops_per_second(ALONE, Axis(), torch.float32, 0.3), len(usable_cores())
     answers = worlds(4).run(measured_together)
     assert len(set(answers)) == 1
@@ -126,14 +127,14 @@ def test_ranks_that_share_cores_reach_no_more_than_the_cores(worlds: Any) -> Non
     assert 0.1 * alone < together < 1.5 * alone * few * 2  # two hardware threads may share what one used alone
 
 
-def test_losses_fall_on_text_within_a_few_steps(experiment_of: Any, worlds: Any, tmp_path: Path) -> None:
+def test_losses_fall_on_text_within_a_few_steps(experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path) -> None:
     values = {"training.learning_rate": 1e-2, "training.num_steps": 12, "data.cache_dir": str(tmp_path)}
     (losses,) = worlds(1).run(losses_of, experiment_of(values), tmp_path)
     assert losses[0] == pytest.approx(np.log(256), rel=0.05)
     assert losses[-1] < 0.85 * losses[0]
 
 
-def losses_of(world: World, experiment: Any, cache_dir: Path) -> tuple[float, ...]:
+def losses_of(world: World, experiment: Experiment, cache_dir: Path) -> tuple[float, ...]:
     from train_core.training.train import train
 
     return train(experiment, world, cache_dir).losses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from conf.errors import TrainingError
 from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
@@ -58,7 +58,7 @@ def compared(world: World, experiments: list[Experiment], cache: Path, rank: int
 
 
 def test_a_replica_with_a_flipped_bit_is_named_by_those_that_compare_with_it(
-    worlds: Any, experiment_of: Any, tmp_path: Path
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     four = {"parallel.world_size": 4, "model.num_layers": 2, "batch.global_batch_size": 4}
     layouts = [
@@ -81,7 +81,9 @@ def test_a_replica_with_a_flipped_bit_is_named_by_those_that_compare_with_it(
     assert told[1][1] == ""  # shares no parameter with rank 2
 
 
-def test_a_training_compares_its_replicas_when_told_to(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_training_compares_its_replicas_when_told_to(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     values = {"parallel.world_size": 2, "training.num_steps": 3, "watch.compare_replicas_every": 2}
     told = worlds(2).run(trained_with_a_flipped_bit, experiment_of(values), tmp_path)
     assert "by step 2 over the data axis: ranks 0-1 differ" in told[0]
@@ -113,10 +115,11 @@ def poisoned_passes(world: World, experiments: list[Experiment], cache: Path, ra
 
 
 def _poison(trainer: Trainer, where: str) -> None:
-    layers = trainer.stage.chunks[-1].layers
-    module = next(iter(layers.values())).feed_forward.up
+    chunk = trainer.stage.chunks[-1]
+    up = f"layers.{next(iter(chunk.layers))}.feed_forward.up"
+    module = chunk.get_submodule(up)
     if where == "weight":
-        module.weight.data.flatten()[3] = float("nan")
+        chunk.get_parameter(f"{up}.weight").data.flatten()[3] = float("nan")
     elif where == "output":
         module.register_forward_hook(lambda _, __, out: out * float("inf"))
     else:
@@ -127,7 +130,7 @@ def _poison(trainer: Trainer, where: str) -> None:
 
 @pytest.mark.parametrize("where", ["weight", "output", "gradient"])
 def test_the_rank_and_module_where_a_value_first_is_not_finite_is_named(
-    worlds: Any, experiment_of: Any, tmp_path: Path, where: str
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, where: str
 ) -> None:
     four = {"parallel.world_size": 4, "model.num_layers": 4, "batch.global_batch_size": 4}
     layouts = [four, four | {"parallel.pipeline_parallel_size": 4}, four | {"parallel.tensor_parallel_size": 4}]

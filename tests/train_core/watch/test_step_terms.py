@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import Performance, StepMetrics
 from train_core.parallel.clock import Clock, DeviceClock, Line
 from train_core.parallel.mesh import Layout
@@ -60,7 +61,9 @@ def test_waiting_is_seen_while_it_lasts_and_not_after_an_error() -> None:
 
     with pytest.raises(RuntimeError):
         clock.wait(line.start("all_reduce", 2**19), lose_a_peer)
-    operation, since = seen[0]
+    awaited = seen[0]
+    assert awaited is not None
+    operation, since = awaited
     assert (str(operation), operation.number) == ("all_reduce over data, 512 KiB", 1)
     assert since <= time.monotonic()
     assert clock.awaited() is None
@@ -102,7 +105,9 @@ def measured_with_terms(world: World, experiment: Experiment, cache: Path) -> tu
         return measured(world, experiment, cache)
 
 
-def test_a_slow_rank_is_named_in_metrics_and_measurement(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_a_slow_rank_is_named_in_metrics_and_measurement(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     experiment = experiment_of(BREAKDOWN | {"parallel.world_size": 4})
     (performance, metrics), *others = worlds(4).run(measured_with_terms, experiment, tmp_path)
     assert performance.stragglers == (2,)
@@ -123,7 +128,7 @@ def test_a_slow_rank_is_named_in_metrics_and_measurement(worlds: Any, experiment
     ],
 )
 def test_the_terms_of_a_rank_add_up_to_its_step_and_waits_are_counted_where_they_belong(
-    worlds: Any, experiment_of: Any, tmp_path: Path, values: dict[str, Any], waits_in: str
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, values: dict[str, Any], waits_in: str
 ) -> None:
     experiment = experiment_of({**BREAKDOWN, "training.num_steps": 3, "parallel.world_size": 2, **values})
     performance, _ = worlds(2).run(measured, experiment, tmp_path)[0]
@@ -137,6 +142,8 @@ def test_the_terms_of_a_rank_add_up_to_its_step_and_waits_are_counted_where_they
     assert math.isclose(slowest, performance.step_seconds)
 
 
-def test_without_being_asked_for_there_is_no_breakdown(worlds: Any, experiment_of: Any, tmp_path: Path) -> None:
+def test_without_being_asked_for_there_is_no_breakdown(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
     experiment = experiment_of({"parallel.world_size": 2, "training.num_steps": 2})
     assert worlds(2).run(measured, experiment, tmp_path)[0][0].breakdown is None

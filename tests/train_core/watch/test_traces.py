@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from conf.errors import InfeasiblePlan
+from tests.train_core.conftest import ExperimentOf, TrialOf
 from train_core.job.trial import run_trial_here
 
 TRACED = {"training.num_steps": 4, "training.num_warmup_steps": 1, "profile.trace_steps": [2]}
 
 
-def test_a_traced_step_leaves_a_chrome_trace_and_is_not_timed(trial_of: Any) -> None:
+def test_a_traced_step_leaves_a_chrome_trace_and_is_not_timed(trial_of: TrialOf) -> None:
     trial = trial_of(TRACED | {"profile.trace_ranks": [1], "parallel.world_size": 2})
     performance = run_trial_here(trial.path).performance
     assert performance is not None
@@ -34,6 +35,6 @@ def test_a_traced_step_leaves_a_chrome_trace_and_is_not_timed(trial_of: Any) -> 
         ({"profile.trace_steps": [2, 3, 4], "profile.trace_ranks": [0]}, "leaves no step to time"),
     ],
 )
-def test_a_trace_that_cannot_be_is_refused(experiment_of: Any, values: dict[str, Any], message: str) -> None:
+def test_a_trace_that_cannot_be_is_refused(experiment_of: ExperimentOf, values: dict[str, Any], message: str) -> None:
     with pytest.raises(InfeasiblePlan, match=message):
         experiment_of(TRACED | values)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.train_core.conftest import TrialOf
 from train_core.job.failures import first_cause
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
@@ -48,7 +49,7 @@ def sleep_for_ever(trainer: Trainer) -> None:
     time.sleep(600)
 
 
-def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: Any, at_step: Any) -> None:
+def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: TrialOf, at_step: Any) -> None:
     at_step(2, 3, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3).path)
     assert measurement.outcome is Outcome.FAILED
@@ -60,14 +61,14 @@ def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_
     assert "in sleep_for_ever" in (measurement.traceback or "")
 
 
-def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: Any, at_step: Any) -> None:
+def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: TrialOf, at_step: Any) -> None:
     at_step(1, 2, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3 | {"parallel.zero_stage": 3}).path)
     assert measurement.failing_rank == 1
     assert measurement.cause.startswith("rank 1 has not reached all_gather over data, ")
 
 
-def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(trial_of: Any, at_step: Any) -> None:
+def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(trial_of: TrialOf, at_step: Any) -> None:
     at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
     assert measurement.failing_rank == 3
@@ -94,7 +95,7 @@ run_trial_as_rank(Path(sys.argv[1]))
 """
 
 
-def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: Any) -> None:
+def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialOf) -> None:
     trial: TrialFolder = trial_of(DATA_3)
     script = trial.path / "rank.py"
     script.write_text(SLEEPING_RANK)
@@ -108,7 +109,7 @@ def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: Any) -
     assert culprit.cause in completed.stderr
 
 
-def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: Any, at_step: Any) -> None:
+def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: TrialOf, at_step: Any) -> None:
     at_step(1, 2, lambda _: time.sleep(3))
     patient = DATA_3 | {
         "training.num_steps": 3,
@@ -118,7 +119,7 @@ def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of:
     assert measurement.outcome is Outcome.COMPLETED, measurement.cause
 
 
-def test_the_thread_that_looks_asks_the_gpu_of_its_rank(trial_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_that_looks_asks_the_gpu_of_its_rank(trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new thread's current device is GPU 0, whatever the rank has chosen."""
     chosen = list[tuple[str, torch.device]]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))

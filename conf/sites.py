@@ -1,0 +1,65 @@
+"""What differs from site to site: how Slurm is asked for nodes, and where runs are tracked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from conf.credentials import without_credentials
+from conf.errors import ConfigError
+from conf.schema import Count, Frozen
+
+
+class SlurmSpec(Frozen):
+    """Site settings of one Slurm machine.
+
+    Attributes:
+        gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
+        max_array_size: elements of one job array; null asks `scontrol show config`.
+        array_parallelism: elements of an array that run at once (`%N`).
+        setup: shell lines before srun (modules, environments).
+        container_prefix: put before the Python of the job, such as `apptainer exec image.sif`; null for none.
+        python: the interpreter on the compute nodes; null takes the one that submits.
+        extra_sbatch: further sbatch options, long names without the leading dashes.
+        max_resubmits: how often a trial that lost its node is submitted again.
+    """
+
+    partition: str | None
+    account: str | None
+    qos: str | None
+    time_limit_minutes: Count
+    constraint: str | None
+    gpu_request: Literal["gpus-per-node", "gres", "none"]
+    cpus_per_task: Count | None
+    max_array_size: Count | None
+    array_parallelism: Count
+    setup: Annotated[tuple[str, ...], Field(strict=False)]
+    srun_args: Annotated[tuple[str, ...], Field(strict=False)]
+    container_prefix: str | None
+    python: str | None
+    environment: dict[str, str]
+    extra_sbatch: dict[str, str | int | bool]
+    max_resubmits: Annotated[int, Field(ge=0)]
+
+
+class TrackingSpec(Frozen):
+    """Where MLflow stores runs. `sqlite` keeps one file under the output folder; `server` needs `uri`."""
+
+    kind: Literal["sqlite", "server"]
+    uri: str | None
+    experiment: str
+
+    @model_validator(mode="after")
+    def _server_has_uri(self) -> TrackingSpec:
+        if self.kind == "server" and not self.uri:
+            raise ConfigError("tracking.uri", self.uri, "a tracking server needs an address", "Give tracking.uri=URL.")
+        return self
+
+    def without_credentials(self) -> TrackingSpec:
+        """As records keep it: a password in the address is nobody else's."""
+        return self.model_copy(update={"uri": self.uri and without_credentials(self.uri)})
+
+    def signed_in_as(self, configured: TrackingSpec) -> TrackingSpec:
+        """With the credentials of the configuration, where that names the same store."""
+        return configured if configured.without_credentials() == self else self

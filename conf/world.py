@@ -1,0 +1,174 @@
+"""Facts about the world: models, devices, links and clusters, with their units. None of them is a choice."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from conf.errors import ConfigError
+from conf.schema import Count, Dtype, Family, Fraction, Frozen, Name, NonNegative, Positive
+
+
+class ModelSpec(Frozen):
+    """A transformer decoder.
+
+    Attributes:
+        family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases.
+        ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
+        num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
+        head_size: width of one head; null takes hidden_size / num_attention_heads.
+        rotary_base: base of the frequencies of rotary positions; null takes 10,000.
+        gated_mlp: SwiGLU, with a third matrix, instead of GELU.
+        tied_embeddings: the output head is the token embedding.
+        vocab_size: rows of the token embedding, padding included.
+        seq_length: tokens per sequence; also the number of learned positions.
+    """
+
+    name: Name
+    family: Family
+    num_layers: Count
+    hidden_size: Count
+    ffn_hidden_size: Count
+    num_attention_heads: Count
+    num_query_groups: Count
+    head_size: Count | None
+    rotary_base: Annotated[float, Field(gt=1)] | None
+    gated_mlp: bool
+    tied_embeddings: bool
+    vocab_size: Count
+    seq_length: Count
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_attention_heads * (self.head_size or self.hidden_size // self.num_attention_heads)
+
+    @property
+    def key_value_size(self) -> int:
+        """Width of all key heads together, which is that of all value heads."""
+        return self.query_size // self.num_attention_heads * self.num_query_groups
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelSpec:
+        if self.head_size is None and self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                "model.num_attention_heads",
+                self.num_attention_heads,
+                f"does not divide model.hidden_size = {self.hidden_size}",
+                "Choose a number of heads that divides it, or give model.head_size.",
+            )
+        if self.num_attention_heads % self.num_query_groups:
+            raise ConfigError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"does not divide model.num_attention_heads = {self.num_attention_heads}",
+                "Choose a number of query groups that divides it.",
+            )
+        if self.family == "llama" and self.query_size // self.num_attention_heads % 2:
+            raise ConfigError(
+                "model.head_size",
+                self.query_size // self.num_attention_heads,
+                "is odd, and rotary positions turn pairs of its elements",
+                "Choose an even model.head_size, or fewer or more heads.",
+            )
+        return self
+
+
+class DeviceSpec(Frozen):
+    """One schedulable accelerator (one MI250X GCD, not the card), or one CPU rank: what its maker states.
+
+    Attributes:
+        kind: what the trainer runs on; `cpu` means gloo, `gpu` NCCL or RCCL.
+        peak_flops_per_second: dense peak by precision.
+        peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
+            same run and utilization is stated against that, while the numbers given here serve only the prediction.
+        num_multiprocessors: units that each compute one tile of a matrix product at a time (SMs, CUs; 1 on a CPU rank).
+        watts: design power, of one device.
+        price_per_hour: US dollars of one device-hour; null where nobody names a price.
+    """
+
+    name: str
+    kind: Literal["gpu", "cpu"]
+    peak_flops_per_second: dict[Dtype, Positive]
+    peak_source: str
+    memory_bytes: Count
+    memory_bandwidth_bytes_per_second: Positive
+    memory_source: str
+    num_multiprocessors: Count
+    watts: Positive
+    watts_source: str
+    price_per_hour: Positive | None
+    price_source: str
+
+
+class LinkSpec(Frozen):
+    """What connects blocks of `num_devices` consecutive devices.
+
+    Attributes:
+        bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate, as stated by
+            the maker; collectives reach ClusterSpec.efficiency.link of it.
+    """
+
+    name: str
+    num_devices: Count
+    bandwidth_bytes_per_second: Positive
+    latency_seconds: NonNegative
+
+
+class EfficiencySpec(Frozen):
+    """The constants of the cost model that no data sheet states; `calibrate` measures or fits them.
+
+    Attributes:
+        matmul: share of the peak that large, well-shaped matrix products reach in training.
+        attention: the same of a fused (flash) attention kernel.
+        memory: share of the memory bandwidth that memory-bound kernels reach.
+        link: share of a link's bandwidth that collectives and transfers reach.
+        kernel_seconds: what one kernel costs on top: launch, ramp-up and tail.
+        jitter: share of the step lost to the slowest rank with every doubling of the nodes.
+        source: on what each was fitted or measured; a row on which one was fitted is no test of the prediction.
+    """
+
+    matmul: Fraction
+    attention: Fraction
+    memory: Fraction
+    link: Fraction
+    kernel_seconds: NonNegative
+    jitter: Annotated[float, Field(ge=0, lt=1)]
+    source: str
+
+
+class ClusterSpec(Frozen):
+    """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider.
+
+    Attributes:
+        cores_per_node: on a CPU, the cores that the ranks of a node share; null gives every rank a device of its own.
+        gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
+        reserved_memory_bytes: taken on each device by the framework and the collectives library.
+        fragmentation: lost to the allocator's gaps, as a share of the bytes of activations.
+    """
+
+    name: Name
+    num_nodes: Count
+    devices_per_node: Count
+    cores_per_node: Count | None
+    gpu_names: Annotated[tuple[str, ...], Field(strict=False)]
+    device: DeviceSpec
+    efficiency: EfficiencySpec
+    reserved_memory_bytes: Annotated[int, Field(ge=0)]
+    fragmentation: NonNegative
+    reserved_memory_source: str
+    links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_nodes * self.devices_per_node
+
+    @model_validator(mode="after")
+    def _links_widen(self) -> ClusterSpec:
+        extents = [link.num_devices for link in self.links]
+        if extents != sorted(set(extents)):
+            raise ConfigError(
+                "cluster.links", extents, "num_devices must grow from tier to tier", "List the closest tier first."
+            )
+        return self
