@@ -125,6 +125,7 @@ def _candidates(name: str, cluster: str) -> Iterator[Experiment]:
             if predicted.fits:
                 fitting.append((predicted.step_seconds, size, experiment))
         if fitting:
+            # Of two that are equally fast, the smaller micro-batch; experiments themselves have no order.
             yield min(fitting, key=lambda one: one[:2])[2]
 
 

@@ -114,6 +114,7 @@ def _command() -> tuple[float, float]:
         times.append(time.perf_counter() - start)
     # The peak is measured in a run of its own, by the process itself as it ends.
     done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
+    # Linux tells ru_maxrss in KiB.
     return median(times), int(done.stderr.split()[-1]) * 1024 / MEBIBYTE
 
 

@@ -115,6 +115,7 @@ def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRat
     folder.prepare(plan)
     oom_kills = oom_kill_count()
     ranks: list[subprocess.Popen[bytes]] = []
+    # The ranks meet in a new file: in one of an earlier run they would find ranks that are gone.
     with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting, cancelled_by_signals():
         try:
             meet = Path(meeting) / "rendezvous"

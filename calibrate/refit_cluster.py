@@ -171,6 +171,7 @@ def _without(
 ) -> float:
     """Seconds predicted for `trial` by the same constants, fitted to the others."""
     others = [other for other in counted if other is not trial]
+    # Begun where the fit to all trials ended, which is only a few steps away.
     values = refit(_Ratios(cluster, others), constants, present, start=found)
     return float(predicted_seconds(cluster, [trial], values)[0])
 

@@ -59,6 +59,7 @@ def _replaced(text: str, key: Node, node: Node, leaf: str, value: str, origin: s
     start, end = node.start_mark.index, _end(text, node)
     old, rest = text[start:end].strip(), text[end:].split("\n", 1)[0]
     stands_alone = re.fullmatch(r"\s*(#.*)?", rest) is not None
+    # A remark behind the old value is not about the new one, and moves into the line `KEY was ...`.
     after = text[end + len(rest) :] if stands_alone and origin else text[end:]
     text = text[:start] + value + after
     return _commented(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin) if origin else text

@@ -71,6 +71,7 @@ def plan(
         objective=_known("objective", objective, OBJECTIVES),
         budget=budget,
         deadline=deadline,
+        # --tokens is a float, so that people can write 300e9.
         num_tokens=None if tokens is None else round(tokens),
         num_steps=steps,
         devices=devices,

@@ -109,6 +109,7 @@ def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
     if place.proxy:
         _print_full_size_summary(planned.record)
     spec = planned.record.spec.proxy
+    # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
     progress = progress_on(console)
     try:

@@ -54,6 +54,7 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
         require_memory(estimate(composed(None, given).settings.experiment()))
     from train_core.__main__ import main
 
+    # Hydra reads the arguments of the process itself.
     sys.argv = ["train_core", *given]
     main()
 

@@ -42,7 +42,7 @@ def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:
 
 
 def _row(result: TrialReading, relation: Scaling) -> Row:
-    # Every trial yields the same keys, so that the columns of a table do not depend on what has ended so far.
+    # What a trial has not, or not yet, is None, so that the columns do not depend on what has ended so far.
     trial, measurement = result.trial, result.measurement
     return (
         _identity(trial)

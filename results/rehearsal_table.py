@@ -99,7 +99,7 @@ def work_table(found: Rehearsal, predicted: Prediction) -> Table:
         named = [stages, significant(alike.flops / TERA, 4)]
         for kind, counted, expected in _beside(alike.traffic, other.traffic):
             table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
-            named = ["", ""]
+            named = ["", ""]  # a group of stages is named on its first line only
     return table
 
 

@@ -17,6 +17,8 @@ from train_core.costs import Estimate, estimate
 from train_core.measurement import Outcome, Performance, StepMetrics
 
 MAX_TAG_LENGTH = 4000
+"""MLflow promises to take 5,000 bytes, and a letter may need more than one."""
+
 STATUS = {
     None: "SCHEDULED",
     Outcome.PENDING: "SCHEDULED",

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOCK_WAIT_SECONDS = 120.0
-BATCH_LIMIT = 1000  # metrics in one request
+# MLflow refuses a request with more entries than this in all, or with more params than this.
+BATCH_LIMIT = 1000
 PARAM_LIMIT = 100
 ATTEMPT, LAST_STEP = "trisweep.attempt", "trisweep.last_step"
 
@@ -80,6 +81,7 @@ def import_sweep(
             return unchanged
         importer = _Importer(connect(tracking, output_dir), tracking, output_dir, sweep_id)
         parent = importer.sync(whole, None)
+        # The seal comes after the artifacts: an import that dies in between is then repeated.
         if parent.is_stale:
             importer.client.log_artifact(parent.run_id, str(folder.record))
             importer.seal(parent)

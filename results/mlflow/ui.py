@@ -42,6 +42,7 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
         return
     _require_store(output_dir)
     _require_free(port)
+    # The server writes into a file, because a pipe that nobody reads would stop it once it is full.
     with tempfile.TemporaryFile("w+") as log, _endings_as_interrupts():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
@@ -99,6 +100,7 @@ def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Po
     """Start the server in a session of its own, because it starts workers, which all must end with it."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
+    # Here too, what the user has exported wins.
     environment = QUIET_SETTINGS | dict(os.environ)
     return subprocess.Popen(
         command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, text=True, start_new_session=True

@@ -130,6 +130,7 @@ def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
 
 
 def _day(time_seconds: float) -> str:
+    # In UTC, so that a report does not depend on where it is written.
     return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
 
 

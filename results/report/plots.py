@@ -92,6 +92,7 @@ def loss_curves(best_first: Sequence[TrialReading]) -> Figure | None:
     if not lines:
         return None
     layout = {"xaxis": _axis("step"), "yaxis": _axis("training loss"), "height": 420, "showlegend": True}
+    # Plotly does not know this key; report.js reads it, because a long legend would leave a phone no room for the plot.
     return {"data": lines, "layout": layout | {"hideLegendWhenNarrow": len(lines) > 6}}
 
 
@@ -139,6 +140,7 @@ def predicted_memory(best_first: Sequence[Trial]) -> Figure | None:
     figure = _bar_chart([bar for bar in bars if bar["y"]], "predicted GiB per device, worst stage", len(shown))
     figure["layout"] |= {"shapes": _capacity_lines([estimate for _, estimate in shown]), "showlegend": True}
     widest = max(max(estimate.peak_memory_bytes, estimate.memory_capacity_bytes) for _, estimate in shown)
+    # A little room on the right for the label of the capacity.
     figure["layout"]["xaxis"] |= {"range": [0, 1.08 * widest / GIBIBYTE]}
     # Two traces would otherwise put all that fit before all that do not, wherever they belong in the order.
     figure["layout"]["yaxis"] |= {"categoryorder": "array", "categoryarray": names}

@@ -114,7 +114,7 @@ def _comparison_rules(record: SweepRecord, published: Sequence[PublishedFigure])
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=select_autoescape(["html"]),
+        autoescape=select_autoescape(["html"]),  # Markdown would show `&amp;`; its tables escape what they must
         undefined=StrictUndefined,  # a name misspelt in a template is an error and not an empty cell
         trim_blocks=True,
         lstrip_blocks=True,
