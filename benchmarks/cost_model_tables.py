@@ -1,4 +1,4 @@
-"""The tables of docs/cost-model.md that hold constants, as the cluster files and trainers have them.
+"""The tables of constants in docs/cost-model.md, made from the cluster files and the trainers so that they stay true.
 
 python -m benchmarks.cost_model_tables    writes them into the page, each between its pair of comments
 """
@@ -20,17 +20,19 @@ from train_core.trial_folder import write_atomically
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
 MARKED = re.compile(r"(<!-- (\w+): [^>]*-->)\n.*?(<!-- end -->)", re.DOTALL)
 MEASURED_BY_ITS_USERS = "local"
+"""The cluster that stands for whatever machine a user has; its numbers are no facts to print."""
+
 MICRO = 1e6
 
 
 def main() -> list[Target]:
-    """Nothing is promised here; the page is written anew."""
+    """Write the page anew. Nothing is promised here, so there are no targets."""
     write_atomically(PAGE, with_tables(PAGE.read_text()))
     return []
 
 
 def with_tables(text: str) -> str:
-    """The page with every marked table as it is today."""
+    """The page with every marked table replaced by what holds today."""
     return MARKED.sub(lambda found: "\n".join((found[1], *TABLES[found[2]](), found[3])), text)
 
 
@@ -65,7 +67,7 @@ def _clusters() -> Iterator[str]:
 
 
 def _sources() -> Iterator[str]:
-    """What each was fitted on, by the word of the cluster's file; clusters of one word together."""
+    """What each cluster was fitted on, as its file says. Clusters whose files say the same share a line."""
     said: dict[str, list[str]] = {}
     for cluster in _known_clusters():
         words = f"{cluster.efficiency.source}. Reserved memory and gaps: {cluster.reserved_memory_source}."

@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[str, dict[str, Value]]] = {
     ),
     "Llama 2 7B": ("llama-2-7b", {}),
 }
-"""The configuration of each model, and what differs from it."""
+"""For each model the configuration that it starts from, and the values that differ from it."""
 
 PUBLISHED_MFU = 50.0
 """Upper end of what Megatron-LM and torchtitan publish for one such device: 40-50 %."""
@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 def main() -> list[Target]:
-    """Every figure beside its target; none without a GPU."""
+    """Measure, and return every figure beside its target; none without a GPU."""
     if not torch.cuda.is_available():
         print("bench-gpu: no GPU here, so nothing was measured.")
         return []
@@ -125,6 +125,7 @@ def _candidates(name: str, cluster: str) -> Iterator[Experiment]:
             if predicted.fits:
                 fitting.append((predicted.step_seconds, size, experiment))
         if fitting:
+            # Of two that are equally fast, the smaller micro-batch; experiments themselves have no order.
             yield min(fitting, key=lambda one: one[:2])[2]
 
 
@@ -145,6 +146,7 @@ def _run(name: str, experiment: Experiment) -> Run:
 def _append(name: str, run: Run) -> None:
     row = _row(name, run)
     is_new = not RESULTS.exists()
+    # Rows are only ever added, run by run: an interrupted benchmark keeps what it has measured.
     with RESULTS.open("a", newline="") as file:
         writer = csv.DictWriter(file, row.keys())
         if is_new:

@@ -49,7 +49,7 @@ def main() -> list[Target]:
 
 
 def watching_share() -> float:
-    """Of the rank where it is largest."""
+    """The share of a step that watching takes, of the rank where it is largest."""
     experiment = experiment_of(WATCHED)
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(experiment.parallel.world_size)]
@@ -67,6 +67,7 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
     seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
     world, trial = join(seat, choose_device("cpu", rank), experiment.watch.hang_seconds), TrialFolder(folder)
     marks, steps, notes = list[float](), list[float](), list[int]()
+    # The trainer's step is wrapped to tell its own time from that of `train` around it; this process ends afterwards.
     own_step = Trainer.step
 
     def step(trainer: Trainer, number: int) -> Any:
@@ -82,7 +83,7 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
         train(experiment, world, folder, trial.append_metrics)
         looking = sum(_cpu_seconds_of(thread) for thread in threading.enumerate() if thread.name == "watchdog")
     leave(world)
-    inside = sum(steps[1:])
+    inside = sum(steps[1:])  # the first step allocates
     around = marks[-1] - marks[0] - inside
     sender.send((around + looking + sum(notes[1:]) * seconds_of_a_note()) / inside)
 
@@ -113,6 +114,6 @@ def seconds_to_first_step() -> float:
                 said.append(line)
                 if line.startswith("step"):
                     seconds = time.perf_counter() - start
-                    process.stdout.read()
+                    process.stdout.read()  # the command would end by a broken pipe if nobody read on
                     return seconds
     raise RuntimeError(f"{' '.join(command)} took no step: {''.join(said)}")

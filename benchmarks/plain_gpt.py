@@ -21,6 +21,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         b, s, h = x.shape
+        # One product for q, k and v, and fused kernels wherever torch has them: the opponent must not be a weak one.
         q, k, v = self.qkv(self.norm_1(x)).view(b, s, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(mixed.transpose(1, 2).reshape(b, s, h))
@@ -44,7 +45,7 @@ class PlainGPT(nn.Module):
 
 
 def plain_steps(experiment: Experiment, dtype: torch.dtype) -> Iterator[float]:
-    """Train on random tokens for ever; yields the loss after each optimizer step."""
+    """Train on random tokens for ever, and yield the loss after each optimizer step."""
     spec, batch = experiment.model, experiment.batch
     torch.manual_seed(experiment.training.seed)
     sizes = (spec.vocab_size, spec.seq_length, spec.hidden_size, spec.num_attention_heads, spec.num_layers)

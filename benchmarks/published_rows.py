@@ -42,7 +42,7 @@ class RowSet:
 
 
 def sweep_of(compared: Comparison) -> str:
-    """The section that the notes name, else the table."""
+    """The sweep of the source that a row belongs to: the section that its notes name, else its table."""
     section = re.search(r'section "([^"]+)"', compared.row["notes"])
     return section.group(1) if section else compared.row["table"]
 

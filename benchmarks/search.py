@@ -51,7 +51,7 @@ PEAK = (
 
 
 def main() -> list[Target]:
-    """Every figure beside its target."""
+    """Measure, and return every figure beside its target."""
     gpt_3 = space_of(GPT_3, 1024, BATCH)[1]
     found, seconds = _timed(lambda: search_space(gpt_3, 10))
     rate = found.num_strategies / seconds / 1e6
@@ -92,6 +92,7 @@ def _timed(function: Callable[[], Result]) -> tuple[Result, float]:
         start = time.perf_counter()
         result = function()
         times.append(time.perf_counter() - start)
+    # Whatever else runs on the machine can only make a time longer, so the shortest is nearest to the truth.
     return result, min(times)
 
 
@@ -111,12 +112,14 @@ def _command() -> tuple[float, float]:
         start = time.perf_counter()
         subprocess.run([trisweep, *arguments], capture_output=True, check=True)
         times.append(time.perf_counter() - start)
+    # The peak is measured in a run of its own, by the process itself as it ends.
     done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
+    # Linux tells ru_maxrss in KiB.
     return median(times), int(done.stderr.split()[-1]) * 1024 / MEBIBYTE
 
 
 def _equal() -> int:
-    """Random plans of several spaces, priced together and each by `estimate`: how many agree in every term and byte."""
+    """How many random plans have the same price, in every term and byte, in the search and in `estimate`."""
     rng = np.random.default_rng(0)
     described = [(GPT_3, 1024, BATCH), *OTHERS.values()]
     return sum(_equal_in(*space_of(*one), rng, NUM_COMPARED // len(described)) for one in described)
@@ -126,6 +129,7 @@ def _equal_in(settings: Settings, space: Space, rng: np.random.Generator, number
     found = list(blocks(space))
     sizes = np.array([block.num_strategies for block in found], dtype=np.float64)
     equal = 0
+    # Blocks differ in size by orders of magnitude; every plan of the space is equally likely to be drawn.
     for block, count in zip(found, rng.multinomial(number, sizes / sizes.sum()).tolist(), strict=True):
         legal = np.flatnonzero(np.broadcast_to(block.legal, block.shape))
         plans = block.rows(rng.choice(legal, size=count))

@@ -65,7 +65,7 @@ def figure(what: str, seen: float | None, unit: str = "", remark: str = "") -> T
 
 
 def print_targets(targets: Sequence[Target]) -> None:
-    """One line for each target, wide where nobody sees a terminal's edge."""
+    """Print one line for each target; where the output is no terminal, lines are wide."""
     console = Console(highlight=False)
     console.width = console.width if console.is_terminal else LINE_WIDTH
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -25,11 +25,11 @@ from train_core.training.trainer import Trainer
 
 NUM_ROUNDS, NUM_STEPS, ANSWER_SECONDS = 3, 4, 600
 Timeline = list[tuple[Action, float]]
-"""What a stage did in order, and how many seconds each took."""
+"""What a stage did, in order, and how many seconds each action took."""
 
 
 class Recorded(list[Action]):
-    """Actions that note the CPU seconds between one and the next whenever they are run through."""
+    """A list of actions that notes, whenever it is iterated over, how many CPU seconds passed before the next one."""
 
     def __iter__(self) -> Iterator[Action]:
         self.timeline: Timeline = []
@@ -46,7 +46,7 @@ def main() -> list[Target]:
 
 
 def recorded_chain_seconds(schedule: str) -> float:
-    """The shortest of a few steps, the first left out."""
+    """The shortest chain of a few steps. The first step is left out, because it allocates."""
     experiment = experiment_of(DEEP_PIPELINE | {"parallel.schedule": schedule})
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(experiment.parallel.world_size)]
@@ -78,13 +78,17 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
 
 
 def chain_seconds(stages: Sequence[Timeline]) -> float:
-    """From the first pass to the last, of stages with one model chunk that each run their list as soon as they can."""
+    """Seconds from the first pass to the last, if every stage runs its list of passes as soon as it can.
+
+    Each stage has one model chunk: a forward pass waits for the stage before, a backward pass for the stage after.
+    """
     ended: dict[tuple[int, Action], float] = {}
     clock, following = [0.0] * len(stages), [0] * len(stages)
     while any(position < len(stage) for position, stage in zip(following, stages, strict=True)):
         for index, stage in enumerate(stages):
             while following[index] < len(stage):
                 action, seconds = stage[following[index]]
+                # Weight gradients wait for nobody, which an index beyond the last stage stands for.
                 neighbour = index + {"forward": -1, "backward": 1, "weight": len(stages)}[action.kind]
                 if 0 <= neighbour < len(stages) and (neighbour, action) not in ended:
                     break

@@ -45,7 +45,7 @@ SHAPE: dict[str, Value] = {
     "data.source": "synthetic",
     "training.learning_rate": 1e-5,
 }
-"""That of the published comparison of picotron, torchtitan and nanotron on two cores, in fp32. At a larger learning
+"""As in the published comparison of picotron, torchtitan and nanotron on two cores, in fp32. At a larger learning
 rate the plain model, which has no warm-up, takes three times as long from its fourth step on."""
 
 TENSOR, PIPELINE = "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"
@@ -68,7 +68,7 @@ class Measured(NamedTuple):
 
 
 def main() -> list[Target]:
-    """Every figure beside its target."""
+    """Measure, and return every figure beside its target."""
     one = compared({}, _plain(1))
     targets = [at_least("one process: tokens/s to plain, one thread", 1.0, _speed(one))]
     for name, (values, least) in LAYOUTS.items():
@@ -81,7 +81,7 @@ def main() -> list[Target]:
 
 
 def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
-    """Steps of the trainer and of others in turn, with no other processes of the benchmark beside them."""
+    """Steps of the trainer and of others in turn, while no other processes of the benchmark exist."""
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = _trainer(values)(Path(folder, "ours")), others(Path(folder, "theirs"))
         paired(ours, theirs, 1)  # the first steps allocate
@@ -141,7 +141,7 @@ Pair = tuple[Measured, Measured]
 
 
 def paired(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
-    """One step of each in turn."""
+    """Take steps of both in turn, so that a change of the machine's speed meets both."""
     return [(ours.step(), theirs.step()) for _ in range(num_rounds)]
 
 

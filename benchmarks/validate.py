@@ -16,7 +16,7 @@ from train_core.trial_folder import write_atomically
 
 
 def main() -> list[Target]:
-    """The targets of every section; docs/validation.md is written anew."""
+    """Write docs/validation.md anew, and return the targets of every section."""
     found = sections()
     write_atomically(PAGE, page(found))
     return [target for section in found for target in section.targets]

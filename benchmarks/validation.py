@@ -178,6 +178,7 @@ def _percent(share: float | None) -> float | None:
 
 def _efficiency(rows: RowSet) -> float:
     """Percent of the baseline's rate per device that the scaled point keeps."""
+    # Each curve of frontier_scaling.csv has two rows in this order.
     baseline, scaled = (_rate(row.prediction) for row in rows.priced)
     return 100 * scaled / baseline
 

@@ -89,6 +89,7 @@ def _unpriced(rows: Iterable[PricedRow]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
+# A bar inside a cell would end it.
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return [_line(columns), _line(["---"] * len(columns)), *(_line(row) for row in escaped)]

@@ -27,7 +27,7 @@ from train_core.rates.plan import rates_plan
 from train_core.rates.record import DeviceRates, RatesPlan
 
 DEFAULT_NODES = 2
-"""Two nodes are enough for ranks to meet over the network."""
+"""Two nodes are the fewest whose ranks meet over the network."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -37,7 +37,7 @@ class Calibration:
     """One calibration before it is measured.
 
     Attributes:
-        cluster: as its file says, without overrides: the values that are replaced.
+        cluster: as its file says, without overrides, because the file's values are the ones to replace.
         output: the cluster whose file is written.
         executor: what runs the ranks.
         plan: what every rank measures.
@@ -56,7 +56,7 @@ class Calibration:
 
     @property
     def request(self) -> str | None:
-        """What sbatch would get; None where there is no sbatch in it."""
+        """The text that sbatch would get; None where no Slurm is involved."""
         return self.executor.request(self.folder)
 
 
@@ -75,7 +75,7 @@ class Draft:
     text: str
 
     def write(self, folder: Path = CONF_DIR) -> Path:
-        """Put it in its place, if it composes."""
+        """Put the file in its place, if it composes."""
         return replace_cluster_file(self.cluster, self.output, self.text, self.changes, folder)
 
 
@@ -97,6 +97,7 @@ def choose_calibration(
     place = _slurm_shape(settings.cluster, num_nodes) if on_slurm else _shape_here(settings.cluster, num_nodes)
     kind: Literal["gpu", "cpu"] = "gpu" if place.uses_gpus else "cpu"
     plan = rates_plan(settings.cluster, kind, place.num_nodes * place.tasks_per_node)
+    # Minutes of measuring would be lost if it only turned out afterwards that the file cannot be written.
     if not dry_run:
         require_writable(name, output)
     executor = InSlurm(settings.slurm, place) if on_slurm else Here()
@@ -104,7 +105,7 @@ def choose_calibration(
 
 
 def named_cluster(overrides: Overrides) -> str:
-    """The cluster that was named."""
+    """The name of the cluster to calibrate. It has to be given, because its file is rewritten."""
     chosen = overrides.chosen("cluster")
     if chosen is None:
         known = ", ".join(options("cluster"))
@@ -113,7 +114,7 @@ def named_cluster(overrides: Overrides) -> str:
 
 
 def checked_output(name: str, output: str | None) -> str:
-    """The name of the file to write."""
+    """The name of the cluster whose file is written."""
     if output is not None and not NAME.fullmatch(output):
         raise ConfigError("--output", output, "is not a name for a cluster", "Use letters, digits, dots and dashes.")
     return output or name
@@ -149,9 +150,10 @@ def draft(
     """The cluster's file with `changes`, under the name `output`.
 
     Args:
-        stamp: when; machine: where and with what, for the comments.
+        stamp: when it was measured, for the comments.
+        machine: where and with which versions, for the comments.
     """
-    # A GPU's name in tables of configurations means one cluster: the copy leaves it to the first.
+    # Tables of configurations name a GPU, which has to mean a single cluster, so a copy gives up the names.
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
     text = cluster_path(cluster.name, folder).read_text()
     every = [*named, *changes]
@@ -159,7 +161,7 @@ def draft(
 
 
 def stamp_of(seconds: float) -> str:
-    """UTC to the minute."""
+    """The time in UTC, to the minute. It also tells apart the calibrations that the comments of a file refer to."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 

@@ -1,4 +1,4 @@
-"""What a calibration changes in a cluster file: one value each, with where it comes from."""
+"""One value of a cluster file that a calibration changes, and where the new value comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Change:
     Attributes:
         path: keys and list positions below the file's root.
         after: the new value; an empty tuple is an empty list.
-        before: the value so far, composed; None where there was none, and for a text, which has no range either.
+        before: the value until now, as composed; None where there was none, and for a text, which has no range either.
         origin: where the new value comes from, for the comment above it; empty leaves comments alone.
         lowest, highest: range of what the value was taken from.
     """

@@ -17,7 +17,7 @@ from conf.world import ClusterSpec
 from train_core.trial_folder import write_atomically
 
 STAMPED = "# Calibrated "
-"""Begins the lines at the top that say where and with what a calibration was made."""
+"""Lines at the top of a file begin so, and say where and with which versions a calibration was made."""
 
 
 def cluster_path(name: str, folder: Path = CONF_DIR) -> Path:
@@ -32,6 +32,7 @@ def require_writable(name: str, output: str, folder: Path = CONF_DIR) -> None:
     """
     target = cluster_path(output, folder)
     try:
+        # Only a file that is made there tells for certain, on read-only mounts and network file systems too.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         problem = f"{target.parent} cannot be written ({error.strerror}), and the result belongs there"
@@ -64,6 +65,7 @@ def replace_cluster_file(
         ConfigError: the new file would not compose, or not to these values; the old one stays.
         UsageError: the file cannot be written.
     """
+    # A file of defaults, or an interpolation, may override what was written, so the result is composed and compared.
     with _copy_with(text, output, folder) as draft:
         composed = load_cluster(output, draft)
     for change in changes:
@@ -78,7 +80,7 @@ def replace_cluster_file(
 
 @contextmanager
 def _copy_with(text: str, output: str, folder: Path) -> Iterator[Path]:
-    """A copy of the whole configuration in which `output` is a draft."""
+    """A copy of the whole configuration folder that holds the new text as the file of `output`."""
     with tempfile.TemporaryDirectory(prefix="trisweep-conf-") as scratch:
         copy = Path(scratch) / "conf"
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
@@ -88,6 +90,7 @@ def _copy_with(text: str, output: str, folder: Path) -> Iterator[Path]:
 
 def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:
     found = value_in(composed, change.path)
+    # The file holds a number with three digits, and exactly those must come out again.
     wanted = float(_shown(change.after)) if isinstance(change.after, float) else change.after
     if found != wanted:
         raise ConfigError(
@@ -108,7 +111,7 @@ def _origin(change: Change, stamp: str) -> str:
 
 
 def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
-    """Values of an earlier calibration that this one did not repeat still refer to it."""
+    """Whether any comment still refers to the calibration of this line, whose values this one did not all replace."""
     earlier = line.removeprefix(STAMPED).split(": ")[0]
     return earlier != stamp and any(earlier in other for other in lines if other is not line)
 
@@ -122,5 +125,6 @@ def _shown(value: float | int | str | tuple[()]) -> str:
     if isinstance(value, str):
         return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     mantissa, _, exponent = f"{value:.3g}".partition("e")
+    # With its point a number is seen to be no count, by people and by YAML.
     mantissa += "" if "." in mantissa else ".0"
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa

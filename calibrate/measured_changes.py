@@ -14,11 +14,14 @@ from train_core.rates.plan import reference_dtype
 from train_core.rates.record import DeviceRates, LinkTime, Spread
 
 PEAK_MEASURED = "measured"
-"""The word in `device.peak_source` that makes rates of this machine its peaks."""
+"""Where `device.peak_source` is this word, there is no data sheet, and measured rates become the peaks."""
 
 
 def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> list[Change]:
-    """Every value that `rates` tell of. Peaks and memory bandwidth only where the cluster file wants them measured."""
+    """Every value that follows from `rates`.
+
+    Peaks and memory bandwidth change only where the cluster file has no data sheet for them.
+    """
     own_peak = cluster.device.peak_source == PEAK_MEASURED
     device = [*_peaks(cluster, rates), *_memory_bandwidth(cluster, rates, stamp)] if own_peak else []
     cores = [_cores(cluster, rates)] if rates.plan.kind == "cpu" else []
@@ -29,6 +32,7 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
         _kernel(cluster, rates),
     ]
     links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
+    # Measured bandwidths are what collectives reach, so no share of them is taken any more.
     link = [_link_efficiency(cluster)] if links else []
     found = [*efficiencies, *link]
     source = _source(cluster, [change.leaf for change in found], stamp)
@@ -36,7 +40,7 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
 
 
 def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
-    """What was not measured and why, for people."""
+    """Sentences for people on what was not measured, and why."""
     measured = {time.link for time in rates.link_times}
     ranks, nodes = rates.plan.world_size, len(rates.hostnames)
     job = f"{ranks} rank{'s' * (ranks > 1)} on {nodes} host{'s' * (nodes > 1)}"
@@ -62,7 +66,10 @@ def _large_rates(rates: DeviceRates, dtype: str) -> list[Spread]:
 
 
 def _peak(cluster: ClusterSpec, rates: DeviceRates, dtype: str) -> float:
-    """What efficiencies are shares of: the data sheet's peak, or where it is to be measured, that of large products."""
+    """The peak that efficiencies are shares of.
+
+    It is the data sheet's, or the rate of the fastest large product where the file has no data sheet.
+    """
     if cluster.device.peak_source == PEAK_MEASURED:
         return max(spread.median for spread in _large_rates(rates, dtype))
     return {str(name): peak for name, peak in cluster.device.peak_flops_per_second.items()}[dtype]
@@ -151,9 +158,10 @@ def _cores(cluster: ClusterSpec, rates: DeviceRates) -> Change:
 
 
 def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
-    """A tier that was measured gets the measured values; any other keeps what collectives reach on it.
+    """The changes of one tier.
 
-    Its bandwidth then takes up the share that `efficiency.link` said, because that becomes 1.
+    A tier that was measured gets the measured values. Any other is to keep what collectives reach on it: its bandwidth
+    is multiplied by `efficiency.link`, which becomes 1 for the whole file.
     """
     link, share = cluster.links[index], cluster.efficiency.link
     times = [time for time in rates.link_times if time.link == link.name]
@@ -167,7 +175,7 @@ def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
 
 
 def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) -> list[Change]:
-    """The range is that of the patterns, each fitted alone."""
+    """Bandwidth and latency of a measured tier. Their range is that of the patterns, each fitted alone."""
     fit, patterns = fit_link(times), fit_patterns(times)
     groups = ", ".join(str(size) for size in sorted({time.num_ranks for time in times}))
     origin = (

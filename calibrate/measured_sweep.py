@@ -17,7 +17,7 @@ class MeasuredSweep:
     """A sweep and where it was measured.
 
     Attributes:
-        cluster: on which its trials ran: of a proxy, that of the proxy.
+        cluster: the one on which its trials ran, which for a proxy is not the sweep's own.
     """
 
     sweep: Sweep
@@ -35,6 +35,7 @@ def measured_sweep(asked: Composition) -> MeasuredSweep:
         return _read(existing_folder(asked))
     assert settings.sweep is not None
     root, name = Path(settings.output_dir).absolute(), settings.sweep.name
+    # Folders are named for people: of a proxy only the record says on which cluster it ran.
     found = [_read(folder) for folder in SweepFolder.started_in(root, f"{name}-*")]
     on_it = [each for each in found if (each.sweep.record.name, each.cluster) == (name, chosen)]
     if not on_it:

@@ -1,4 +1,4 @@
-"""One calibration as a job: processes of this machine, or a Slurm job that is waited for. Ctrl-C ends either."""
+"""One calibration as a job: processes of this machine, or a Slurm job. Either is waited for, and ended by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOB_NAME = "trisweep-calibrate"
 POLL_SECONDS = 0.5
 SLURM_POLL_SECONDS = 2.0
 FORGOTTEN_SECONDS = 120.0
-"""A job that Slurm does not know this long after its submission has never been, or has long ended."""
+"""A job that Slurm still does not know so long after its submission never existed, or ended long ago."""
 
 Tell = Callable[[str], None]
 
@@ -44,7 +44,7 @@ class RatesExecutor(Protocol):
 
     @property
     def place(self) -> str:
-        """Where they run, in words that go on a sentence."""
+        """Where they run, in words that can end a sentence."""
 
     def request(self, folder: RatesFolder) -> str | None:
         """The text that sbatch would get; None where it gets none. Writes nothing and needs no Slurm."""
@@ -95,6 +95,7 @@ class InSlurm:
             try:
                 _wait(folder, submission, tell)
             except BaseException:
+                # A sweep's jobs may outlive their command; this one would measure for nobody.
                 cancel_jobs([submission])
                 raise
         return _rates_of(folder)
@@ -114,10 +115,12 @@ def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRat
     folder.prepare(plan)
     oom_kills = oom_kill_count()
     ranks: list[subprocess.Popen[bytes]] = []
+    # The ranks meet in a new file: in one of an earlier run they would find ranks that are gone.
     with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting, cancelled_by_signals():
         try:
             meet = Path(meeting) / "rendezvous"
             ranks.extend(_start(folder, rank, plan.world_size, meet) for rank in range(plan.world_size))
+            # As soon as a rank fails the others are ended: they would wait for it in a collective.
             while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
                 tell(folder.last_told())
                 time.sleep(POLL_SECONDS)
@@ -131,7 +134,7 @@ def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRat
 
 
 def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subprocess.Popen[bytes]:
-    """The rank runs this very code, whatever lies in the folder where the user stands."""
+    """Start a rank, which runs this very code whatever lies in the current folder."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     place = ["--rank", str(rank), "--size", str(size), "--meeting", str(meeting)]
     with folder.rank_log(rank).open("wb") as log:
@@ -145,7 +148,10 @@ def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subproce
 
 
 def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_kills_before: int) -> RankFailure:
-    """The failure that came first. A rank that only lost its peer may be seen before the peer's own end."""
+    """The failure that caused the others.
+
+    A rank that only lost its peer may be seen before the peer's own end, which is therefore waited for a little.
+    """
     deadline = time.monotonic() + CULPRIT_GRACE_SECONDS
     while True:
         told = folder.read_failures()
@@ -170,7 +176,9 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
         except SlurmSilent:
             tell(f"job {submission.job_id}: Slurm does not answer")
         else:
+            # The accounting learns of a job late, so that a young one which is not known yet is no failure.
             forgotten = state is None and time.time() - submission.submitted > FORGOTTEN_SECONDS
+            # The rates may have appeared while Slurm was asked, hence the second look.
             if (forgotten or (state and is_settled(state))) and not folder.rates.exists():
                 raise _failed(folder, why_ended(folder, submission, state), submission.error_of(0))
             waits = state is None or state.is_waiting

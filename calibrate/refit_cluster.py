@@ -20,6 +20,8 @@ from train_core.measurement import Environment, Performance
 
 FEWEST_TRIALS = 3
 FEWEST_TO_LEAVE_ONE_OUT = 5
+"""With fewer trials, each one left out would take too much of what the constants rest on."""
+
 CONSTANTS = (
     Constant("matmul", 0.005, 1.0),
     Constant("attention", 0.002, 1.0),
@@ -28,7 +30,7 @@ CONSTANTS = (
     Constant("kernel_seconds", 1e-7, 1e-2),
     Constant("jitter", 0.0, 0.3, factor=0.0, unit=0.05),
 )
-"""Fields of `EfficiencySpec`. Bounds are physical: no share above 1, no kernel faster than a clock's few cycles."""
+"""Fields of `EfficiencySpec`. The bounds are physical: no share above 1, no kernel that takes only a few cycles."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
 
 
 def _shares_cores(experiment: Experiment, cluster: ClusterSpec, performance: Performance) -> bool:
-    """The ranks took turns on as many cores as the cluster file says."""
+    """Whether the ranks took turns on as many cores as the cluster file says, which the cost model knows about."""
     cores = (cluster.cores_per_node or 0) * experiment.num_nodes
     return performance.num_devices == min(experiment.parallel.world_size, cores)
 
@@ -169,12 +171,13 @@ def _without(
 ) -> float:
     """Seconds predicted for `trial` by the same constants, fitted to the others."""
     others = [other for other in counted if other is not trial]
+    # Begun where the fit to all trials ended, which is only a few steps away.
     values = refit(_Ratios(cluster, others), constants, present, start=found)
     return float(predicted_seconds(cluster, [trial], values)[0])
 
 
 class _Ratios:
-    """Log of predicted over measured for given constants."""
+    """Log of predicted over measured for given constants: being half as fast weighs as much as being twice as fast."""
 
     def __init__(self, cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> None:
         self._cluster, self._trials = cluster, trials
@@ -197,12 +200,14 @@ def predicted_seconds(cluster: ClusterSpec, trials: Sequence[FinishedTrial], val
 
 
 def _on(cluster: ClusterSpec, experiment: Experiment) -> Experiment:
-    """The experiment with the facts and constants of `cluster`, on nodes as it had them."""
+    """The experiment on `cluster`, whose file may have changed since, but on as many nodes as it ran on."""
     nodes = {name: getattr(experiment.cluster, name) for name in ("num_nodes", "devices_per_node")}
     return experiment.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
 
 
 def _priced_together(experiments: Sequence[Experiment]) -> list[list[int]]:
+    """Indices of the experiments that one call of the vectorised cost model can price."""
+    # A fit prices all trials hundreds of times. A plan with listed layers per stage is priced alone, by `estimate`.
     groups: dict[object, list[int]] = {}
     for index, experiment in enumerate(experiments):
         alone = index if experiment.parallel.layers_per_stage is not None else None

@@ -1,8 +1,8 @@
 """Refitting a few positive constants so that predictions come nearer to measurements: robust and regularised.
 
 Constants are varied in steps of a factor of two (the jitter, which may be 0, in steps of 0.05). What is minimised is
-the sum of the absolute log ratios of predicted to measured, smoothed near 0, and of springs to the present values,
-which decide what the trials leave open. Solved by reweighted least squares with derivatives by differences.
+the sum of the absolute log ratios of predicted to measured, smoothed near 0, plus springs that pull towards the present
+values and decide what the trials leave open. The method is reweighted least squares with derivatives by differences.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ LogRatios: TypeAlias = Callable[[Values], Floats]
 """Log of predicted over measured of every trial, (n,), for the given constants."""
 
 SMOOTHING = 0.01
+"""Errors below 1 % count as squares, so that the cost has a derivative at 0. Larger ones count as themselves: a trial
+that something disturbed then pulls no harder than the others."""
+
 SPRING = 0.1
 """A factor of two away from the present value costs as much as an error of 5 % in one trial."""
 
 NOTICEABLE = 0.02
-"""A constant is fitted if a step of it moves the predictions by 2 % (root mean square), unlike all others do."""
+"""A constant is fitted if a step of it moves the predictions by 2 % (root mean square) in a way that no other does."""
 
 STEP = 0.05
 MOST_STEPS = 20
@@ -52,7 +55,7 @@ class Constant:
         return math.log(max(value, self.lowest), self.factor) if self.factor else value / self.unit
 
     def value(self, coordinate: float) -> float:
-        """Within the bounds."""
+        """The value at a coordinate, kept within the bounds."""
         value = self.factor**coordinate if self.factor else coordinate * self.unit
         return min(max(value, self.lowest), self.highest)
 
@@ -88,6 +91,7 @@ def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
             left[best.name] = why
             continue
         fitted.append(best)
+        # Gram-Schmidt: what the chosen constant can explain is taken out of the effects of all others.
         direction = columns[best.name] / np.linalg.norm(columns[best.name])
         columns = {name: column - direction * (direction @ column) for name, column in columns.items()}
     return Chosen(tuple(fitted), left)
@@ -131,6 +135,7 @@ def refit(
         step = _step(
             ratios(values(now)), _slopes(ratios, constants, values(now)), now - rest, lowest - now, highest - now
         )
+        # The step is exact only for a linear model; halved often enough, it lowers the cost or nothing does.
         for halving in range(MOST_HALVINGS):
             tried = now + step / 2**halving
             if (reached := cost(tried)) < spent:
@@ -154,6 +159,7 @@ def _step(left: Floats, slopes: Floats, stretch: Floats, lowest: Floats, highest
             normal[np.ix_(free, free)], target[free] - normal[np.ix_(free, ~free)] @ step[~free]
         )
         bounded = np.clip(step, lowest, highest)
+        # Constants at a bound are held there, and the rest is solved again, as the best values of the others change.
         outside = free & (bounded != step)
         step = bounded
         if not outside.any():
@@ -168,6 +174,7 @@ def _slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -
     columns = []
     for constant in constants:
         where = constant.coordinate(present[constant.name])
+        # At its upper bound a constant can only be moved down.
         inward = -STEP if constant.value(where + STEP) == constant.value(where) else STEP
         moved = constant.value(where + inward)
         columns.append((ratios({**present, constant.name: moved}) - base) / inward)
@@ -175,5 +182,5 @@ def _slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -
 
 
 def _size(column: Floats) -> float:
-    """Root mean square."""
+    """The root mean square of a column."""
     return float(np.sqrt(np.mean(column**2)))

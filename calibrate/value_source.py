@@ -1,4 +1,4 @@
-"""The `source` of a group of constants: one clause for every calibration that still has a say, and what was before.
+"""The `source` of a group of constants: a clause for every calibration that set some of them, and the first source.
 
 `matmul: fitted to 9 trials ...; link: measured by trisweep calibrate, ...; before: assumptions`
 """

@@ -36,7 +36,7 @@ def with_value(text: str, path: KeyPath, value: str, origin: str = "") -> str:
 
 
 def _deepest(root: MappingNode, path: KeyPath) -> tuple[Node | None, Node, KeyPath]:
-    """How far the path exists: its key and node, and the part of the path that does not."""
+    """The key and node of the deepest part of the path that exists, and the part of the path that does not."""
     key: Node | None = None
     node: Node = root
     for depth, part in enumerate(path):
@@ -59,13 +59,14 @@ def _replaced(text: str, key: Node, node: Node, leaf: str, value: str, origin: s
     start, end = node.start_mark.index, _end(text, node)
     old, rest = text[start:end].strip(), text[end:].split("\n", 1)[0]
     stands_alone = re.fullmatch(r"\s*(#.*)?", rest) is not None
+    # A remark behind the old value is not about the new one, and moves into the line `KEY was ...`.
     after = text[end + len(rest) :] if stands_alone and origin else text[end:]
     text = text[:start] + value + after
     return _commented(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin) if origin else text
 
 
 def _commented(text: str, position: int, leaf: str, old: str, remark: str, origin: str) -> str:
-    """The comment lines above the line at `position` brought up to date."""
+    """The text with the comment lines above the line at `position` brought up to date."""
     start = text.rfind("\n", 0, position) + 1
     above, below = text[:start].splitlines(), text[start:]
     indent = re.match(r" *", below)
@@ -76,6 +77,7 @@ def _commented(text: str, position: int, leaf: str, old: str, remark: str, origi
         told.insert(0, above.pop())
     measured_before = re.compile(rf"{re.escape(margin)}# {re.escape(leaf)} (measured|fitted|kept)")
     kept = [line for line in told if not measured_before.match(line)]
+    # The first calibration of a value keeps what people wrote: the old value, and the remark that stood behind it.
     if kept == told and not any(line.startswith(was) for line in told):
         said = remark.strip().removeprefix("#").strip()
         kept.append(f"{was}{old}{': ' + said if said else ''}")

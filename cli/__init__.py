@@ -4,5 +4,6 @@
     arguments   arguments that commands share, and their way into a configuration
     console     the one console, which prints names and paths as they are
 
-Commands import what only they need when they run, so that none waits for another's torch, mlflow or submitit.
+Each command imports what only it needs when it runs, so that none waits for another's torch, mlflow or submitit. That
+is why so many imports stand inside functions here.
 """

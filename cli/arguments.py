@@ -18,6 +18,7 @@ def complete_sweep(incomplete: str) -> list[str]:
 
 
 def complete_override(incomplete: str) -> list[str]:
+    # Whoever has typed `cluster=` is offered its files; before that, the names of groups are offered.
     group, known = Override.parse(incomplete).key, groups()
     if group in known and incomplete != group:
         offered = [f"{group}={option}" for option in options(group)]
@@ -35,7 +36,7 @@ ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed conf
 
 
 def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
-    """What a command line asks for: this is where its words become values."""
+    """What a command line asks for. Only here do its words become values."""
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
     return chosen + Overrides.parse(texts or ())
 
@@ -47,5 +48,5 @@ def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
 
 def print_config(asked: Composition) -> None:
     """The composed configuration, once it is known to be valid; passwords are left out."""
-    assert asked.settings
+    assert asked.settings  # reading them validates the configuration
     typer.echo(hide_credentials(yaml.safe_dump(asked.tree, sort_keys=False)), nl=False)

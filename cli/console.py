@@ -16,7 +16,7 @@ complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True,
 
 
 def print_unwrapped(text: str) -> None:
-    """Leave it to the terminal to wrap a line that programs and people search as a whole."""
+    """Print a line that rich must not break, because programs and people search for it as a whole."""
     console.print(text, soft_wrap=True)
 
 
@@ -26,5 +26,5 @@ def headed(head: str, rest: str) -> Text:
 
 
 def shown_path(path: Path) -> str:
-    """Relative to where the user stands, if it lies below."""
+    """The path relative to the current folder, if it lies below that."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

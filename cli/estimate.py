@@ -56,7 +56,7 @@ def _summary(rows: Sequence[PricedRow]) -> str:
 
 
 def _print_reasons(rows: Sequence[PricedRow]) -> None:
-    """The first rows that were not priced, counted as an editor counts lines: the header is line 1."""
+    """Say why the first few rows were not priced. Lines are counted as an editor does: the header is line 1."""
     refused = [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
     for line, reason in refused[:MOST_REASONS]:
         console.print(f"  line {line}: {reason}")
@@ -67,6 +67,7 @@ def _print_reasons(rows: Sequence[PricedRow]) -> None:
 def _print_scores(rows: Sequence[PricedRow]) -> None:
     from results.score_table import score_table
 
+    # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
     compared, unreadable = _compared(confirmed)
     console.print(score_table(compared) if compared else "No row that was priced holds a measurement.")
@@ -88,6 +89,7 @@ def _compared(rows: Sequence[PricedRow]) -> tuple[list[Comparison], list[str]]:
         try:
             found = comparison(row)
         except ConfigError as error:
+            # One cell that is not a number must not cost the score of a table with thousands of rows.
             unreadable.append(str(error))
             continue
         compared += [found] if found else []

@@ -21,6 +21,7 @@ def export(
     """Write a checkpoint's weights as safetensors, in GPT-2's or Llama's layout, for `transformers` and its kin."""
     if dtype not in get_args(Dtype):
         raise ConfigError("--dtype", dtype, "is not known", f"Use one of {', '.join(get_args(Dtype))}.")
+    # Imported only now, so that a wrong option is refused before torch has been waited for.
     from train_core.checkpoints.export import checkpoint_in
     from train_core.checkpoints.export import export as write
 

@@ -19,6 +19,7 @@ from conf.credentials import hide_credentials
 from conf.errors import EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private
 
+# These are mistakes of the user's or of the disk. Any other OSError is a defect of ours and keeps its traceback.
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(plan.plan)
 app.command()(estimate.estimate)
 app.command()(rehearse.rehearse)
+# Unknown options are let through here, and below, to reach the command: its own message, or Hydra, deals with them.
 app.command(hidden=True, context_settings={"ignore_unknown_options": True})(rehearse.dry_run)
 app.command()(calibrate.calibrate)
 app.command()(export.export)

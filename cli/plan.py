@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sweeps.trial import SweepRecord
 
 MOST_REASONS = 5
-MOST = 10**18  # tokens or steps, far above what anybody trains: their seconds and dollars stay within a float
+MOST = 10**18
+"""Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
 FORMATS = (DEFAULT_FORMAT, "json", "csv")
 Word = TypeVar("Word", bound=str)
 
@@ -70,6 +71,7 @@ def plan(
         objective=_known("objective", objective, OBJECTIVES),
         budget=budget,
         deadline=deadline,
+        # --tokens is a float, so that people can write 300e9.
         num_tokens=None if tokens is None else round(tokens),
         num_steps=steps,
         devices=devices,
@@ -94,7 +96,7 @@ def plan(
 
 
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The first argument is a sweep unless it is an override.
+    """The name of the sweep, if one was given, and the overrides: the first argument may be either.
 
     Raises:
         UsageError: neither was given.
@@ -103,6 +105,7 @@ def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str
         raise UsageError(
             "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
         )
+    # Typer gives the first word to `name` even where the user left the sweep out and began with an override.
     is_override = Override.parse(name).value is not None
     return (None, [name, *overrides]) if is_override else (name, list(overrides))
 

@@ -1,4 +1,4 @@
-"""Live progress of a sweep on this machine: a table in a terminal, one plain line per event elsewhere."""
+"""Live progress of a sweep on this machine: a table in a terminal, and elsewhere a plain line for each event."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class LiveProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        # rich would draw from a thread of its own, several times a second, on cores that are being measured.
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
@@ -39,6 +40,7 @@ class LiveProgress:
         self._live.stop()
 
     def show(self, states: Sequence[Reading]) -> None:
+        # A table that is taller than the terminal could not be drawn again in place.
         rows = max(3, self._console.height - 6)
         self._live.update(
             Group(state_table(_worth_showing(states, rows), self._console.width), _footer(states)), refresh=True
@@ -61,7 +63,7 @@ class PlainProgress:
         return None
 
     def show(self, states: Sequence[Reading]) -> None:
-        """The first call only remembers what had ended before the sweep went on."""
+        """Tell what has changed. The first call only remembers what had ended before the sweep went on."""
         before, self._seen = self._seen, {state.name: state.outcome for state in states}
         for state in states:
             known = state.outcome if not before and state.outcome is not Outcome.RUNNING else before.get(state.name)
@@ -87,7 +89,7 @@ def progress_on(console: Console) -> Progress:
 def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
     """Time until the last trial ends, from the trials that this sweep has completed; None before the first has.
 
-    Trials that wait are taken to last as long as those that ended, and to be run at the same pace.
+    It assumes that the others last as long as those that ended, and that as many go on running at once as do now.
     """
     spans = [(s.started, s.ended) for s in states if s.outcome is Outcome.COMPLETED and s.started and s.ended]
     unfinished = sum(state.outcome in (Outcome.PENDING, Outcome.RUNNING) for state in states)
@@ -100,7 +102,7 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
 
 
 def trial_seconds_left(state: Reading) -> float | None:
-    """Steps that are left, at the pace of the last one."""
+    """Time for the steps that are left, at the pace of the last one; None where no step has been taken."""
     if state.outcome is not Outcome.RUNNING or state.step_seconds is None:
         return None
     return (state.num_steps - state.num_steps_done) * state.step_seconds
@@ -120,6 +122,7 @@ def _worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
     """What fits the terminal: running trials first, then the last that ended, then those that wait."""
     relevant = [state for state in states if state.outcome is not None]
     rank = {Outcome.RUNNING: 0, Outcome.PENDING: 2, Outcome.INFEASIBLE: 3}
+    # What is shown keeps the order of the sweep, so that lines do not jump about when a trial ends.
     chosen = sorted(relevant, key=lambda state: (rank.get(state.outcome or Outcome.PENDING, 1), -(state.ended or 0)))
     kept = {state.name for state in chosen[:rows]}
     return [state for state in relevant if state.name in kept]

@@ -41,6 +41,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
     try:
         choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown)
     except InfeasiblePlan:
+        # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
@@ -62,6 +63,7 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
     from sweeps.planner.mixed import choose_mixed
 
     assert options.mixed is not None
+    # A mixed job has its devices given and is searched for time alone. Silence would suggest that an option counted.
     limits = (options.budget, options.deadline)
     taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, *limits)
     if any(taken) or options.chosen_objective != DEFAULT_OBJECTIVE:
@@ -88,7 +90,7 @@ def _training(wanted: Request, options: SearchOptions) -> Training:
 
 
 def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
-    """Over the numbers of devices that were asked for, else over those that double up to the largest."""
+    """The curve over the numbers of devices that were asked for, else over numbers that double up to the largest."""
     from sweeps.planner.scaling import doublings, scaling_curve
 
     if len({space.setting.cluster.name for space in spaces}) > 1:
@@ -102,7 +104,7 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
 def _explanations(
     asked: Composition, options: SearchOptions, wanted: Request, best: Candidate
 ) -> tuple[Explanation, ...]:
-    """The winner where that was asked for, and named plans on the cluster and the number of devices that won."""
+    """Explanations of the winner, if it was asked for, and of named plans on the devices that won."""
     return tuple(_winner(best, wanted) if plan == BEST else _named(plan, asked, best.space) for plan in options.explain)
 
 
@@ -115,7 +117,7 @@ def _winner(best: Candidate, wanted: Request) -> Explanation:
 
 
 def _named(plan: str, asked: Composition, space: Space) -> Explanation:
-    """The configured plan with the overrides that name it, where the space is unless it says otherwise."""
+    """Explain the configured plan with the overrides that name it, on the devices of `space` unless they differ."""
     from sweeps.planner.explain import explain
 
     own, cluster = Overrides.parse(plan.split()), space.setting.cluster

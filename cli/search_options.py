@@ -16,7 +16,9 @@ DEFAULT_IMPLEMENTATION = "trisweep"
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """The options as they were given; None, empty or False where one was not.
+    """The options as they were given: None, empty or False where one was not.
+
+    Defaults are filled in by the properties below, so that a value still tells whether the user gave it.
 
     Attributes:
         search: search, whatever else was said or not.
@@ -45,7 +47,7 @@ class SearchOptions:
 
     @property
     def ask_for_a_search(self) -> bool:
-        """Any option does: all are about searches."""
+        """Whether any option was given, because all of them are about searches."""
         return self != SearchOptions()
 
     @property

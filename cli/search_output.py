@@ -48,7 +48,7 @@ class Answer:
 
 
 def print_answer(answer: Answer, output_format: str) -> None:
-    """On stdout; JSON and CSV alone there."""
+    """Print the answer. JSON and CSV have stdout to themselves, so that they can be piped."""
     if output_format == "json":
         typer.echo(json.dumps(_document(answer), indent=1))
     elif output_format == "csv":
@@ -61,7 +61,10 @@ def print_answer(answer: Answer, output_format: str) -> None:
 
 
 def print_explanations(explanations: Sequence[Explanation], output_format: str) -> None:
-    """Alone, where a search found no plan; CSV, a line for each plan that was found, has none for them."""
+    """Print explanations alone, where a search found no plan.
+
+    CSV has a line for each plan that was found, and so none for them.
+    """
     if explanations and output_format == "json":
         from results.search.explanation import explanation_document
 

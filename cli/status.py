@@ -17,7 +17,8 @@ def status(name: SweepName, overrides: OverrideTexts = None) -> None:
     stored = Sweep.stored_in(existing_folder(composed(name, overrides)))
     trainings = trainings_of(stored.folder.path.parent, name)
     trials = stored.read()
-    readings = reconciled([*trials, *(run.read() for run in trainings)])  # Slurm is asked once
+    # Trials and trainings go together, because every call of Slurm's tools costs time and load on its controller.
+    readings = reconciled([*trials, *(run.read() for run in trainings)])
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(readings[: len(trials)], console.width))
     if trainings:

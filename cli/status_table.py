@@ -21,7 +21,7 @@ UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
 
 
 def status_table(states: Sequence[Reading], width: int) -> RenderableType:
-    """All chosen trials; details below of those that run, stopped or ended badly."""
+    """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
     shown = [state for state in states if state.outcome is not None]
     details = [_details(state) for state in shown if _has_more_to_say(state)]
     impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]
@@ -60,7 +60,7 @@ def _reason(state: Reading) -> RenderableType:
 
 
 def _short(path: Path | None) -> str:
-    """Relative to where the user stands, if that is shorter."""
+    """The path, or its form relative to the current folder if that is shorter."""
     return min((str(path), os.path.relpath(path)), key=len) if path else ""
 
 

@@ -43,6 +43,7 @@ def sweep(
         print_config(composed(name, overrides))
         return
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
+    # A sweep that goes on keeps its record, because planning it again would give it another date.
     record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
     if dry_run:
         _show_what_would_run(place, record)
@@ -74,7 +75,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         console.rule(f"{len(request.trials)} trials of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
-        typer.echo(request.sbatch)
+        typer.echo(request.sbatch)  # by no rich console, which would wrap its lines
     console.print(f"{len(chosen)} trials in {len(requests)} job arrays, {_hours(place, hours)}. Nothing was submitted.")
 
 
@@ -108,6 +109,7 @@ def _run_here(place: Place, planned: Sweep, retry_failed: bool) -> None:
     if place.proxy:
         _print_full_size_summary(planned.record)
     spec = planned.record.spec.proxy
+    # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit = spec.time_limit_minutes * 60 if place.proxy and spec else None
     progress = progress_on(console)
     try:

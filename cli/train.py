@@ -49,10 +49,12 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
         raise UsageError(
             "--name and --here apply only to a training from a sweep", "Give --from-best SWEEP, or leave them out."
         )
-    if not any(argument.startswith("-") for argument in given):  # Hydra's own options are Hydra's to explain
+    # With options of Hydra's own, such as --cfg, nothing is trained, and only Hydra can say what they mean.
+    if not any(argument.startswith("-") for argument in given):
         require_memory(estimate(composed(None, given).settings.experiment()))
     from train_core.__main__ import main
 
+    # Hydra reads the arguments of the process itself.
     sys.argv = ["train_core", *given]
     main()
 
@@ -89,6 +91,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     if run.best is not None:
         write_long_run(run, sweep, own)
     print_unwrapped(_introduction(run))
+    # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
     try:
         if place.on_slurm:
             _on_slurm(run, place)
@@ -136,7 +139,7 @@ def _step_line(metrics: StepMetrics) -> str:
 
 
 class _Lines:
-    """A line now and then, and for every held-out loss and the last step."""
+    """Prints a line now and then, and always for a held-out loss and for the last step."""
 
     def __init__(self) -> None:
         self._said = 0.0
@@ -192,6 +195,7 @@ def _on_slurm(run: LongRun, place: Place) -> None:
     from launcher.long_run_slurm import starting, submit_long_run
     from launcher.state import reconciled
 
+    # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
     (reading,) = reconciled([run.read()])
     measurement = reading.measurement
     if measurement is not None and measurement.performance is not None:

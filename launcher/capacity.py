@@ -155,6 +155,7 @@ def _nvidia_devices() -> int:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return 0
+    # The slices of a GPU (MIG) are listed below it, indented, and are not counted.
     return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
 
 

@@ -94,7 +94,7 @@ def _opened(folder: Lockable) -> int:
 
 
 def _in_use(folder: Lockable) -> UsageError:
-    other = holder(folder)
+    other = holder(folder)  # it may have ended just now
     who = f"process {other.pid} on {other.hostname}" if other else "another process"
     return UsageError(
         f"{folder.path} is in use by {who}", "Wait for it to end, or end it with `trisweep cancel` or Ctrl-C there."

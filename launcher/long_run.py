@@ -65,6 +65,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     asked = overrides.without(PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
+        # Sorted, because overrides in another order make no other training.
         return _continued(folder, sorted(asked.texts))
     best = best_of(Sweep.stored_in(sweep))
     assert best.trial.experiment is not None

@@ -172,6 +172,7 @@ def _expanded(job_id: str) -> list[str]:
     if not bracket:
         return [job_id]
     elements: list[str] = []
+    # `%5` is the throttle of the array, and `...` stands where squeue has cut a long list short.
     for part in re.sub(r"%\d+|\]|\.\.\.", "", ranges).split(","):
         first, _, last = part.partition("-")
         if first.isdigit():

@@ -22,6 +22,7 @@ from train_core.measurement import Environment, Outcome, Performance, StepTerms
 
 Row = dict[str, Any]
 
+# These fields hold a value for every rank or step, which is no cell of a table.
 PER_RANK_OR_STEP = ("peak_memory_bytes", "losses", "breakdown")
 PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in PER_RANK_OR_STEP)
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms"))
@@ -41,6 +42,7 @@ def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:
 
 
 def _row(result: TrialReading, relation: Scaling) -> Row:
+    # What a trial has not, or not yet, is None, so that the columns do not depend on what has ended so far.
     trial, measurement = result.trial, result.measurement
     return (
         _identity(trial)
@@ -74,7 +76,7 @@ def _identity(trial: Trial) -> Row:
 
 
 def _layout(trial: Trial) -> Row:
-    """Sizes of the experiment; of a point that cannot exist, what the point itself says."""
+    """Sizes of the experiment. A point that cannot exist has only those that it names itself."""
     if trial.experiment is None:
         return dict.fromkeys(_sizes_of_nothing()) | _sizes_of_point(trial.point)
     return _sizes(trial.experiment)
@@ -105,6 +107,7 @@ def _sizes_of_point(point: dict[str, Value]) -> Row:
 
 def _progress(result: TrialReading) -> Row:
     """How far an unfinished trial has come; of a finished one only the counts remain."""
+    # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
     last = result.steps[-1] if result.steps else None
     live = last if last and result.outcome is Outcome.RUNNING else None
     return {
@@ -126,6 +129,7 @@ def _predicted(estimate: Estimate | None) -> Row:
 def _measured(performance: Performance | None) -> Row:
     """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
     values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
+    # The device that holds most decides whether the plan fits.
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
     terms = performance.breakdown.slowest if performance and performance.breakdown else None
     parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}

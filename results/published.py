@@ -16,6 +16,7 @@ from conf.errors import ConfigError
 TABLE = Path(__file__).with_name("published.csv")
 
 
+# CSV knows no None: what a source does not say is an empty cell.
 def _none_if_empty(cell: object) -> object:
     return None if cell == "" else cell
 
@@ -31,7 +32,8 @@ class PublishedFigure(BaseModel):
     Attributes:
         tflops_per_device: 1e12 FLOP/s as printed by the source.
         flops_kind: what the source counts: `hardware` includes recomputation, `model` does not.
-        confirmed: `partial`: parts of the row are inferred (see notes); `no`: recalled, shown as unconfirmed.
+        confirmed: `yes`; `partial` where parts of the row are inferred (see notes); `no` where it was recalled from
+            memory, and is shown as unconfirmed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -32,7 +32,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class StagePrediction:
-    """What the cost model says of the step of a stage's first rank; `StageStep` is what was counted of it."""
+    """What the cost model predicts for a step of a stage's first rank. `StageStep` holds what was counted there."""
 
     stage: int
     memory: StageBytes
@@ -48,7 +48,7 @@ class Prediction:
 
 
 def predict(experiment: Experiment) -> Prediction:
-    """By the cost model alone; nothing is run."""
+    """Predict with the cost model alone; nothing is run."""
     predicted = estimate(experiment)
     stages = tuple(
         StagePrediction(
@@ -99,12 +99,13 @@ def work_table(found: Rehearsal, predicted: Prediction) -> Table:
         named = [stages, significant(alike.flops / TERA, 4)]
         for kind, counted, expected in _beside(alike.traffic, other.traffic):
             table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
-            named = ["", ""]
+            named = ["", ""]  # a group of stages is named on its first line only
     return table
 
 
 def _alike(found: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
     """Runs of stages that do the same, and of which the same is predicted."""
+    # A pipeline has dozens of stages, most of which differ only in their number.
     pairs = zip(found.stages, predicted.stages, strict=True)
     for _, run in groupby(pairs, key=lambda pair: (pair[0].flops, pair[0].traffic, pair[1].traffic)):
         stages = list(run)
@@ -115,14 +116,14 @@ def _alike(found: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, Stage
 def _beside(
     counted: tuple[GroupTraffic, ...], predicted: tuple[GroupTraffic, ...]
 ) -> Iterator[tuple[Kind, GroupTraffic | None, GroupTraffic | None]]:
-    """Of every kind of collective that either has."""
+    """Pair the traffic by kind of collective, for every kind that either side has."""
     found, expected = ({Kind(one.group, one.kind): one for one in traffic} for traffic in (counted, predicted))
     for kind in sorted(found.keys() | expected.keys()):
         yield kind, found.get(kind), expected.get(kind)
 
 
 def _amounts(*both: GroupTraffic | None) -> list[str]:
-    """Numbers counted and predicted, then sizes likewise."""
+    """Four cells: the number of calls as counted and as predicted, then their sizes in the same order."""
     sizes = [significant(one.num_bytes / GIGA) if one else ABSENT for one in both]
     return [*(count(one.number) if one else ABSENT for one in both), *sizes]
 

@@ -35,7 +35,7 @@ class Scaling:
 
 
 def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
-    """One for every result, in the same order."""
+    """The scaling of every result against the sweep's baseline, in the same order."""
     baseline = next((result for result in results if result.trial.is_baseline), None)
     return [scaling(result, baseline) for result in results]
 
@@ -64,6 +64,7 @@ def _compared(experiment: Experiment, here: Performance, base_experiment: Experi
     efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
     grown = f"{_devices(base)} to {here.num_devices}"
     if here.num_devices == base.num_devices:
+        # No devices were added, so there is a speed-up and nothing that could be called efficiency.
         return Scaling("layout", None, speed_up, f"layouts compared on {_devices(here)}; this is not scaling")
     if batch == base_batch:
         return Scaling("strong", efficiency, speed_up, f"global batch of {batch} held constant, {grown}")
@@ -80,6 +81,7 @@ def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
     here, base = result.trial.experiment, baseline.trial.experiment
     assert here is not None
     assert base is not None
+    # The model's name is left out, because two files may describe the same model.
     unequal = {
         "model": here.model.model_dump(exclude={"name"}) != base.model.model_dump(exclude={"name"}),
         "precision": here.precision != base.precision,

@@ -15,11 +15,12 @@ from sweeps.table.cells import Row, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
 
 FEWEST_FOR_RANKS = 3
+"""The ranks of two rows agree or disagree entirely, which says nothing."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A priced row beside its measurements; None where the row does not hold one.
+    """A priced row beside its measurements, which are None where the row does not hold them.
 
     Attributes:
         memory_bytes: as the row states it: of the fullest device, or of the row's stage.
@@ -34,12 +35,15 @@ class Comparison:
 
     @property
     def predicted_memory_bytes(self) -> int:
-        """What the measurement counts: without what the framework reserves where the row says `max allocated`."""
+        """The predicted memory that corresponds to the measured one.
+
+        Where the row says `max allocated`, it leaves out what the framework reserves beyond its tensors.
+        """
         return self.prediction.allocated_bytes if _says(self.row, "max allocated") else self.prediction.memory_bytes
 
     @property
     def step_error(self) -> float | None:
-        """Signed, as a share of the measured step."""
+        """Relative error of the predicted step: positive where it is too slow."""
         return None if self.step_seconds is None else self.prediction.estimate.step_seconds / self.step_seconds - 1
 
     @property
@@ -48,7 +52,7 @@ class Comparison:
 
     @property
     def hardware_flops_per_second_per_device(self) -> float | None:
-        """Measured rate by the FLOPs of this project, whatever the source counts."""
+        """The measured rate, with FLOPs counted as this project does and not as the source does."""
         return None if self.step_seconds is None else _flops_per_device(self.prediction) / self.step_seconds
 
 
@@ -151,7 +155,10 @@ def constant_error(rates: Sequence[float]) -> float | None:
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
-    """Spearman's: Pearson's correlation of the ranks; None for fewer than three rows, or if one side is all equal."""
+    """Spearman's correlation, which is Pearson's of the ranks.
+
+    None for fewer than three rows, and where all values of one side are equal.
+    """
     if len(left) < FEWEST_FOR_RANKS:
         return None
     x, y = _ranks(left), _ranks(right)
@@ -167,13 +174,14 @@ def _step_rank_correlation(timed: Sequence[Comparison]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """From 1; equal values share the mean of their ranks."""
+    """The rank of each value, from 1 upwards. Equal values share the mean of their ranks."""
     ordered = sorted(values)
     return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]
 
 
 def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | None:
-    """FLOP/s per device of that kind, as the row states them."""
+    """FLOP/s per device of that kind, as the row states them; None where it states none of that kind."""
+    # A stated rate comes before a percentage, which also depends on the peak that the source took.
     stated, percent = number_of(row, "tflops_per_gpu"), number_of(row, "mfu_pct" if kind == "model" else "hfu_pct")
     peak = prediction.estimate.peak_flops_per_second
     if stated is not None:

@@ -24,7 +24,7 @@ STYLES: dict[str | None, str] = {
     Outcome.CANCELLED: "yellow",
     None: "dim",
 }
-"""By outcome; of a trial that was left out by None."""
+"""The colour of each outcome. None is a trial that was left out; outcomes that are not named ended badly."""
 
 BAD_END = "red"
 
@@ -56,7 +56,8 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
 
 
 def plan_table(trials: Sequence[Trial]) -> Table:
-    """Points as predicted, those that fit first and fastest first; then by what they lack."""
+    """Points as predicted: those that fit, fastest first, and then the others by how much memory they lack."""
+    # With several types of devices there is no single capacity to put into the caption.
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}."
@@ -77,7 +78,10 @@ def plan_table(trials: Sequence[Trial]) -> Table:
 
 
 def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that fit by predicted model FLOP/s per device, then those that do not by what they lack, then the rest."""
+    """Trials in the order of their predictions.
+
+    First those that fit, fastest first; then those that do not, by what they lack; then those that cannot exist.
+    """
     return sorted(trials, key=_prediction_order)
 
 
@@ -121,8 +125,9 @@ def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
 
 
 def _given(row: dict[str, Any], name: str) -> float | None:
-    """pandas turns None into NaN in a column of numbers."""
+    """The number in a row, or None: pandas turns None into NaN in a column of numbers."""
     value = row.get(name)
+    # Only NaN differs from itself.
     return None if value is None or value != value else float(value)
 
 

@@ -8,11 +8,12 @@ ABSENT = "-"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """`value` with that many significant digits, never in exponent notation above 1e-4."""
+    """`value` with that many significant digits. There is no exponent notation above 1e-4."""
     if value is None:
         return ABSENT
     if value != value or abs(value) in (0.0, float("inf")):
         return f"{value:g}"
+    # `#` keeps trailing zeros, which say how precise the number is; it may also leave a bare point behind.
     text = f"{value:#.{digits}g}"
     if "e" in text:
         return f"{value:,.0f}" if abs(value) >= 1 else text
@@ -24,7 +25,7 @@ def tflops(flops_per_second: float | None) -> str:
 
 
 def gib(num_bytes: float | None) -> str:
-    """One decimal; two below one GiB."""
+    """GiB with one decimal, or two below one GiB."""
     if num_bytes is None:
         return ABSENT
     value = num_bytes / GIBIBYTE

@@ -1,4 +1,4 @@
-"""`trisweep calibrate cluster=NAME`: one job measures, its rates are shown, the cluster's file is written."""
+"""`trisweep calibrate cluster=NAME`: measure in one job, show the rates, and write the cluster's file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _measured(calibration: Calibration) -> DeviceRates:
 
 @contextmanager
 def _telling() -> Iterator[Callable[[str], None]]:
-    """One line that is drawn again in a terminal; elsewhere a line for each new word."""
+    """A function to report progress to: a terminal shows one line that changes, a log a line for each new message."""
     told = ""
 
     def tell(line: str) -> None:
@@ -95,7 +95,7 @@ def _products_table(rates: DeviceRates) -> Table:
 
 
 def _links_table(rates: DeviceRates) -> Table:
-    """What the file's one bandwidth and latency a link stand for."""
+    """The fit of each pattern: the file has only one bandwidth and one latency a link, which stand for all of these."""
     table = plain_table(
         "Links, measured: fit of each pattern alone", "link", "pattern", "GB/s", "microseconds", "error %"
     )

@@ -12,7 +12,7 @@ from conf.load import options
 
 
 def print_changes(new: Draft, how: str) -> None:
-    """Every number: as it was, as it is `how` (measured, fitted), and its range."""
+    """Print every number as it was and as it is now, `how` (measured or fitted), and the range of the new one."""
     table = plain_table(f"conf/cluster/{new.output}.yaml", "value", "was", how, "range")
     for change in new.changes:
         if isinstance(change.after, float | int):
@@ -40,7 +40,7 @@ def write_file(new: Draft) -> None:
 
 
 def plain_table(title: str, first: str, *numeric: str) -> Table:
-    """A table of one name a row, and numbers."""
+    """A table that has a name and numbers in each row."""
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.add_column(first, overflow="fold")
     for name in numeric:

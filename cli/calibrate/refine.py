@@ -40,6 +40,7 @@ def refine_and_write(asked: Composition, output: str | None, *, dry_run: bool) -
     new = draft(cluster, output, changes, notes, stamp, _machines(name, trials))
     print_changes(new, "fitted")
     _print_errors(found)
+    # A robust fit need not lower the mean error, and constants that predict worse are not worth writing.
     if not changes or found.error_after >= found.error_before:
         console.print("The fit does not lower the mean error. Nothing was written; the file stays as it is.")
     elif dry_run:
@@ -83,7 +84,7 @@ def _print_errors(found: Refit) -> None:
 
 
 def _trials_table(found: Refit) -> Table:
-    """Seconds of a step; what is not fitted to is marked."""
+    """Seconds of a step of each trial; those that the fit did not use are marked."""
     table = plain_table("Seconds of a step", "layout", "measured", "predicted before", "after", "without it")
     for refitted in found.trials:
         mark = "" if refitted.trial.counts else " (shares devices: not fitted to)"

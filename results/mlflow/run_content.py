@@ -17,6 +17,8 @@ from train_core.costs import Estimate, estimate
 from train_core.measurement import Outcome, Performance, StepMetrics
 
 MAX_TAG_LENGTH = 4000
+"""MLflow promises to take 5,000 bytes, and a letter may need more than one."""
+
 STATUS = {
     None: "SCHEDULED",
     Outcome.PENDING: "SCHEDULED",
@@ -49,7 +51,7 @@ class LoggedMetric:
 
 @dataclass(frozen=True)
 class RunContent:
-    """One run, whole.
+    """Everything that one run holds.
 
     Attributes:
         key: tells the runs of one sweep apart.
@@ -78,7 +80,7 @@ class RunContent:
 
     @property
     def digest(self) -> str:
-        """Equal for two contents exactly when nothing is left to update."""
+        """A hash that is equal for two contents exactly when there is nothing to update."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -131,6 +133,7 @@ def _run(record: SweepRecord, result: Reading, predicted: Estimate | None) -> Ru
         status=STATUS.get(result.outcome, "FAILED"),
         start_ms=_milliseconds(started),
         end_ms=_milliseconds(ended) if is_final else None,
+        # A job that goes on after a requeue keeps its first step; a trial that starts over takes it at another time.
         attempt=str(result.steps[0].time) if result.steps else "",
         tags=_common_tags(record) | _trial_tags(result),
         params=_params(experiment),
@@ -176,7 +179,7 @@ def _trial_tags(result: Reading) -> dict[str, str]:
 
 
 def _params(experiment: Experiment | None) -> dict[str, str]:
-    """The whole experiment but for the cluster, which is an artifact."""
+    """The whole experiment except the cluster, whose many numbers are in the artifact `experiment.json`."""
     if experiment is None:
         return {}
     derived = {"data_parallel_size": experiment.data_parallel_size, "num_micro_batches": experiment.num_micro_batches}
@@ -202,7 +205,7 @@ def _predicted_metrics(predicted: Estimate | None, timestamp_ms: int) -> list[Lo
 
 
 def _measured_metrics(performance: Performance | None, timestamp_ms: int) -> list[LoggedMetric]:
-    """Memory is the fullest rank's."""
+    """What was measured; of the ranks' memory only that of the fullest rank."""
     if performance is None:
         return []
     values: dict[str, Any] = {name: getattr(performance, name) for name in PERFORMANCE_FIELDS}
@@ -210,7 +213,7 @@ def _measured_metrics(performance: Performance | None, timestamp_ms: int) -> lis
 
 
 def _numbers(values: Mapping[str, Any], timestamp_ms: int) -> list[LoggedMetric]:
-    """Text, such as the id of a formula, is a tag instead."""
+    """The values that are numbers. Text, such as the id of a formula, becomes a tag instead."""
     numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
     return [LoggedMetric(key, float(value), timestamp_ms, 0) for key, value in numbers.items()]
 

@@ -49,7 +49,7 @@ def tracking_uri(tracking: TrackingSpec, output_dir: Path) -> str:
 
 
 def apply_quiet_settings() -> None:
-    """No telemetry, short time-outs, no migration chatter. A value that the user has exported wins."""
+    """Set no telemetry, short time-outs and no chatter about migrations. What the user has exported stays."""
     for name, value in QUIET_SETTINGS.items():
         os.environ.setdefault(name, value)
     for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
@@ -74,9 +74,10 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
 
 
 def require_server(uri: str) -> None:
-    """Any HTTP answer will do: a proxy in front may refuse `/health` and still pass the API on.
+    """Ask whether a server answers before MLflow does, which would try again for long.
 
-    Asked without the user and password that the address may hold: urllib takes none there, and messages show none.
+    Any HTTP answer will do, because a proxy in front may refuse `/health` and still pass the API on. The user and the
+    password that the address may hold are left out: urllib takes none there, and messages must not show them.
 
     Raises:
         UsageError: nothing answers.

@@ -1,4 +1,4 @@
-"""What the SQLite store holds already, asked of SQLite itself: MLflow takes three seconds to start.
+"""What the SQLite store holds already. SQLite itself is asked, because MLflow takes three seconds to start.
 
 Nothing is written here. Where the tables are not as expected, nothing is known, and the import asks MLflow.
 """
@@ -30,7 +30,7 @@ WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active'
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run, whose `digest` was written last: it holds all that the digest stands for."""
+    """One run. Its `digest` was written last, so the run holds everything that the digest stands for."""
 
     digest: str
     run_id: str
@@ -48,6 +48,7 @@ def first_if_all_stored(
 
 
 def _stored_runs(tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> dict[str, StoredRun]:
+    # The tables are private to MLflow. They are opened read-only, and whatever looks strange leads to a real import.
     names = (SWEEP_ID, sweep_id, KEY, DIGEST, tracking.experiment)
     try:
         with closing(sqlite3.connect(f"{database_path(output_dir).as_uri()}?mode=ro", uri=True)) as store:

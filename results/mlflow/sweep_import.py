@@ -1,8 +1,9 @@
-"""Put a sweep into MLflow. The only writer: one process at a time, and the folders stay the truth.
+"""Put a sweep into MLflow.
 
-One parent run per sweep with one child per trial, and one run per long training, found again by tags. A run whose
-content has not changed since the last import is left alone, so importing twice changes nothing; one that has progressed
-is brought up to date.
+Only this module writes to the store, one process at a time, and the folders stay the truth. There is one parent run per
+sweep with one child per trial, and one run per long training; they are found again by tags. A run whose content has not
+changed since the last import is left alone, so importing twice changes nothing; one that has progressed is brought up
+to date.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOCK_WAIT_SECONDS = 120.0
-BATCH_LIMIT = 1000  # metrics in one request
+# MLflow refuses a request with more entries than this in all, or with more params than this.
+BATCH_LIMIT = 1000
 PARAM_LIMIT = 100
 ATTEMPT, LAST_STEP = "trisweep.attempt", "trisweep.last_step"
 
@@ -79,6 +81,7 @@ def import_sweep(
             return unchanged
         importer = _Importer(connect(tracking, output_dir), tracking, output_dir, sweep_id)
         parent = importer.sync(whole, None)
+        # The seal comes after the artifacts: an import that dies in between is then repeated.
         if parent.is_stale:
             importer.client.log_artifact(parent.run_id, str(folder.record))
             importer.seal(parent)
@@ -115,7 +118,7 @@ def import_training(
 def _nothing_to_do(
     contents: Sequence[RunContent], tracking: TrackingSpec, output_dir: Path, sweep_id: str
 ) -> ImportSummary | None:
-    """What an import would come to that changes nothing, without waiting for MLflow; None where one is needed."""
+    """The summary of an import that would change nothing, without waiting for MLflow; None where one is needed."""
     first = first_if_all_stored(contents, tracking, output_dir, sweep_id)
     if first is None:
         return None
@@ -157,7 +160,7 @@ class _Importer:
         return _Synced(run_id, content, is_stale=True)
 
     def sync_with_artifacts(self, content: RunContent, parent_run_id: str | None, reading: Reading) -> str:
-        """The same, with what the trial wrote, and closed; the run's id."""
+        """Sync the run, add the files that the trial wrote, close it, and return its id."""
         synced = self.sync(content, parent_run_id)
         if synced.is_stale:
             _log_artifacts(self.client, synced.run_id, reading)
@@ -168,7 +171,7 @@ class _Importer:
         return ImportSummary(self.uri, self.experiment_id, run_id, **self.counts)
 
     def seal(self, synced: _Synced) -> None:
-        """Close the run and write down what it holds: the last step, so that an interrupted import is repeated."""
+        """Close the run and write its digest, last of all, so that an import that was interrupted is repeated."""
         content = synced.content
         if content.end_ms is None:
             self.client.update_run(synced.run_id, status=content.status)
@@ -202,6 +205,7 @@ class _Importer:
 
         tags = [RunTag(key, value) for key, value in (content.tags | {ATTEMPT: content.attempt}).items()]
         known_params, last_step = (known.data.params, int(known.data.tags.get(LAST_STEP, 0))) if known else ({}, 0)
+        # MLflow refuses a param that is logged again with another value.
         params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
         first, *rest = _batches(content.metrics_after(last_step), BATCH_LIMIT - PARAM_LIMIT - len(tags))
         self.client.log_batch(run_id, first, params[:PARAM_LIMIT], tags)
@@ -210,7 +214,10 @@ class _Importer:
 
 
 def _starts_over(run: Any, content: RunContent) -> bool:
-    """The trial was measured anew, or is no longer finished: MLflow cannot take history back, so the run goes."""
+    """Whether the trial was measured anew, or is no longer finished.
+
+    MLflow cannot take metrics back, so such a run is deleted and another one begun.
+    """
     attempt = run.data.tags.get(ATTEMPT, "")
     was_final = run.info.end_time is not None
     return bool(attempt and attempt != content.attempt) or (
@@ -227,7 +234,7 @@ def _batches(metrics: Sequence[LoggedMetric], size: int) -> list[list[Any]]:
 
 
 def _log_artifacts(client: MlflowClient, run_id: str, reading: Reading) -> None:
-    """The resolved experiment, what the trial wrote, and its logs."""
+    """Store the resolved experiment, what the trial wrote, and its logs."""
     files = reading.folder
     if reading.experiment:
         client.log_text(run_id, reading.experiment.model_dump_json(indent=1), "experiment.json")
@@ -239,7 +246,8 @@ def _log_artifacts(client: MlflowClient, run_id: str, reading: Reading) -> None:
 
 
 def _tracking_id(path: Path) -> str:
-    """The name in MLflow of what the folder holds: made once, and kept in it."""
+    """The name in MLflow of what the folder holds, which is made once and kept there."""
+    # A path would not do: folders are moved, and two users may have sweeps of one name on one server.
     if not path.exists():
         write_atomically(path, uuid.uuid4().hex + "\n")
     return path.read_text().strip()
@@ -274,7 +282,10 @@ def _failures_explained(tracking: TrackingSpec) -> Iterator[None]:
 
 
 def _is_store_error(error: Exception) -> bool:
-    """Asked only of errors: an import of mlflow costs 2 s, and must not precede the quiet settings."""
+    """Whether the error is one of the store.
+
+    mlflow is imported only here, when there is an error: it costs 2 s, and must not precede the quiet settings.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

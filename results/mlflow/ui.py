@@ -42,6 +42,7 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
         return
     _require_store(output_dir)
     _require_free(port)
+    # The server writes into a file, because a pipe that nobody reads would stop it once it is full.
     with tempfile.TemporaryFile("w+") as log, _endings_as_interrupts():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
@@ -87,6 +88,7 @@ def _page_of_runs(tracking: TrackingSpec, output_dir: Path) -> str:
 
 def _require_free(port: int) -> None:
     with socket.socket() as probe:
+        # Without it, connections of an earlier server that are still closing would make the port look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -95,9 +97,10 @@ def _require_free(port: int) -> None:
 
 
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
-    """In a session of its own: MLflow starts workers, and all of them must end with it."""
+    """Start the server in a session of its own, because it starts workers, which all must end with it."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
+    # Here too, what the user has exported wins.
     environment = QUIET_SETTINGS | dict(os.environ)
     return subprocess.Popen(
         command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, text=True, start_new_session=True
@@ -126,7 +129,7 @@ def _last_error(log: str) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """The whole session, gently and then firmly."""
+    """End the whole session: ask first, and then kill."""
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
         try:
             os.killpg(process.pid, number)

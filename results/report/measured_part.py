@@ -19,6 +19,7 @@ from train_core.measurement import Outcome, Performance
 
 Item = TypeVar("Item")
 NOISY_PEAK_RATIO = 1.15
+"""Runs whose peaks differ by more than this factor did not have the machine for themselves."""
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
 RANKED_COLUMNS = (
     "#",
@@ -84,7 +85,7 @@ def _subject(record: SweepRecord) -> str:
 
 
 def _facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[str, str], ...]:
-    """One line each; values that differ between trials are all named."""
+    """Name and text of each fact. Where trials differ in it, all values are named."""
     environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
     performances = [result.performance for result in results if result.performance]
     days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
@@ -103,7 +104,7 @@ def _facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[
 
 
 def _peak(performances: Sequence[Performance]) -> str:
-    """A range where every trial measured its own."""
+    """The peak that utilizations refer to; a range where every trial measured its own."""
     if not performances:
         return ""
     peaks = [performance.peak_flops_per_second for performance in performances]
@@ -114,7 +115,7 @@ def _peak(performances: Sequence[Performance]) -> str:
 
 
 def _noise_note(performances: Sequence[Performance]) -> list[str]:
-    """A peak is the same matrix product every time: where it varies, something else was using the machine."""
+    """A warning if the peak varied: it is the same matrix product every time, so something else used the machine."""
     peaks = [p.peak_flops_per_second for p in performances if p.peak_source in PEAK_SOURCES]
     if not peaks or max(peaks) <= NOISY_PEAK_RATIO * min(peaks):
         return []
@@ -129,6 +130,7 @@ def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
 
 
 def _day(time_seconds: float) -> str:
+    # In UTC, so that a report does not depend on where it is written.
     return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
 
 
@@ -168,7 +170,7 @@ def named(result: TrialReading) -> str:
 
 
 def _scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:
-    """Those that can be compared with the baseline; None when only the baseline itself can."""
+    """The trials that can be compared with the baseline; None if there is no such trial besides the baseline itself."""
     rows = []
     for result in best_first:
         relation, performance = relations[result.trial.trial_id], result.performance
@@ -184,6 +186,7 @@ def _scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scal
                 text(relation.note),
             )
         )
+    # Real scaling comes first, strong before weak, and mere comparisons of layouts come last.
     rows.sort(key=lambda row: (row[1].text == "layout", row[1].text, row[2].sort or 0.0))
     numeric = frozenset({"devices", "efficiency %", "speed-up"})
     return ReportTable(SCALING_COLUMNS, tuple(rows), numeric) if rows else None

@@ -1,4 +1,7 @@
-"""The plots of the HTML report, as plain Plotly figures: data and axis titles only, colours of the theme come later."""
+"""The plots of the HTML report as plain Plotly figures.
+
+They hold data and axis titles only; the page itself adds the colours of its theme, light or dark.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ def figures(record: SweepRecord, results: Sequence[TrialReading]) -> dict[str, F
         "loss": loss_curves(ranked(list(results))),
         "step-terms": predicted_step_terms(fitting[:MAX_BARS]),
         "memory": predicted_memory(by_prediction(record.plan)),
+        # A proxy is another model on another machine, so its measurements never stand beside these predictions.
         "beside": predicted_beside_measured(results) if record.mode == "cluster" else None,
     }
     return {name: figure for name, figure in built.items() if figure}
@@ -88,6 +92,7 @@ def loss_curves(best_first: Sequence[TrialReading]) -> Figure | None:
     if not lines:
         return None
     layout = {"xaxis": _axis("step"), "yaxis": _axis("training loss"), "height": 420, "showlegend": True}
+    # Plotly does not know this key; report.js reads it, because a long legend would leave a phone no room for the plot.
     return {"data": lines, "layout": layout | {"hideLegendWhenNarrow": len(lines) > 6}}
 
 
@@ -115,7 +120,7 @@ def predicted_step_terms(fitting: Sequence[Trial]) -> Figure | None:
 
 
 def predicted_memory(best_first: Sequence[Trial]) -> Figure | None:
-    """Memory of the worst stage, in steps of what it holds, against what a device has."""
+    """Memory of the worst stage of each point, against what a device has."""
     shown = [(trial, trial.estimate) for trial in _around_the_limit(best_first) if trial.estimate]
     if not shown:
         return None
@@ -135,13 +140,15 @@ def predicted_memory(best_first: Sequence[Trial]) -> Figure | None:
     figure = _bar_chart([bar for bar in bars if bar["y"]], "predicted GiB per device, worst stage", len(shown))
     figure["layout"] |= {"shapes": _capacity_lines([estimate for _, estimate in shown]), "showlegend": True}
     widest = max(max(estimate.peak_memory_bytes, estimate.memory_capacity_bytes) for _, estimate in shown)
+    # A little room on the right for the label of the capacity.
     figure["layout"]["xaxis"] |= {"range": [0, 1.08 * widest / GIBIBYTE]}
+    # Two traces would otherwise put all that fit before all that do not, wherever they belong in the order.
     figure["layout"]["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
     return figure
 
 
 def _around_the_limit(best_first: Sequence[Trial]) -> list[Trial]:
-    """The fastest that fit, and those that miss by least."""
+    """The fastest points that fit, and those that need only a little more memory than there is."""
     estimated = [trial for trial in best_first if trial.estimate]
     fitting = [trial for trial in estimated if trial.infeasible_reason is None]
     lacking = [trial for trial in estimated if trial.infeasible_reason is not None]
@@ -149,7 +156,7 @@ def _around_the_limit(best_first: Sequence[Trial]) -> list[Trial]:
 
 
 def _capacity_lines(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
-    """A dashed line for what one device has."""
+    """A dashed line for the memory of one device."""
     return [
         {
             "type": "line",
@@ -212,7 +219,7 @@ def _axis(title: str) -> dict[str, Any]:
 
 
 def _distinct_names(labels: Sequence[str]) -> list[str]:
-    """Plotly merges bars of one name, so later namesakes are numbered."""
+    """The labels, with later namesakes numbered because Plotly merges bars of the same name."""
     seen: Counter[str] = Counter()
     names = []
     for label in labels:

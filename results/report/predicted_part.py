@@ -58,7 +58,10 @@ class PredictedPart:
 
 
 def predicted_part(record: SweepRecord, results: Sequence[TrialReading]) -> PredictedPart:
-    """The plan of this sweep, ranked; beside it what was measured where the trials are the plan."""
+    """The plan of this sweep, ranked.
+
+    Measurements stand beside it only where the trials are the plan, and not a proxy of it.
+    """
     plan = by_prediction(record.plan)
     fitting = [trial for trial in plan if trial.infeasible_reason is None]
     lacking = [trial for trial in plan if trial.estimate and trial.infeasible_reason is not None]
@@ -146,7 +149,7 @@ def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:
 
 
 def _beside_table(results: Sequence[TrialReading]) -> ReportTable | None:
-    """Trials that have both numbers; errors in percent of the measurement."""
+    """Trials that were both predicted and measured, with errors in percent of the measurement."""
     rows = [row for result in results if (row := _beside_row(result))]
     return ReportTable(BESIDE_COLUMNS, tuple(rows), frozenset(BESIDE_COLUMNS) - {"layout"}) if rows else None
 
@@ -171,14 +174,17 @@ def _beside_row(result: TrialReading) -> tuple[Cell, ...] | None:
 
 
 def memory_as_measured(trial: Trial) -> int:
-    """What is predicted of that which is measured: of a GPU its tensors alone, of a CPU's process all."""
+    """The predicted memory that corresponds to the measured one.
+
+    On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
+    """
     predicted, experiment = _estimate(trial), trial.experiment
     on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
     return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
 
 
 def has_device_per_rank(result: TrialReading) -> bool:
-    """The cost model gives every rank a device; ranks that shared one cannot be held against it."""
+    """Whether every rank had a device of its own, as the cost model assumes."""
     experiment, performance = result.trial.experiment, result.performance
     return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
 

@@ -41,7 +41,7 @@ class ReportPaths:
 
 
 def write_report(sweep: Sweep, results: Sequence[TrialReading]) -> ReportPaths:
-    """Write all three files; the same sweep, read to the same results, gives the same text.
+    """Write all three files. The same sweep with the same results always gives the same text.
 
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
@@ -51,7 +51,8 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading]) -> ReportPaths:
     content = _content(record, results, published)
     paths = ReportPaths(folder.report("md"), folder.report("csv"), folder.report("html"))
     write_atomically(paths.markdown, _markdown(content))
-    table = report_frame(record, results, published).convert_dtypes()  # a count stays a count where others have none
+    # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
+    table = report_frame(record, results, published).convert_dtypes()
     write_atomically(paths.csv, table.to_csv(index=False, lineterminator="\n"))
     write_atomically(paths.html, _page(content, record, results))
     return paths
@@ -61,6 +62,7 @@ def report_frame(
     record: SweepRecord, results: Sequence[TrialReading], published: Sequence[PublishedFigure]
 ) -> pandas.DataFrame:
     """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
+    # The age of a heartbeat is another one at every reading, and the report is to stay the same.
     trials = collect(results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
     parts = [trials]
     if record.mode == "proxy" and record.plan:
@@ -91,7 +93,7 @@ def _content(
 
 
 def _comparison_rules(record: SweepRecord, published: Sequence[PublishedFigure]) -> list[str]:
-    """What may be held against what."""
+    """Sentences that say which numbers may be compared with which."""
     rules = [
         "Model FLOPs count what the step needs; hardware FLOPs add recomputation. Compare like with like.",
         "Predictions come from a cost model on paper, not from a device.",
@@ -112,8 +114,8 @@ def _comparison_rules(record: SweepRecord, published: Sequence[PublishedFigure])
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=select_autoescape(["html"]),
-        undefined=StrictUndefined,
+        autoescape=select_autoescape(["html"]),  # Markdown would show `&amp;`; its tables escape what they must
+        undefined=StrictUndefined,  # a name misspelt in a template is an error and not an empty cell
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -1,4 +1,4 @@
-"""Where the step of measured trials goes, beside where the cost model says that it goes."""
+"""Where the time of a measured step goes, beside where the cost model says that it goes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
 def step_terms_table(results: Sequence[TrialReading]) -> ReportTable | None:
     """Two rows for every trial with a breakdown, fastest trial first; None when no trial has one.
 
-    Ranks that shared a device have no predicted row: the cost model gives each a device of its own.
+    Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
     """
     rows = tuple(row for result in ranked(list(results)) for row in _rows(result))
     return ReportTable(COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"})) if rows else None
@@ -55,6 +55,6 @@ def _slowest(breakdown: Breakdown) -> str:
 
 
 def _row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
-    """A term that is not known is part of another, so the sum lacks nothing."""
+    """One row of the table. A term that is not known is part of another one, so the sum is still complete."""
     numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
     return text(named(result)), text(kind), text(whose), *numbers

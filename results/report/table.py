@@ -32,6 +32,7 @@ class ReportTable:
         """A pipe table whose columns line up, so that it reads well as plain text."""
         heads = [_safe(name) for name in self.columns]
         body = [[_safe(cell.text) for cell in row] for row in self.rows]
+        # The rule below the heads needs three dashes to be one.
         widths = [max(3, len(head), *(len(row[column]) for row in body)) for column, head in enumerate(heads)]
         right = [name in self.numeric for name in self.columns]
         rule = "|".join(

@@ -43,7 +43,7 @@ def _best_sentence(best_first: Sequence[TrialReading]) -> str:
 
 
 def _best_by_size(best_first: Sequence[TrialReading]) -> str:
-    """Fewer devices are easily faster per device, so every number of devices has a best of its own."""
+    """The best layout for each number of devices, because few devices are easily faster per device than many."""
     best: dict[int, TrialReading] = {}
     for result in best_first:
         if result.performance:
@@ -59,7 +59,7 @@ def _tokens(result: TrialReading) -> str:
 
 
 def _overlap(other: Performance | None, best: Performance) -> bool:
-    """The other's fastest step reaches the best's slowest, as rates per device."""
+    """Whether the other's fastest step is as fast, per device, as the slowest step of the best."""
     if other is None:
         return False
     return _rates(other)[1] >= _rates(best)[0]

@@ -14,7 +14,8 @@ from conf.units import GIBIBYTE
 from results.units import gib, seconds
 from sweeps.planner.explain import Alternative, Explanation
 
-SMALLEST_SHARE = 0.001  # of the step or the memory: what is less is not worth a word
+SMALLEST_SHARE = 0.001
+"""A smaller part of the step, or of the memory, is not worth a word."""
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
@@ -45,7 +46,7 @@ def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
 
 
 def _binding(explanation: Explanation) -> str:
-    """What to look at first."""
+    """One sentence on what limits this plan, which is what to look at first."""
     if explanation.reason:
         return f"What binds: memory; it {explanation.reason}."
     largest = next(iter(explanation.terms)).removesuffix("_seconds")
@@ -83,7 +84,7 @@ def _alternatives(explanation: Explanation) -> Table:
 
 
 def explanation_document(explanation: Explanation) -> dict[str, object]:
-    """The same for JSON; every number is predicted."""
+    """The explanation for JSON; every number in it is predicted."""
     predicted = explanation.estimate
     document: dict[str, object] = {"layout": explanation.label, "infeasible_reason": explanation.reason}
     if predicted is None:

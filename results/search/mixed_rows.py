@@ -46,7 +46,8 @@ def _flops_per_device(plan: MixedStrategy, spaces: Sequence[Space]) -> float:
 
 
 def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
-    """Of all devices; None where one type has no price."""
+    """What all devices together cost; None where one type has no price."""
+    # A sum of the known prices alone would make the plan look cheap.
     rates = [dollars_per_second(space) for space in spaces]
     known = [rate for rate in rates if rate is not None]
     return sum(known) if len(known) == len(rates) else None
@@ -59,7 +60,7 @@ def _shown(block: MixedBlock) -> str:
 
 
 def mixed_document(choice: MixedChoice, spaces: Sequence[Space], training: Training) -> dict[str, object]:
-    """For JSON. `seconds` is the whole search; `priced` are those that a bound did not rule out."""
+    """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out."""
     return {
         "strategies": choice.num_strategies,
         "priced": choice.num_priced,
@@ -105,5 +106,8 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
 
 
 def _layout(plan: MixedStrategy, num_layers: int) -> str:
-    """In short, as other tables name layouts; the batch is that of all, and the layers have a column of their own."""
+    """The layout in short, as other tables name it.
+
+    It leaves out the batch, which all plans share, and the layers, which have a column of their own.
+    """
     return plan.strategy.label(num_layers, leave_out=["global_batch_size", "layers_per_stage"])

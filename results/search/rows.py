@@ -42,13 +42,13 @@ def _plan_cells(candidate: Candidate) -> Row:
 
 
 def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> Row:
-    """These knobs of a plan, by their names; listed layers in short, and none where they are spread evenly."""
+    """These knobs of a plan by name. Listed layers are shown in short; where they are spread evenly there are none."""
     values = {knob.name: strategy.value_of(knob.name) for knob in knobs}
     return {name: layers_in_short(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _predicted_cells(candidate: Candidate) -> Row:
-    """Every prediction says so in its name."""
+    """What is predicted. Every name begins with `predicted_`, so that nobody takes a number for a measurement."""
     space, seconds = candidate.space, candidate.step_seconds
     terms: Row = {f"predicted_{name}": value for name, value in candidate.step_terms.by_term().items()}
     return {
@@ -64,7 +64,7 @@ def _predicted_cells(candidate: Candidate) -> Row:
 
 
 def _training_cells(candidate: Candidate, training: Training) -> Row:
-    """Money and energy of a token; and of the whole training, where its length is known."""
+    """Money and energy for a token, and for the whole training where its length is known."""
     space, seconds = candidate.space, candidate.step_seconds
     rate, tokens = dollars_per_second(space), tokens_per_step(space)
     hours = total_hours(training, seconds)
@@ -79,7 +79,7 @@ def _training_cells(candidate: Candidate, training: Training) -> Row:
 
 
 def search_document(choice: Choice, training: Training, settings: Settings) -> dict[str, object]:
-    """The whole answer, for JSON. `seconds` is the whole search."""
+    """The whole answer for JSON; `seconds` is the time of the whole search."""
     return {
         "strategies": choice.num_strategies,
         "feasible": choice.num_feasible,

@@ -19,7 +19,10 @@ TITLES: dict[ScalingKind, str] = {
 
 
 def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
-    """One row for each number of devices. Efficiency: tokens/s and device over the first row's that has a plan."""
+    """One row for each number of devices.
+
+    Efficiency is tokens per second and device, over those of the first row that has a plan.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.title = TITLES[kind]
     for name in ("devices", "batch", "step s", "TFLOPS", "efficiency %"):

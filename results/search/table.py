@@ -45,8 +45,10 @@ def layout(candidate: Candidate) -> str:
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
-    """Devices only where there was a choice, money only where it is known; of the whole training where its length is
-    known, else of a token.
+    """The columns that say something about these plans.
+
+    Devices are shown only where there was a choice, and money only where every plan has a price. Costs are those of the
+    whole training where its length is known, and of a token otherwise.
     """
     money = all(dollars_per_second(candidate.space) is not None for candidate in best)
     names = ["devices"] if several_places else []
