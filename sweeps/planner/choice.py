@@ -79,6 +79,8 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
     """
     start = time.perf_counter()
     founds = [search_space(space, top, longest_step_seconds(space, training)) for space in spaces]
+    # The `top` best over all spaces are among the `top` fastest of each, because within one space every objective
+    # grows with the step's time.
     ranked = sorted(
         (objective_value(objective, space, seconds), number, row)
         for number, (space, found) in enumerate(zip(spaces, founds, strict=True))
@@ -99,7 +101,7 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
 
 
 def best_of(space: Space) -> Candidate | None:
-    """The fastest plan of one space; None where none exists or fits."""
+    """The fastest plan of one space; None where no plan exists or none fits."""
     found = search_space(space, 1)
     return _priced(space, found, [0])[0] if found.num_feasible else None
 
@@ -107,7 +109,8 @@ def best_of(space: Space) -> Candidate | None:
 def _candidates(
     spaces: Sequence[Space], founds: Sequence[Found], picked: Sequence[tuple[int, int]]
 ) -> tuple[Candidate, ...]:
-    """The picked (space, row) with all that is predicted of them, in that order."""
+    """The picked pairs of space and row as candidates, in the order in which they were picked."""
+    # Plans are priced in columns, so all picked rows of a space are priced in one go and then put back in order.
     priced: dict[tuple[int, int], Candidate] = {}
     for number in {number for number, _ in picked}:
         rows = [row for of, row in picked if of == number]
@@ -118,6 +121,7 @@ def _candidates(
 
 def _priced(space: Space, found: Found, rows: list[int]) -> list[Candidate]:
     assert found.best is not None
+    # The search kept the step's time alone; the terms and the memory of the few plans that are shown are priced anew.
     plans = found.best.rows(slice(0, max(rows) + 1))
     prices = price(space.setting, plans)
     across = space.tensor_parallel_across_nodes
@@ -136,12 +140,13 @@ def _priced(space: Space, found: Found, rows: list[int]) -> list[Candidate]:
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that nothing beats in both time and money, fastest first.
+    """The candidates that no other beats in both time and money, fastest first.
 
     Raises:
         ConfigError: a cluster names no price.
     """
     by_time = sorted(candidates, key=lambda candidate: (candidate.step_seconds, dollars_per_step(candidate)))
+    # Going from fast to slow, a candidate is worth its extra time only if it is cheaper than all before it.
     front: list[Candidate] = []
     for candidate in by_time:
         if not front or dollars_per_step(candidate) < dollars_per_step(front[-1]):
@@ -155,7 +160,8 @@ def dollars_per_step(candidate: Candidate) -> float:
 
 
 def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Training) -> InfeasiblePlan:
-    """Why the search came back empty, and what comes closest."""
+    """The error that says why the search came back empty, and what comes closest."""
+    # From the mildest cause to the worst: limits that are too tight, then memory, then no legal plan at all.
     fitting = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_fitting]
     if fitting:
         return _limits_too_tight(fitting, training)
@@ -188,7 +194,7 @@ def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
 
 
 def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training) -> InfeasiblePlan:
-    """The limit that even the best of its kind misses, else both."""
+    """Name the limit that even the fastest or the cheapest plan misses; else say that no plan keeps both limits."""
     hours = min(total_hours(training, found.fastest_seconds) or 0.0 for _, found in fitting)
     if training.deadline_hours is not None and hours > training.deadline_hours:
         return InfeasiblePlan(

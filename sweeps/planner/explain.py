@@ -18,7 +18,7 @@ from train_core.costs import Estimate, Implementation, estimate
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan that differs in one knob, and in what that implies.
+    """A plan that differs from the explained one in one knob, and in what follows from that knob.
 
     Attributes:
         value: the knob's other value, for people.
@@ -62,7 +62,10 @@ class Explanation:
 
 
 def explain(strategy: Strategy, parts: Parts, implementation: Implementation) -> Explanation:
-    """The plan on the model, cluster and precision of `parts`."""
+    """Take a plan apart, on the model, cluster and precision of `parts`.
+
+    A plan that cannot exist is explained too: the reason is the explanation.
+    """
     try:
         experiment = strategy.experiment(parts)
     except InfeasiblePlan as error:
@@ -86,14 +89,14 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
 
 
 def plain_label(strategy: Strategy) -> str:
-    """For a plan that cannot exist, whose other sizes may not even be whole."""
+    """A label for a plan that cannot exist, whose other sizes need not even be whole numbers."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "micro_batch_size")
     said = "-".join(KNOB[name].labelled(strategy.value_of(name)) for name in sizes)
     return f"{said} on {strategy.parallel.world_size} devices"
 
 
 def shortfall(predicted: Estimate) -> str | None:
-    """By how much a plan does not fit, and what its fullest stage holds most of; None where it fits."""
+    """A sentence on how much memory a plan lacks and what takes most of it; None where the plan fits."""
     if predicted.fits:
         return None
     largest, size = next(iter(_descending(predicted.stages[predicted.worst_stage].by_kind()).items()))
@@ -108,7 +111,7 @@ def _descending(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _order(alternative: Alternative) -> tuple[int, float]:
-    """Those that run by speed, those that do not fit by what they lack, then those that cannot exist."""
+    """Sort first those that run, by speed, then those that do not fit, by what they lack, then the impossible ones."""
     if alternative.slower is not None:
         return (0, alternative.slower)
     return (1, float(alternative.estimate.shortfall_bytes)) if alternative.estimate else (2, 0.0)
@@ -136,7 +139,8 @@ def _shown(knob: str, strategy: Strategy) -> str:
 def neighbours(strategy: Strategy, parts: Parts) -> Iterator[tuple[str, Strategy]]:
     """Plans with one knob at its next smaller or larger value, or at each of its other values.
 
-    The data-parallel size follows from the others. Legal or not: why a neighbour cannot exist is part of the answer.
+    The data-parallel size follows from the others. Neighbours that cannot exist are yielded as well, since the reason
+    why they cannot is part of the answer.
     """
     parallel, batch, d = strategy.parallel, strategy.batch, strategy.data_parallel_size
     t, p, num_layers = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parts.model.num_layers
@@ -146,6 +150,7 @@ def neighbours(strategy: Strategy, parts: Parts) -> Iterator[tuple[str, Strategy
         yield "pipeline_parallel_size", _with_stages(strategy, size, num_layers)
     for size in _next_to(batch.micro_batch_size, divisors(max(1, batch.global_batch_size // d))):
         yield "micro_batch_size", strategy.changed(micro_batch_size=size)
+    # A schedule changes chunks and layers along with it, so `_other_pipelines` makes those neighbours.
     for knob in KNOBS:
         if knob.role == "searched" and knob.name != "schedule":
             for value in knob.values:
@@ -155,18 +160,21 @@ def neighbours(strategy: Strategy, parts: Parts) -> Iterator[tuple[str, Strategy
 
 
 def _says_something(knob: str, value: KnobValue, data_parallel_size: int) -> bool:
-    """One replica has nothing to share out, whatever the ZeRO stage says."""
+    """Whether another value changes anything: a single replica shares nothing out, whatever the ZeRO stage says."""
     return knob != "zero_stage" or data_parallel_size > 1 or value == KNOB[knob].plain
 
 
 def _next_to(size: int, sizes: list[int]) -> list[int]:
-    """The next smaller and the next larger."""
+    """The next smaller and the next larger of the sizes, which are ascending, where there is one."""
     smaller, larger = [other for other in sizes if other < size], [other for other in sizes if other > size]
     return smaller[-1:] + larger[:1]
 
 
 def _with_stages(strategy: Strategy, num_stages: int, num_layers: int) -> Strategy:
-    """Another number of stages, spread evenly, with no more chunks than before; 1F1B where that leaves one."""
+    """The plan with another number of stages, spread evenly, and with no more chunks than before.
+
+    Where only one chunk is left, nothing can be interleaved, and the schedule becomes 1F1B.
+    """
     schedule = strategy.parallel.schedule
     whole = divisors(num_layers // num_stages) if num_layers % num_stages == 0 else [1]
     chunks = max((size for size in whole if size <= strategy.parallel.virtual_pipeline_size), default=1)
@@ -177,7 +185,7 @@ def _with_stages(strategy: Strategy, num_stages: int, num_layers: int) -> Strate
 
 
 def _other_pipelines(strategy: Strategy, num_layers: int) -> Iterator[tuple[str, Strategy]]:
-    """Other schedules, numbers of chunks and spreads of the layers."""
+    """Plans with another schedule, another number of chunks or another spread of the layers."""
     parallel = strategy.parallel
     p, schedule = parallel.pipeline_parallel_size, parallel.schedule
     if p == 1:
@@ -185,6 +193,7 @@ def _other_pipelines(strategy: Strategy, num_layers: int) -> Iterator[tuple[str,
     chunks = divisors(num_layers // p)[1:] if num_layers % p == 0 else []
     for other in SEARCHED_SCHEDULES:
         if other != schedule and (chunks or other != "interleaved"):
+            # Interleaving needs equal chunks, and so an even spread of the layers.
             size = chunks[0] if other == "interleaved" else 1
             spread = None if other == "interleaved" else parallel.layers_per_stage
             yield "schedule", strategy.changed(schedule=other, virtual_pipeline_size=size, layers_per_stage=spread)

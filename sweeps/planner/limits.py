@@ -8,13 +8,15 @@ from conf.world import ModelSpec
 from train_core.costs.computable import require_computable
 
 MOST_SEQUENCES = 10**9
-"""In a global batch. What is trained with is thousands; every divisor of a batch is tried as a micro-batch."""
+"""The largest global batch that is searched. Real trainings use thousands of sequences. A search finds every divisor
+of the number and tries each as a micro-batch, which for a far larger number would take very long."""
 MOST_TYPES = 3
-"""Of devices in one job: every type more multiplies the assignments by the layers, to billions with four."""
+"""The most types of devices in one job. Each further type multiplies the number of assignments by about the number of
+layers, which with four types makes billions."""
 
 
 def require_searchable(model: ModelSpec, batch: BatchPlan) -> None:
-    """Nothing, if all plans of the model and the batch can be gone through and priced exactly.
+    """Refuse a model or a batch whose plans are too many to go through or too large to price exactly.
 
     Args:
         batch: its micro-batch is the pinned one, else 1.
@@ -33,7 +35,7 @@ def require_searchable(model: ModelSpec, batch: BatchPlan) -> None:
 
 
 def require_few_types(clusters: list[str]) -> None:
-    """Nothing, if one job over the devices of these clusters can be searched.
+    """Refuse one job over so many clusters that its assignments could not all be searched.
 
     Raises:
         ConfigError: there are too many.

@@ -2,10 +2,11 @@
 
 Every type takes one block of stages, all of its devices, and a number of layers that its stages share evenly; tensor-
 and data-parallel sizes are the same everywhere, so that a replica's pipeline crosses all types. Pipelines run 1F1B.
-Searched whole: sizes, micro-batch, sequence parallelism, recomputation, ZeRO stage, order of types, layers of each.
+The search goes through all sizes, micro-batches, ZeRO stages, orders of the types and numbers of layers for each, with
+and without sequence parallelism and with every recomputation.
 
-A lower bound, all micro-batches on the slowest stage with nothing around it, tells which assignments cannot be among
-the best; only the others are priced. That leaves the result as exact as trying all of them, which tests do.
+A lower bound of the step's time, from the layers of the pipeline alone, tells which assignments cannot be among the
+best, and only the others are priced. The result stays as exact as if all were tried, which tests do.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import StepColumns, row_of
 
 MOST_ROWS_AT_ONCE = 20_000
-SLACK = 1 - 1e-9  # of a bound, for rounding
+SLACK = 1 - 1e-9  # a bound is lowered by this factor, so that rounding never rules out one of the best
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class MixedBlock:
     """Consecutive stages on one type of devices.
 
     Attributes:
-        layers_per_stage: of its stages, first to last.
+        layers_per_stage: layers of each of its stages, first to last.
     """
 
     cluster: str
@@ -63,7 +64,7 @@ class MixedStrategy:
 
     Attributes:
         strategy: the plan of the whole pipeline, with the layers of every stage.
-        blocks: in the order of the pipeline.
+        blocks: the types' blocks in the order of the pipeline.
         worst_stage: the stage that leaves the least of its device's memory.
     """
 
@@ -84,8 +85,8 @@ class MixedChoice:
     """What the search came to.
 
     Attributes:
-        num_strategies: assignments that are legal.
-        num_priced: those that the bound did not rule out.
+        num_strategies: number of legal assignments.
+        num_priced: how many of them the bound did not rule out.
     """
 
     num_strategies: int
@@ -99,10 +100,10 @@ class _Sizes:
     """One tensor- and data-parallel size, with bounds of all that can be done with it.
 
     Attributes:
-        counts: stages of each type's block, in the order of `spaces`.
+        counts: number of stages of each type's block, in the order of `spaces`.
         shards: micro-batch, sequence parallelism, recomputation, (s, 3).
-        layers: layers of each type, in the order of `spaces`, (n, k).
-        bounds: no assignment of the shard and the layers takes less, (s, n).
+        layers: number of layers of each type, in the order of `spaces`, (n, k).
+        bounds: seconds that no assignment of the shard and the layers undercuts, (s, n).
     """
 
     tensor_parallel_size: int
@@ -124,6 +125,7 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
     require_few_types([space.setting.cluster.name for space in spaces])
     start = time.perf_counter()
     tables = [_table(spaces, space) for space in spaces]
+    # The most promising sizes come first: good plans found early let the bounds rule out most of what follows.
     all_sizes = sorted(_all_sizes(spaces, tables), key=lambda sizes: float(sizes.bounds.min()))
     num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * len(_orders(spaces))
     ranking = _Ranking(top)
@@ -145,7 +147,7 @@ def _table(spaces: Sequence[Space], space: Space) -> ShardWork:
 
 
 def _tensor_sizes(spaces: Sequence[Space]) -> list[int]:
-    """What every type can do."""
+    """The tensor-parallel sizes that every type of devices allows."""
     return sorted(set.intersection(*(set(tensor_parallel_sizes(space)) for space in spaces)))
 
 
@@ -176,10 +178,10 @@ def _shares(counts: Sequence[int], num_layers: int) -> Integers:
 def _bounds(
     spaces: Sequence[Space], tables: Sequence[ShardWork], t: int, d: int, shards: Integers, layers: Integers
 ) -> Floats:
-    """No assignment of the shard and the layers takes less, (s, n).
+    """Seconds that no assignment of the shard and the layers undercuts, (s, n).
 
-    The chain through the slowest stage: all its micro-batches, and one through every other stage, but for the forwards
-    that a stage may run ahead. Only layers count.
+    They are those of the chain through the slowest stage: all its micro-batches, and one of them through every other
+    stage, without the forward passes that a stage may run ahead. Embedding, head, transfers and the rest are left out.
     """
     counts = stage_counts(spaces, t, d)
     m = spaces[0].global_batch_size // (d * shards[:, :1])
@@ -199,7 +201,7 @@ def _bounds(
 
 
 class _Ranking:
-    """The best so far."""
+    """The best assignments so far, and the least memory that any of the others lacks."""
 
     def __init__(self, top: int) -> None:
         self.top, self.num_priced = top, 0
@@ -208,7 +210,7 @@ class _Ranking:
 
     @property
     def limit(self) -> float:
-        """What a plan must beat."""
+        """Seconds that a plan must beat to be among the best; infinite while there are fewer than `top`."""
         return self.best[-1].step_seconds if len(self.best) == self.top else inf
 
     def add(self, num_priced: int, strategies: list[MixedStrategy]) -> None:
@@ -219,7 +221,7 @@ class _Ranking:
 def _rank(
     spaces: Sequence[Space], tables: Sequence[ShardWork], sizes: _Sizes, order: tuple[int, ...], ranking: _Ranking
 ) -> None:
-    """Price the assignments of a layout that fit in the order of their bounds, until no other can be among the best."""
+    """Price the assignments that fit, in the order of their bounds, until no other can be among the best."""
     promising = np.nonzero(sizes.bounds < ranking.limit)
     if len(promising[0]) == 0:
         return
@@ -245,7 +247,7 @@ def _shortfalls(
     order: tuple[int, ...],
     promising: tuple[Integers, ...],
 ) -> Integers:
-    """What the promising pairs of shard and layers lack under each ZeRO stage, (z, n).
+    """Bytes that the promising pairs of shard and layers lack under each ZeRO stage, (z, n).
 
     The memory of a block depends on its own layers only, so that it is looked up in a table for each type.
     """
@@ -268,7 +270,7 @@ def _shortfalls(
 def _rows(
     space: Space, sizes: _Sizes, order: tuple[int, ...], zero_stage: Integers, shard: Integers, share: Integers
 ) -> MixedRows:
-    """Rows by the numbers of their shards and shares."""
+    """The assignments with these ZeRO stages, shards and shares of the layers, the last two by their numbers."""
     return MixedRows(_plans(space, sizes, zero_stage, shard), order, sizes.counts, sizes.layers[share])
 
 
@@ -286,7 +288,7 @@ def _best(
     seconds = price_mixed(spaces, tables, rows).total_seconds
     chosen = np.argsort(seconds, kind="stable")[: ranking.top]
     chosen = chosen[seconds[chosen] < ranking.limit]
-    best = rows.rows(chosen)
+    best = rows.rows(chosen)  # only these are priced by term and with their memory
     if len(chosen) == 0:
         return len(seconds), []
     step, memory = price_mixed(spaces, tables, best), mixed_memory(spaces, tables, best)

@@ -31,10 +31,10 @@ class MixedRows:
     """Assignments with the same sizes and order of types, in columns, (n,).
 
     Attributes:
-        plans: all that the types have in common. The stages are given apart, by `order`, `counts` and `layers`.
+        plans: what all types have in common. The stages are described separately, by `order`, `counts` and `layers`.
         order: index of the type of each block of stages, first to last.
-        counts: stages of each type's block, by its index.
-        layers: of each type, by its index, (n, k).
+        counts: number of stages of each type's block, by the type's index.
+        layers: number of layers of each type, by the type's index, (n, k).
     """
 
     plans: Plans
@@ -43,16 +43,16 @@ class MixedRows:
     layers: Integers
 
     def rows(self, selection: Integers) -> MixedRows:
-        """The selected ones, in that order."""
+        """The selected assignments, in that order."""
         return replace(self, plans=self.plans.rows(selection), layers=self.layers[selection])
 
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """Equal stages on one type.
+    """A group of equal stages that run on one type of devices.
 
     Attributes:
-        heads_block: it is the first stage of a later block, and receives over the link between two types.
+        heads_block: whether it is the first stage of a later block, which receives over the link between two types.
     """
 
     type_index: int
@@ -61,12 +61,12 @@ class _Stages:
 
 
 def stage_counts(spaces: Sequence[Space], tensor_parallel_size: int, data_parallel_size: int) -> list[int]:
-    """Stages of each type's block, which uses all of its devices."""
+    """The number of stages of each type's block, which uses all devices of that type."""
     return [space.world_size // (tensor_parallel_size * data_parallel_size) for space in spaces]
 
 
 def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows) -> StepColumns:
-    """The step of every row."""
+    """Seconds of a step of every assignment, by term."""
     works = [table.of(rows.plans) for table in tables]
     return _step(spaces, rows.plans, works, _stages(rows), rows.order)
 
@@ -74,13 +74,14 @@ def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: Mixe
 def mixed_plans(
     space: Space, t: int, d: int, num_stages: int, shards: tuple[Integers, Booleans, Integers], zero_stage: Integers
 ) -> Plans:
-    """The plans that all types have in common: 1F1B without chunks, on stages that are given apart.
+    """The plans that all types have in common: 1F1B without chunks. The layers of the stages are stated elsewhere.
 
     Args:
         shards: micro-batch, sequence parallelism and index of the recomputation, each of one shape.
     """
     micro_batch_size, sequence_parallel, recompute = shards
     same = np.ones_like(micro_batch_size)
+    # The layers of the first and the last stage are placeholders: prices take them from the groups of stages instead.
     chosen = {
         "tensor_parallel_size": same * t,
         "pipeline_parallel_size": same * num_stages,
@@ -97,7 +98,7 @@ def mixed_plans(
 
 
 def _stages(rows: MixedRows) -> list[_Stages]:
-    """Groups of equal stages, first to last."""
+    """The whole pipeline in groups of equal stages, first to last."""
     groups: list[_Stages] = []
     start = 0
     for index in rows.order:
@@ -116,7 +117,8 @@ def block_stages(index: int, start: int, count: int, num_stages: int, layers: In
     """
     base, fuller_stages = layers // count, layers % count
     ends = start + count == num_stages
-    inner = count - 1 - (1 if ends and count > 1 else 0)  # between the block's first stage and the last of all
+    # The block's first stage and the pipeline's last are groups of their own; these are the stages between them.
+    inner = count - 1 - (1 if ends and count > 1 else 0)
     fuller = np.clip(fuller_stages - 1, 0, inner)
     groups = [
         _alone(index, start, base + (fuller_stages > 0), start > 0, is_last=ends and count == 1),
@@ -161,7 +163,8 @@ def _hops(
     inside: list[Floats],
     order: tuple[int, ...],
 ) -> list[Floats]:
-    """Of each group, the transfer to a neighbour: inside its type, or between two types for a block's first stage."""
+    """For each group, the transfer to a neighbour: inside its type, or between two types for a block's first stage."""
+    # A transfer between two types is as slow as the slower of their widest links.
     before = dict(zip(order[1:], order, strict=False))
     widest = [_on_widest_link(space.setting) for space in spaces]
     outside = [hop_seconds(setting, plans, work) for setting, work in zip(widest, works, strict=True)]
@@ -174,17 +177,18 @@ def _hops(
 
 
 def _on_widest_link(setting: Setting) -> Setting:
-    """The same with nothing but the widest link: what leaves a cluster goes over it."""
+    """The setting with the widest link alone, since whatever leaves a cluster goes over that link."""
     return replace(setting, cluster=setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]}))
 
 
 def _after_pipeline(
     spaces: Sequence[Space], plans: Plans, works: Sequence[Work], stages: list[_Stages], passes: list[Passes]
 ) -> tuple[Floats, Floats]:
-    """Reduction and update of the block that is done last.
+    """Seconds of the reduction and of the update of the block that finishes last.
 
-    A block's gradients are whole after the last backward of its first stage; those of later blocks are so earlier, by
-    the backwards of all stages before them.
+    A block's gradients are complete after the last backward pass of its first stage. The last backward pass runs from
+    the end of the pipeline to its start, so later blocks finish earlier, by the backward passes of all stages before
+    them, and can use that head start for their reduction.
     """
     reduced: Floats = np.zeros(len(plans))
     update: Floats = np.zeros(len(plans))
@@ -204,7 +208,7 @@ def _after_pipeline(
 
 
 def mixed_jitter(spaces: Sequence[Space]) -> float:
-    """Share of the step lost to the slowest rank, at the rate of the worse type over all nodes."""
+    """Share of the step lost to the slowest rank, with the worst type's jitter for the nodes of all types."""
     nodes = sum(space.world_size / space.setting.cluster.devices_per_node for space in spaces)
     return max(space.setting.cluster.efficiency.jitter for space in spaces) * log2(max(1.0, nodes))
 
@@ -212,7 +216,8 @@ def mixed_jitter(spaces: Sequence[Space]) -> float:
 def block_shortfall(
     setting: Setting, plans: Plans, work: Work, stages: list[_Stages]
 ) -> tuple[Integers, Integers, Integers]:
-    """What the worst of these stages lacks on its own device (negative: leaves), its index, and what it needs."""
+    """Bytes that the worst of these stages lacks on its device (negative: bytes left), its index, and what it needs."""
+    # Devices of several types differ in memory, so the worst stage is the one that lacks most, not the fullest.
     least = np.iinfo(np.int64).min
     shortfall: Integers = np.asarray(least)
     worst, needed = np.asarray(0), np.asarray(0)
@@ -228,7 +233,7 @@ def block_shortfall(
 def mixed_memory(
     spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows
 ) -> tuple[Integers, Integers, Integers]:
-    """Of every row what its worst stage lacks, its index, and what it needs."""
+    """For every assignment, the bytes that its worst stage lacks, that stage's index, and the bytes that it needs."""
     plans, stages = rows.plans, _stages(rows)
     of_types = [
         block_shortfall(space.setting, plans, table.of(plans), [each for each in stages if each.type_index == index])

@@ -32,7 +32,7 @@ class Training:
 
 
 def steps_for(num_tokens: int, tokens_per_step: int) -> int:
-    """Whole steps that see at least so many tokens."""
+    """The smallest whole number of steps that sees at least so many tokens."""
     return -(-num_tokens // tokens_per_step)  # integers: a quotient of floats is not exact above 2**53
 
 
@@ -41,14 +41,16 @@ def tokens_per_step(space: Space) -> int:
 
 
 def dollars_per_second(space: Space) -> float | None:
-    """Of all devices of the job; None where nobody names a price."""
+    """What all devices of the job cost together each second; None where the cluster's file names no price."""
     price = space.setting.cluster.device.price_per_hour
     return None if price is None else space.world_size * price / SECONDS_PER_HOUR
 
 
 def required_dollars_per_second(space: Space) -> float:
-    """Raises:
-    ConfigError: the cluster's device has no price.
+    """What all devices of the job cost together each second, where an answer without a price is no answer.
+
+    Raises:
+        ConfigError: the cluster's device has no price.
     """
     rate = dollars_per_second(space)
     if rate is None:
@@ -63,12 +65,13 @@ def required_dollars_per_second(space: Space) -> float:
 
 
 def watts(space: Space) -> float:
-    """Design power of all devices of the job: hosts, network and cooling are not in it."""
+    """Design power of all devices of the job. Hosts, network and cooling are not counted."""
     return space.world_size * space.setting.cluster.device.watts
 
 
 def objective_value(objective: Objective, space: Space, step_seconds: float) -> float:
-    """What is smallest for the best plan: seconds of a step, dollars, joules or device-hours for one token."""
+    """The figure that the best plan keeps smallest: seconds of a step, or dollars, joules or device-hours per token."""
+    # Figures are per token, not per step, so that spaces with batches of different sizes can be compared.
     tokens = tokens_per_step(space)
     if objective == "cost":
         return required_dollars_per_second(space) * step_seconds / tokens
@@ -80,7 +83,10 @@ def objective_value(objective: Objective, space: Space, step_seconds: float) -> 
 
 
 def longest_step_seconds(space: Space, training: Training) -> float:
-    """The slowest step that keeps every limit."""
+    """The slowest step with which the whole training still keeps every limit; infinite where there is no limit.
+
+    A limit in hours or dollars becomes one in seconds of a step, because that is all that a search ranks.
+    """
     longest = inf
     if training.deadline_hours is not None:
         longest = training.deadline_hours * SECONDS_PER_HOUR / _steps(training, "deadline", training.deadline_hours)
@@ -98,11 +104,11 @@ def _steps(training: Training, limit: str, value: float) -> int:
 
 
 def total_hours(training: Training, step_seconds: float) -> float | None:
-    """Of the whole training; None where its length is not known."""
+    """Hours that the whole training takes; None where its length is not known."""
     return None if training.num_steps is None else training.num_steps * step_seconds / SECONDS_PER_HOUR
 
 
 def total_dollars(training: Training, space: Space, step_seconds: float) -> float | None:
-    """Of the whole training; None where its length or the price is not known."""
+    """Dollars that the whole training costs; None where its length or the price is not known."""
     rate = dollars_per_second(space)
     return None if training.num_steps is None or rate is None else training.num_steps * step_seconds * rate

@@ -30,8 +30,8 @@ PROBES: Mapping[str, str] = {
 }
 """What each knob's probe tests, in the order in which they are taken."""
 KIND_KEYS = {"training.compile_layers", "watch.compare_replicas_every"}
-"""What is refused for one plan of a kind is refused for all."""
-SEARCHED_FOR_EACH = (4, 100)  # plans per wanted one: few suffice where the kind exists at all
+"""Settings that go with a kind of plan or not: if one plan is refused because of them, all of its kind are."""
+SEARCHED_FOR_EACH = (4, 100)  # plans searched for each one wanted; the first suffices where the kind exists at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class PlannedPoint:
     because: str
 
     def values(self) -> dict[str, Value]:
-        """As a sweep's point: dotted keys and plain values.
+        """The plan as a point of a sweep: dotted keys and plain values.
 
-        A list of layers is no plain value. It is there only where it was pinned, and then the configuration has it.
+        A list of layers is not a plain value. A plan has one only if it was pinned, and then the configuration has it.
         """
         return {key: value for key, value in self.strategy.settings().items() if not isinstance(value, tuple)}
 
@@ -53,10 +53,10 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
     """The `top_k` best plans that the trainer runs, then up to `num_probes` probes of the best.
 
     Args:
-        parts: their parallel plan is what is pinned, and plain elsewhere, as in a `Request`.
+        parts: the experiment's other parts; their parallel plan has the pinned knobs and is plain elsewhere.
 
     Raises:
-        InfeasiblePlan: what is configured beside the plan goes with none of those that fit, or none fits.
+        InfeasiblePlan: no plan fits, or what else is configured goes with none of those that fit.
     """
     best = _best(space, parts, plan.top_k)
     if not best:
@@ -69,7 +69,7 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
 
 
 def _nothing(space: Space, parts: Parts, plan: SearchPlan) -> InfeasiblePlan:
-    """The reason against the plainest kind of plan that fits; without any, that nothing fits."""
+    """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
     for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in _kinds(space)):
@@ -88,20 +88,22 @@ def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
     of_all_kinds = [timed for kind in _kinds(space) for timed in _existing(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
+    # Each ZeRO stage was searched on its own, so that the plans of a single replica came once for each of them.
     if "zero_stage" not in space.pinned:
         ordered = [_at_plain_zero_stage(strategy) for strategy in ordered]
     return list(dict.fromkeys(ordered))[:top_k]
 
 
 def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
-    """One replica has nothing to share out, so that its plans of all ZeRO stages are one plan."""
+    """The plan at ZeRO stage 0 if it has a single replica, which has nothing to share out whatever the stage."""
     return strategy if strategy.data_parallel_size > 1 else strategy.changed(zero_stage=0)
 
 
 def _kinds(space: Space) -> Iterator[Space]:
     """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first.
 
-    What exists is asked of each, since the fastest of all plans may all be of a kind that does not go with the rest.
+    Each kind is searched on its own, since the fastest plans of all may be of a kind that the trainer refuses together
+    with what else is configured, and would leave no room for others.
     """
     stages = space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
     for schedule, zero_stage in product(space.allowed("schedule", SEARCHED_SCHEDULES), stages):
@@ -110,19 +112,20 @@ def _kinds(space: Space) -> Iterator[Space]:
 
 
 def _existing(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strategy]]:
-    """The fastest of one kind. More are searched for than are needed, since some may not go with the rest."""
+    """The fastest of one kind that can run. More are searched than needed, since some may not go with the rest."""
     kept: list[tuple[float, Strategy]] = []
     for factor in SEARCHED_FOR_EACH:
         fastest = _fastest(space, parts, factor * top_k)
         refused = [_refused_key(strategy, parts) for _, strategy in fastest]
         kept = [timed for timed, key in zip(fastest, refused, strict=True) if key is None]
+        # Search more only if that can help: not if these were all plans, nor if the whole kind is refused.
         if len(kept) >= top_k or len(fastest) < factor * top_k or KIND_KEYS & set(refused):
             break
     return kept[:top_k]
 
 
 def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strategy]]:
-    """Those that fit, whether they go with what else is configured or not."""
+    """The fastest plans that fit, with their seconds, whether they go with what else is configured or not."""
     found = search_space(space, number)
     if found.best is None:
         return []
@@ -132,7 +135,7 @@ def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strat
 
 
 def _refused_key(strategy: Strategy, parts: Parts) -> str | None:
-    """The key for which it cannot exist; None where it can."""
+    """The configuration key because of which the strategy cannot exist; None if it can."""
     reason = _refusal(strategy, parts)
     return None if reason is None else reason.key
 
@@ -146,9 +149,9 @@ def _refusal(strategy: Strategy, parts: Parts) -> InfeasiblePlan | None:
 
 
 def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[PlannedPoint]:
-    """One for each assumption: the best plan with one knob changed, else the best of those with its other value.
+    """One probe for each assumption: the best plan with one knob changed, else the best of those with its other value.
 
-    None for what is pinned; listed layers pin the number of stages.
+    A pinned knob has no probe. A pinned list of layers pins the number of stages with it.
     """
     taken = set(best)
     pinned = {*space.pinned, *(["pipeline_parallel_size"] if space.pinned.get("layers_per_stage") else [])}

@@ -21,8 +21,8 @@ from train_core.costs.setting import Setting
 
 KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role == "searched" and knob.group}
 PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
-"""A plan that pins nothing."""
-MOST_DIGITS = 18
+"""The knobs of a plan that pins nothing."""
+MOST_DIGITS = 18  # more than any number of devices has, and few enough for Python to read quickly
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Request:
     """What to search.
 
     Attributes:
-        settings: the configuration with a plan that is neither chosen nor pinned where a search is free.
-        left_out: of what was offered; empty where there was no choice of clusters.
+        settings: the configuration, in which every knob that the search is free to vary has its plain value.
+        left_out: what was offered and cannot run the job; empty where there was no choice of clusters.
     """
 
     settings: Settings
@@ -66,6 +66,7 @@ def request(
         ConfigError: something is unknown, or cannot be.
         InfeasiblePlan: the only cluster, or each of them, cannot run such a job.
     """
+    # Only an override of a single knob pins it: the values of a chosen file, such as parallel=frontier-175b, leave it free.
     named = asked.overrides.pinned()
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))
@@ -79,6 +80,7 @@ def request(
     spaces: list[Space] = []
     left_out: list[LeftOut] = []
     for cluster in chosen:
+        # Among several clusters each number is judged alone: one that this cluster lacks must not rule out the others.
         parts = devices.split(",") if devices and len(chosen) > 1 else [devices]
         sizes, lacking = _offered(cluster, parts, settings, asked.overrides)
         left_out += lacking
@@ -153,7 +155,8 @@ def mixed_request(asked: Composition, text: str, implementation: str) -> Request
 
 
 def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Every knob at its plainest value but for those pinned; what a pinned one implies goes with it."""
+    """Every knob at its plainest value except for the pinned ones and what these imply."""
+    # Chunks and the interleaved schedule need each other, so a person may pin one and leave out the other.
     values: dict[str, Any] = {**PLAIN, **pinned}
     if values["parallel.virtual_pipeline_size"] != 1 and "parallel.schedule" not in pinned:
         values["parallel.schedule"] = "interleaved"
@@ -198,7 +201,7 @@ def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, 
 
 
 def _most_devices(sweep: SweepSpec, settings: Settings) -> int:
-    """Of any point of the sweep."""
+    """The largest number of devices that any point of the sweep uses."""
     key = "parallel.world_size"
     listed = [point.get(key) for point in (sweep.baseline, *sweep.points)]
     sizes = [settings.parallel.world_size, *sweep.axes.get(key, ()), *listed]
@@ -210,7 +213,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
 
     Raises:
         ConfigError: the text is something else.
-        InfeasiblePlan: not a number of devices that the cluster has, or that fills whole nodes.
+        InfeasiblePlan: the cluster has no such number of devices, or it does not fill whole nodes.
     """
     whole = _whole_nodes(cluster)
     if devices == "all":
@@ -220,6 +223,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
         low, dash, high = part.partition("-")
         if not _is_count(low) or (dash and not _is_count(high)):
             raise ConfigError("devices", devices, "is not a list of numbers", "Write 512, 256,512, 64-512 or all.")
+        # A range keeps what fills whole nodes; a number that was named has to do so, or is refused.
         if dash:
             counts += [count for count in whole if int(low) <= count <= int(high)]
         else:
@@ -231,7 +235,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
 
 
 def _is_count(text: str) -> bool:
-    """A number in so few digits that it can be one of devices: Python reads no more than thousands of them."""
+    """Whether it is a number with few enough digits; Python refuses to convert text of thousands of digits."""
     return text.isdecimal() and len(text) <= MOST_DIGITS
 
 
@@ -251,7 +255,10 @@ def _legal_count(cluster: ClusterSpec, count: int) -> int:
 
 
 def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> None:
-    """A listed spread of layers is one that a search can hold: even between its first and its last stage."""
+    """Refuse a listed spread of layers that a search cannot express: it must be even between its two ends.
+
+    The columns of a search hold the layers of the first and of the last stage only.
+    """
     listed = knobs.get("layers_per_stage")
     if not isinstance(listed, tuple):
         return

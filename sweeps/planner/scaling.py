@@ -1,6 +1,7 @@
 """Predicted scaling: the best plan for every number of devices, and how well each uses them.
 
-A family is what its pinned knobs say; with all of them pinned it is one layout, whose data-parallel size grows.
+The pinned knobs define a family of plans. With all of them pinned, the family is one layout whose data-parallel size
+grows with the devices.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from sweeps.planner.space import Space
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """One number of devices.
+    """The best plan on one number of devices.
 
     Attributes:
-        candidate: its best plan; None where none exists or fits.
+        candidate: the plan; None where no plan exists or none fits.
         efficiency: tokens per second and device, relative to the smallest number of devices with a plan.
     """
 
@@ -32,7 +33,7 @@ class ScalingPoint:
 def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoint]:
     """A point for each space's number of devices, ascending.
 
-    Strong: the batch stays. Weak: it grows with the devices, and is the given one on the largest number.
+    Strong scaling keeps the batch. Weak scaling grows it with the devices, up to the given one on the largest number.
 
     Raises:
         ConfigError: the batch cannot be shared out so, or nothing fits anywhere.
@@ -75,6 +76,7 @@ def _rate(candidate: Candidate) -> float:
 
 def doublings(world_size: int, devices_per_node: int) -> list[int]:
     """Numbers of devices that double up to `world_size`, from no less than one node."""
+    # They are halved downwards, since it is the largest number that was given. All must fill whole nodes.
     sizes = [world_size]
     while sizes[-1] % 2 == 0 and sizes[-1] // 2 >= devices_per_node and sizes[-1] // 2 % devices_per_node == 0:
         sizes.append(sizes[-1] // 2)

@@ -20,7 +20,7 @@ from train_core.costs.setting import Booleans, Floats, Plans
 
 ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max
-MOST_PLANS_AT_ONCE = 40_000  # columns of one part stay in the processor's cache, and memory stays small
+MOST_PLANS_AT_ONCE = 40_000  # so that the columns of one part stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Found:
     """What a search of one space came to.
 
     Attributes:
-        num_strategies: legal plans.
-        num_fitting: those whose every stage fits its device.
-        num_feasible: those of them that are fast enough.
-        best: the fastest feasible plans, in columns, (k,), ascending, equals in the order of the space;
-            None without any.
-        step_seconds: predicted, of `best`, (k,).
-        fastest_seconds: of all that fit, within the limit or not; infinite where nothing fits.
-        smallest_bytes: of all, memory of the plan that needs least; 0 where there is no legal plan.
+        num_strategies: number of legal plans.
+        num_fitting: how many of them fit, with every stage on its device.
+        num_feasible: how many of those are also fast enough.
+        best: the fastest feasible plans, in columns, (k,), ascending; equally fast ones are in the order of the space.
+            None if no plan is feasible.
+        step_seconds: predicted seconds of the plans in `best`, (k,).
+        fastest_seconds: step of the fastest plan that fits, whether it keeps the limit or not; infinite if none fits.
+        smallest_bytes: memory of the legal plan that needs least; 0 if there is no legal plan.
     """
 
     num_strategies: int
@@ -52,6 +52,7 @@ def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> F
     table, tally = _table(space), _Tally(top, longest_step_seconds)
     capacity = space.setting.cluster.device.memory_bytes
     for block in _parts(space):
+        # Memory is cheaper to price than time and rules many plans out, so it comes first.
         peak = peak_bytes(space.setting, block.plans, table.of(block.plans))
         peak = np.where(block.legal, peak, NEVER_FITS)
         tally.count(block, int(peak.min()), int(np.count_nonzero(peak <= capacity)))
@@ -62,12 +63,12 @@ def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> F
 
 
 def _table(space: Space) -> ShardWork:
-    sizes = tensor_parallel_sizes(space) or [1]  # a pinned size that cannot be leaves none, and no block asks
+    sizes = tensor_parallel_sizes(space) or [1]  # with an impossible pinned size no block asks, but a table needs a row
     return price_shards(space.setting, sizes, priced_batch_sizes(space))
 
 
 def _parts(space: Space) -> Iterator[PlanGrid]:
-    """The blocks, large ones cut along their shards."""
+    """All blocks of the space; those with too many plans are cut along their shards."""
     for block in blocks(space):
         num_stages, num_shards, num_layouts = block.shape
         step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_stages))
@@ -76,10 +77,10 @@ def _parts(space: Space) -> Iterator[PlanGrid]:
 
 
 def _fitting(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
-    """The shards and layouts of which some plan fits, and which of them do.
+    """Smaller blocks of the shards and layouts for which some plan fits, each with a mask of the plans that do.
 
-    ZeRO 0 and 1 do nothing for single micro-batches, 2 and 3 each something of its own; priced apart, the pipeline is
-    computed once for each kind.
+    ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the
+    pipeline, which is the costly part, is computed once for each kind instead of once for each ZeRO stage.
     """
     stages = block.plans.zero_stage.ravel()
     for kind in (stages <= 1, stages == 2, stages == 3):
@@ -91,7 +92,7 @@ def _fitting(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid, Boolea
 
 
 class _Tally:
-    """Counts, and the best so far."""
+    """The counts, and the best plans so far, while the blocks of a space go by."""
 
     def __init__(self, top: int, longest_step_seconds: float) -> None:
         self.top, self.longest_step_seconds = top, longest_step_seconds
@@ -106,13 +107,15 @@ class _Tally:
         self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
 
     def rank(self, block: PlanGrid, seconds: Floats) -> None:
-        """Take in a block's plans; those of infinite time do not fit."""
+        """Take in a block's plans. An infinite time marks a plan that does not fit."""
+        # The largest finite number keeps infinite times out also where no limit is set.
         feasible = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
         self.num_feasible += int(np.count_nonzero(feasible))
         self.fastest_seconds = min(self.fastest_seconds, float(seconds.min()))
         (index,) = np.nonzero((feasible & (seconds < self.worst_kept)).ravel())
         if len(index) == 0:
             return
+        # A stable sort keeps equally fast plans in the order of the space, where the plainer plan comes first.
         index = index[np.argsort(seconds.ravel()[index], kind="stable")[: self.top]]
         self.kept = [self._best([*self.kept, (seconds.ravel()[index], block.rows(index))])]
         if len(self.kept[0][0]) == self.top:

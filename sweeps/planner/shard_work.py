@@ -1,4 +1,4 @@
-"""What ranks do, for every shard that a search can meet: priced once, looked up by each block."""
+"""What ranks do, for every shard that a search can meet. It is priced once, and each block looks it up."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class ShardWork:
 
     def of(self, plans: Plans) -> Work:
         """The work of each plan, in the shape that its shard has in `plans`; parameters in that of its tensor size."""
+        # Parameters depend on the tensor-parallel size alone. In its smaller shape, all that is computed from them
+        # stays small too.
         rows = self.of_shards(
             plans.tensor_parallel_size, plans.micro_batch_size, plans.sequence_parallel, plans.recompute
         )
@@ -46,6 +48,7 @@ class ShardWork:
         recompute: Integers,
     ) -> Work:
         """The work of each shard, in the shape that its sizes broadcast to."""
+        # The number of a row, digit by digit in the order of the axes in which `price_shards` crosses the choices.
         t = np.searchsorted(self.tensor_parallel_sizes, tensor_parallel_size) * len(self.micro_batch_sizes)
         shard = t + np.searchsorted(self.micro_batch_sizes, micro_batch_size)
         return self.work.rows((shard * 2 + sequence_parallel) * len(RECOMPUTES) + recompute)

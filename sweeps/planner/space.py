@@ -24,8 +24,8 @@ from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 
 MOST_LAYERS_LIGHTER = 4
-"""First and last stage are tried with up to this many layers less than an even spread gives them: what they hold
-besides layers, embedding and head, weighs up to 2.6 layers in the models of conf/model (a Llama 3.1 8B's head)."""
+"""The first and the last stage are tried with up to this many layers less than an even spread gives them. What they
+hold besides layers, embedding and head, weighs up to 2.6 layers in the models of conf/model (a Llama 3.1 8B's head)."""
 MOST_ZERO_STAGE = 3
 SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")
 """GPipe takes as long as 1F1B and keeps the activations of all micro-batches, so it is never chosen."""
@@ -52,7 +52,7 @@ class Space:
     pinned: Mapping[str, KnobValue] = field(default_factory=dict)
 
     def allowed(self, knob: str, values: Sequence[Value]) -> list[Value]:
-        """Those of the values that the knob may still have."""
+        """The values that the knob may still have: all of them, or the pinned one if it is among them."""
         return [value for value in values if knob not in self.pinned or self.pinned[knob] == value]
 
 
@@ -62,7 +62,7 @@ class PlanGrid:
 
     Attributes:
         plans: columns of the shapes (z, 1, 1), (1, s, 1) and (1, 1, l).
-        legal: which of them exist; (1, s, l).
+        legal: which of them can exist, (1, s, l); it does not depend on the ZeRO stage.
     """
 
     plans: Plans
@@ -96,11 +96,11 @@ def _part(column: Any, *selections: Selection) -> Any:
 
 
 def divisors(number: int) -> list[int]:
-    """All of them, ascending."""
+    """All divisors of the number, ascending."""
     return list(_divisors(number))
 
 
-@lru_cache(maxsize=1024)  # a search asks for those of few numbers, many times
+@lru_cache(maxsize=1024)  # a search asks many times for the divisors of few numbers
 def _divisors(number: int) -> tuple[int, ...]:
     small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
     return (*small, *(number // size for size in reversed(small) if size * size != number))
@@ -109,6 +109,7 @@ def _divisors(number: int) -> tuple[int, ...]:
 def tensor_parallel_sizes(space: Space) -> list[int]:
     """Divisors of everything that tensor parallelism splits; inside a node unless the space says otherwise."""
     model, cluster = space.setting.model, space.setting.cluster
+    # Zero, which every number divides, leaves the greatest common divisor below as it is.
     split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size, model.vocab_size)
     one_node = space.world_size <= cluster.devices_per_node
     inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
@@ -116,7 +117,7 @@ def tensor_parallel_sizes(space: Space) -> list[int]:
 
 
 def pipeline_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int]:
-    """Any number of stages that the devices allow and that leaves none without a layer."""
+    """Every number of stages that the devices allow and that leaves no stage without a layer."""
     most = space.setting.model.num_layers
     sizes = [size for size in divisors(space.world_size // tensor_parallel_size) if size <= most]
     return space.allowed("pipeline_parallel_size", sizes)
@@ -129,15 +130,16 @@ def priced_batch_sizes(space: Space) -> list[int]:
 
 
 def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
-    """Those that divide a replica's share of the batch; none where the batch has no such shares."""
+    """The micro-batches that divide a replica's share of the batch; none if the batch has no equal shares."""
     share, surplus = divmod(space.global_batch_size, data_parallel_size)
     sizes = [] if surplus else [size for size in priced_batch_sizes(space) if share % size == 0]
     return space.allowed("micro_batch_size", sizes)
 
 
 def zero_stages(space: Space, pipeline_parallel_size: int, data_parallel_size: int) -> list[int]:
-    """What replicas share out, weights only without a pipeline. Where there is one replica all stages are the same: it
-    has the pinned one, else 0.
+    """The ZeRO stages that can exist; 3, which also shares out the weights, only without a pipeline.
+
+    A single replica shares nothing out, so that all its stages are one plan. It takes the pinned stage, else 0.
     """
     if data_parallel_size == 1 and "zero_stage" not in space.pinned:
         return [0]
@@ -165,6 +167,7 @@ def layouts(space: Space, num_stages: int) -> list[PipelineShape]:
     plain = [(ONE_F_ONE_B, 1, *pair) for pair in ends]
     if num_stages == 1:
         return _allowed_layouts(space, plain)
+    # The trainer cuts stages into equal chunks, so interleaving needs the same number of layers on every stage.
     chunks = divisors(num_layers // num_stages)[1:] if num_layers % num_stages == 0 and even in ends else []
     chunked = [(INTERLEAVED, num_chunks, *even) for num_chunks in chunks]
     return _allowed_layouts(space, [*plain, *chunked, *((ZERO_BUBBLE, 1, *pair) for pair in ends)])
@@ -221,6 +224,7 @@ def _block(space: Space, t: int, p: int) -> PlanGrid | None:
     b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*shards, strict=True))
     schedule, v, first, last = (_column(values, (1, 1, -1)) for values in zip(*arranged, strict=True))
     m = space.global_batch_size // (d * b)
+    # Interleaving takes micro-batches in groups of as many as there are stages. What is enumerated keeps all other rules.
     legal = (schedule != INTERLEAVED) | (m % p == 0)
     chosen = {
         "tensor_parallel_size": _column([t], (1, 1, 1)),

@@ -16,7 +16,10 @@ GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": Parall
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Every choice that a search makes. Nothing is checked before it becomes an experiment."""
+    """Every choice that a search makes.
+
+    Nothing is checked before it becomes an experiment, so that also plans that cannot exist can be named and explained.
+    """
 
     parallel: ParallelPlan
     batch: BatchPlan
@@ -25,6 +28,7 @@ class Strategy:
     def of(cls, values: Mapping[str, KnobValue]) -> Strategy:
         """The strategy of these knobs, by their names; sizes that follow from others are not looked at."""
         stated: dict[str, Any] = {name: values[name] for plan in GROUPS.values() for name in plan.model_fields}
+        # `model_construct` skips pydantic's checks, which would refuse what a strategy is allowed to describe.
         parallel = ParallelPlan.model_construct(**{name: stated[name] for name in ParallelPlan.model_fields})
         batch = BatchPlan.model_construct(**{name: stated[name] for name in BatchPlan.model_fields})
         return cls(parallel, batch)
@@ -37,7 +41,7 @@ class Strategy:
         return value_of(knob, self.parallel, self.batch)
 
     def changed(self, **values: KnobValue) -> Strategy:
-        """The same with other values of some knobs."""
+        """A copy of this strategy with other values for some knobs."""
         stated: dict[str, KnobValue] = {**dict(self.parallel), **dict(self.batch)}
         assert values.keys() <= stated.keys(), f"{values.keys() - stated.keys()} follow from other knobs"
         return Strategy.of({**stated, **values})
@@ -47,7 +51,7 @@ class Strategy:
         return {f"{group}.{name}": self.value_of(name) for group, plan in GROUPS.items() for name in plan.model_fields}
 
     def experiment(self, like: Parts) -> Experiment:
-        """This strategy with everything else of `like`.
+        """The experiment of this strategy, with everything that is not a plan taken from `like`.
 
         Raises:
             InfeasiblePlan: it cannot exist, or not with what else is configured.
@@ -85,7 +89,7 @@ def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tu
 
 
 def even_ends(num_layers: int, num_stages: int) -> tuple[int, int]:
-    """Layers of the first and the last stage where all stages hold as nearly the same as can be."""
+    """Layers of the first and of the last stage where all stages hold as nearly the same number as possible."""
     base, fuller = divmod(num_layers, num_stages)
     return base + (fuller > 0), base
 
@@ -107,6 +111,7 @@ def _strategy(row: dict[str, int], num_layers: int, across_nodes: bool) -> Strat
             **values,
             "world_size": t * p * d,
             "global_batch_size": row["micro_batch_size"] * row["num_micro_batches"] * d,
+            # An even spread is stated as null, as people write it, so that equal plans are equal as values.
             "layers_per_stage": None if ends == even_ends(num_layers, p) else spread_layers(num_layers, p, *ends),
             "tensor_parallel_across_nodes": across_nodes,
         }
