@@ -66,7 +66,7 @@ def request(
         ConfigError: something is unknown, or cannot be.
         InfeasiblePlan: the only cluster, or each of them, cannot run such a job.
     """
-    # Only an override of a single knob pins it: the values of a chosen file, such as parallel=frontier-175b, leave it free.
+    # Only an override of a single knob pins it: a chosen file, such as parallel=frontier-175b, leaves all free.
     named = asked.overrides.pinned()
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))

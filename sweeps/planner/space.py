@@ -224,7 +224,7 @@ def _block(space: Space, t: int, p: int) -> PlanGrid | None:
     b, sequence_parallel, recompute = (_column(values, (1, -1, 1)) for values in zip(*shards, strict=True))
     schedule, v, first, last = (_column(values, (1, 1, -1)) for values in zip(*arranged, strict=True))
     m = space.global_batch_size // (d * b)
-    # Interleaving takes micro-batches in groups of as many as there are stages. What is enumerated keeps all other rules.
+    # Interleaving takes micro-batches in groups of as many as there are stages. All else is legal by construction.
     legal = (schedule != INTERLEAVED) | (m % p == 0)
     chosen = {
         "tensor_parallel_size": _column([t], (1, 1, 1)),

@@ -14,7 +14,7 @@ from conf.errors import ConfigError
 Row = Mapping[str, str]
 Choice = TypeVar("Choice")
 
-LARGEST_COUNT = 10**9
+LARGEST_COUNT = 10**9  # far above any real cell, so that a slip is refused before it becomes nonsense arithmetic
 FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
@@ -24,7 +24,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def count_of(row: Row, column: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
-    """A whole number above zero, also where it is written `96.0`."""
+    """A whole number above zero. It may be written `96.0`, as spreadsheets and pandas do once a column has a gap."""
     cell = text_of(row, column)
     if not cell and default is not None:
         return default
@@ -65,6 +65,7 @@ def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choic
     cell = text_of(row, column)
     if not cell and default is not None:
         return default
+    # A ZeRO stage or a flag can also come from a spreadsheet as `3.0`.
     word = re.split(r"[\s(]", cell.lower(), maxsplit=1)[0].removesuffix(".0")
     if word not in known:
         raise ConfigError(column, cell, "is not known here", f"Known: {', '.join(known)}.")
@@ -86,6 +87,6 @@ def _number(row: Row, column: str) -> float:
         value = float(cell)
     except ValueError:
         raise ConfigError(column, cell, "is not a number", "Write digits alone, such as 96 or 96.0.") from None
-    if not abs(value) <= LARGEST_COUNT:  # also what is not a number at all
+    if not abs(value) <= LARGEST_COUNT:  # written this way round, it also refuses NaN, which compares as false
         raise ConfigError(column, cell, f"is not a number up to {LARGEST_COUNT:,}", "Correct the cell.")
     return value

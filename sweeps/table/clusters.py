@@ -1,4 +1,7 @@
-"""The cluster of a row of a table: the one it names, or the one that claims its device. Each is composed once."""
+"""The cluster of a row of a table: the one it names, or the one that claims its device.
+
+Tables have hundreds of rows on a few clusters, and composing a cluster is slow, so all answers are cached.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def cluster_of(row: Row) -> ClusterSpec:
         remedy = f"Name one of {', '.join(claimed_by)} in the column cluster."
         raise ConfigError("gpu", gpu, "is claimed by more than one cluster", remedy)
     chosen = cluster_named(cluster or claimed_by[0])
+    # Devices are compared, not clusters: a named cluster may have the device without claiming this name for it.
     if chosen.device.name not in {cluster_named(claim).device.name for claim in claimed_by}:
         problem = f"is not the device of cluster = {cluster}, which has {chosen.device.name}"
         raise ConfigError("gpu", gpu, problem, "Correct one of the two, or leave gpu empty.")
@@ -40,7 +44,7 @@ def _shown_gpus() -> str:
 
 @cache
 def cluster_named(name: str) -> ClusterSpec:
-    """A cluster of conf/cluster, composed once."""
+    """A cluster of conf/cluster, which is composed when it is first asked for."""
     return load_cluster(name)
 
 

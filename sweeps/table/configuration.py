@@ -41,8 +41,8 @@ OPTIONAL_COLUMNS = (
     "implementation",
     "stage",
 )
-USUAL_VOCABULARY = 51_200
-MOST_LAYERS = 10_000
+USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
+MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
 VOCABULARY_MULTIPLE = 128
 PRECISIONS: dict[str, Dtype] = {
     "bf16": "bf16",
@@ -73,15 +73,16 @@ FLASH_ATTENTION = {
     "none": False,
 }
 USUAL_TRAINERS = {0: "megatron-lm", 1: "megatron-deepspeed", 2: "fsdp", 3: "fsdp"}
-"""By ZeRO stage. A row of stage 2 or 3 that has no flash attention, and does not say FSDP, is older: DeepSpeed's."""
+"""The trainer of a row that names none, by its ZeRO stage. A row of stage 2 or 3 that has no flash attention and does
+not say FSDP is from before FSDP's time, and priced as DeepSpeed's."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A row that can be priced.
+    """What a row describes, ready to be priced.
 
     Attributes:
-        stage: the pipeline stage whose memory is asked for; None takes the worst one's.
+        stage: the pipeline stage whose memory is asked for; None asks for that of the worst stage.
     """
 
     setup: Setup
@@ -128,7 +129,10 @@ def _require_one(row: Row, column: str) -> None:
 
 
 def _widened(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:
-    """The cluster with as many nodes as the row's devices fill, where it has fewer."""
+    """The cluster with as many nodes as the row's devices fill, if it has fewer.
+
+    A published table may come from a larger machine of the same kind than the one in conf/cluster.
+    """
     nodes = -(-num_devices // cluster.devices_per_node)
     return cluster if nodes <= cluster.num_nodes else cluster.model_copy(update={"num_nodes": nodes})
 
@@ -149,6 +153,7 @@ def _parallel_of(row: Row) -> ParallelPlan:
         "sequence_parallel": flag_of(row, "sequence_parallel", default=False) and tensor > 1,
         "zero_stage": choice_of(row, "zero_stage", ZERO_STAGES, default=0),
         "recompute": choice_of(row, "recompute", RECOMPUTATIONS, default="none"),
+        # A row was run as it says, so that no layout is refused because a search would not choose it.
         "tensor_parallel_across_nodes": True,
     }
     return ParallelPlan(**{**plain_values("parallel"), **said})
@@ -175,7 +180,7 @@ def _model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
 
 
 def _family_of(row: Row, gated: bool) -> Family:
-    """Llama's where the row speaks of a gated feed-forward layer or of grouped keys; else GPT's."""
+    """Llama's if the row has a gated feed-forward layer or says how many heads of keys there are; else GPT's."""
     return "llama" if gated or text_of(row, "kv_heads") else "gpt"
 
 
@@ -195,6 +200,7 @@ def _batch_of(row: Row) -> BatchPlan:
 def _precision_of(row: Row, cluster: ClusterSpec) -> PrecisionPlan:
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     dtype = choice_of(row, "precision", PRECISIONS, default=usual)
+    # The loss scale has no effect on the price; the type wants some value.
     return PrecisionPlan(dtype=dtype, gradient_dtype="fp32", initial_loss_scale=1.0, loss_scale_window=1)
 
 

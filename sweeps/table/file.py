@@ -44,8 +44,10 @@ class Record:
         return dict(zip(self.columns, self.cells, strict=True))
 
     def require_whole(self) -> None:
-        """Raises:
-        ConfigError: the row has more cells than columns, so that none can be trusted.
+        """Refuse a row with more cells than columns: an unquoted comma has moved its cells, and none can be trusted.
+
+        Raises:
+            ConfigError: it has such cells.
         """
         if self.num_surplus:
             problem = f"has {self.num_surplus} cells more than the header has columns"
@@ -67,18 +69,23 @@ def read_table(path: Path) -> ConfigurationTable:
         UsageError: there is no such file, it is no CSV, or columns are missing (all of them are named).
     """
     try:
+        # `newline=""` leaves line ends to the CSV reader, so that those inside quoted cells survive.
         lines = [line for line in csv.reader(io.StringIO(_text(path), newline=""), strict=True) if any(line)]
     except csv.Error as error:
         raise UsageError(f"{path} is not CSV: {error}", "Save it as comma-separated values in UTF-8.") from None
     header = [name.strip() for name in lines[0]] if lines else []
     _require_columns(path, header)
+    # A table that was written by an earlier prediction can be read again: its old predictions are dropped.
     kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
     columns = tuple(header[index] for index in kept)
     return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), line) for line in lines[1:]))
 
 
 def misspelt_columns(columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Columns that nothing reads and that look like an optional one that the table lacks, each with that one."""
+    """Columns that nothing reads and whose names are close to an optional one that the table lacks, each with that one.
+
+    Without a warning, a misspelt optional column would silently mean the default in every row.
+    """
     lacking = [name for name in OPTIONAL_COLUMNS if name not in columns]
     unknown = [name for name in columns if name not in (*OPTIONAL_COLUMNS, *REQUIRED_COLUMNS, *DEVICE_COLUMNS)]
     found = [(name, difflib.get_close_matches(name, lacking, n=1, cutoff=0.7)) for name in unknown]
@@ -86,7 +93,7 @@ def misspelt_columns(columns: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """The table with PREDICTED_COLUMNS after its own; a reader sees all of it or the file that was there before.
+    """Write the table with PREDICTED_COLUMNS after its own; a reader sees all of it or the file that was there before.
 
     Raises:
         UsageError: `path` cannot be such a file; what was there stays.
@@ -105,7 +112,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")  # Excel writes a byte-order mark, which would stick to a column
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8", "Save it as comma-separated values in UTF-8.") from None
     except OSError as error:
@@ -127,6 +134,6 @@ def _require_columns(path: Path, header: Sequence[str]) -> None:
 
 
 def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, line: Sequence[str]) -> Record:
-    """Cells that the line leaves out at its end are empty."""
+    """The record of one line. Cells that the line leaves out at its end are empty, as spreadsheets mean them."""
     cells = tuple(line[index] if index < len(line) else "" for index in kept)
     return Record(columns, cells, num_surplus=sum(bool(cell.strip()) for cell in line[num_columns:]))

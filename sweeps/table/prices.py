@@ -21,12 +21,12 @@ class RowPrediction:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the stage that the row asks for, else of the worst one."""
+        """Bytes of the stage that the row asks for, or of the worst stage if it asks for none."""
         return self._stage.total_bytes
 
     @property
     def allocated_bytes(self) -> int:
-        """The same without what the framework reserves: what an allocator reports as its maximum."""
+        """The same bytes without what the framework reserves: what an allocator reports as its maximum."""
         return self._stage.allocated_bytes
 
     @property
@@ -55,7 +55,7 @@ class RowPrediction:
 
 @dataclass(frozen=True)
 class PricedRow:
-    """One row of the table: `prediction`, or None with the reason."""
+    """One row of the table with its `prediction`, or with None and the reason why it has none."""
 
     record: Record
     prediction: RowPrediction | None
@@ -68,7 +68,11 @@ class PricedRow:
 
 
 def price(records: Iterable[Record], implementation: str | None = None) -> list[PricedRow]:
-    """Every row in order; `implementation` is a name of IMPLEMENTATIONS, None takes the usual one of each row."""
+    """Price every row, in order.
+
+    Args:
+        implementation: a name of IMPLEMENTATIONS for the rows that name none; None takes the usual one of each row.
+    """
     return [_priced(record, implementation) for record in records]
 
 
@@ -77,6 +81,6 @@ def _priced(record: Record, implementation: str | None) -> PricedRow:
         record.require_whole()
         configuration = configuration_of(record.row, implementation)
         prediction = RowPrediction(configuration, estimate(configuration.setup, configuration.implementation))
-    except ConfigError as error:
+    except ConfigError as error:  # one bad row must not cost the others their prediction
         return PricedRow(record, None, str(error))
     return PricedRow(record, prediction, "")

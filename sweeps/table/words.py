@@ -29,12 +29,13 @@ NAMED = re.compile(
 
 def about_columns(error: ConfigError, row: Row) -> ConfigError:
     """The same complaint in the words of the table: columns and cells instead of dotted keys and their values."""
+    # Only messages are rewritten: the checks stay those of the configuration and need not know of tables.
     key, problem, remedy = (NAMED.sub(_in_columns, text) for text in (error.key, error.problem, error.remedy))
     return ConfigError(key, text_of(row, key) or error.value, problem, remedy)
 
 
 def _in_columns(match: re.Match[str]) -> str:
-    """One name, with the value that it is given; what a table has no column for is left out of a list."""
+    """The replacement for one name and its value. In a list, what a table has no column for is left out."""
     joined, name, value = match["joined"] or "", match["name"], match["value"]
     if name in MODEL_COLUMNS:
         column, cell = MODEL_COLUMNS[name], value
