@@ -1,4 +1,6 @@
-"""Seconds of collectives and transfers on the link tiers that a group of ranks really crosses: alpha-beta.
+"""Seconds of collectives and transfers on the link tiers that a group of ranks really crosses.
+
+Each takes a latency and its bytes over a bandwidth, which is known as the alpha-beta model.
 
 A group is `num_ranks` ranks, `stride` apart in the order of devices. Its ring passes through a tier once for every
 block of the tier below, and the members inside that lower block bring their ports along, so that a ring over nodes
@@ -24,6 +26,7 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Float
     if ranks.size == 1:
         bandwidth, latency = _ring(setting, ranks.item(), strides.item())
         return np.full(ranks.shape, bandwidth), np.full(ranks.shape, latency)
+    # Size and stride are packed into one integer, since `np.unique` is much faster on those than on pairs.
     bound = int(strides.max()) + 1
     keys, index = np.unique(ranks * bound + strides, return_inverse=True)
     found = np.array([_ring(setting, *divmod(key, bound)) for key in keys.tolist()])[index.reshape(ranks.shape)]
@@ -31,7 +34,7 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Float
 
 
 def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
-    """The same for one group. The widest tier spans whatever is wider than the tiers listed."""
+    """Bandwidth and latency of `ring` for one group. The widest tier also spans whatever is wider than all tiers."""
     slowest, latency, inside = inf, 0.0, 1
     widest = setting.cluster.links[-1]
     for link in setting.cluster.links:
@@ -39,6 +42,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
         if members > inside:
             ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
             slowest = min(slowest, link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports)
+            # One hop from each block of the tier below to the next.
             latency += link.latency_seconds * (-(-members // inside) - 1)
         inside = members
     return slowest, latency
@@ -56,7 +60,7 @@ def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, str
 
 
 def all_reduce_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
-    """A reduce-scatter and an all-gather."""
+    """An all-reduce of `num_bytes`, which a ring carries out as a reduce-scatter and an all-gather."""
     return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride)
 
 
@@ -70,6 +74,6 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:
-    """From one device to the one `stride` further, while all others of the block do the same."""
+    """A transfer from a device to the one `stride` further, while all others of the block make the same transfer."""
     bandwidth, latency = ring(setting, np.full_like(stride, 2), stride)
     return latency + num_bytes / bandwidth

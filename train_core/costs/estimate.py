@@ -1,4 +1,4 @@
-"""`estimate(setup)`: one optimizer step, computed on paper."""
+"""`estimate(setup)` predicts one optimizer step on paper: its time, its memory and its rates."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Estimate(Frozen):
 
     @property
     def allocated_bytes(self) -> int:
-        """Of tensors on the rank that holds most, which a GPU's allocator can be held against."""
+        """Bytes of the tensors on the rank that holds most, to be compared with what a GPU's allocator reports."""
         return max(stage.allocated_bytes for stage in self.stages)
 
     @property
@@ -64,15 +64,15 @@ class Estimate(Frozen):
 
 
 def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimate:
-    """The step of a trainer, this one unless told otherwise, for `setup`, without devices.
+    """Predict a step of `setup`, without devices, as this trainer or another one carries it out.
 
     Raises:
-        ConfigError: its sizes are beyond 64 bits.
+        ConfigError: the setup's sizes are beyond 64 bits.
     """
     require_computable(setup.model, setup.batch.micro_batch_size)
     setting = setting_of(setup, implementation)
     plans, groups = plan_of(setup), listed_stages(setup.layers_per_stage)
-    work = work_of(setting, plans)  # by far the dearest part, so that time and memory share it
+    work = work_of(setting, plans)  # by far the most expensive part, so time and memory share it
     stages = _stage_memories(setting, plans, work, groups)
     return _estimate(setup, implementation, step_columns(setting, plans, work, groups), stages)
 
@@ -90,7 +90,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP) -> Setti
 
 
 def plan_of(setup: Setup) -> Plans:
-    """The setup's plan as columns of one entry."""
+    """The setup's plan as columns of one entry, so that one plan and a search of thousands share their formulas."""
     layers = setup.layers_per_stage
     derived = {
         "num_micro_batches": setup.num_micro_batches,
@@ -102,7 +102,7 @@ def plan_of(setup: Setup) -> Plans:
 
 
 def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
-    """Every stage, first to last."""
+    """The memory of every stage, first to last."""
     stages = each_stage(groups)
     memory = group_memory(setting, plans, work, stages)
     columns = {
@@ -113,7 +113,7 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[Sta
 
 
 def num_recomputed(setup: Setup) -> int:
-    """Layers of the whole model whose forward pass, or attention core, is run again."""
+    """How many layers of the whole model run their forward pass, or their attention core, again."""
     chunks, every = setup.parallel.virtual_pipeline_size, setup.parallel.recompute_every
     return sum(recomputed_layers(layers, chunks, every) for layers in setup.layers_per_stage)
 

@@ -31,7 +31,9 @@ def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:
 
 
 def model_flops(model: ModelSpec, num_sequences: int) -> int:
-    """Forward and backward of one step over all devices; backward costs twice the forward.
+    """Forward and backward of one step over all devices.
+
+    Backward costs twice the forward: each product has one to its input and one to its weight.
 
     Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
     """
@@ -44,9 +46,9 @@ def hardware_flops(
     """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
 
     Args:
-        num_recomputed: layers in which that happens; null for all.
+        num_recomputed: layers in which that happens; None for all.
 
-    This is the convention of the published figures, and what the trainer executes.
+    Published figures count like this, and it is what the trainer executes.
 
     Source: arXiv 2104.04473, equation 3 (full); arXiv 2205.05198, equation 8 (selective).
     """

@@ -32,11 +32,12 @@ def matmul_seconds(setting: Setting, rows: Number, columns: Number, depth: Numbe
     rate = setting.peak_flops_per_second * efficiency.matmul
     computed = 2.0 * m * n * k * c if device.kind == "cpu" else _padded_flops(device.num_multiprocessors, m, n, k, c)
     moved = (m * k + k * n + m * n) * c * setting.dtype_bytes
+    # A roofline: computing and moving overlap, so the slower of the two decides.
     return np.maximum(computed / rate, _memory_seconds(setting, moved)) + efficiency.kernel_seconds
 
 
 def _padded_flops(num_multiprocessors: int, m: Floats, n: Floats, k: Floats, count: Floats) -> Floats:
-    """What the device works through: whole waves of whole tiles, at the best tile's rate."""
+    """FLOPs that the device works through: whole waves of whole tiles, with the tile that takes it least time."""
     # All tiles in one more axis, the first: plans come a few at a time, so that calls cost more than elements.
     dims = max(m.ndim, n.ndim, count.ndim)
     tile_rows, tile_columns, rate = (column.reshape(-1, *[1] * dims) for column in np.array(TILES).T)

@@ -30,6 +30,7 @@ def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     columns = h * (q + 2 * kv) // t + (2 if model.gated_mlp else 1) * (h * f // t)  # split by output features
     rows = q * h // t + f * h // t  # split by input features
     held: Size = columns + rows + 2 * h
+    # Biases of column products are split with their outputs; those of row products and of norms are whole on each rank.
     if model.family == "gpt":
         held = held + (q + 2 * kv) // t + h + (2 if model.gated_mlp else 1) * (f // t) + h + 2 * h
     return held

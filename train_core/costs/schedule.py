@@ -1,7 +1,7 @@
 """How long a pipeline takes for all micro-batches, from what each of its stages takes for one.
 
-The stages need not be equal. The result is the longest chain of passes that wait for each other, which tests hold
-against a simulation event by event.
+The stages need not be equal. The result is the longest chain of passes that wait for each other. It is a closed form,
+so that a search can price thousands of plans at once; tests hold it against a simulation event by event.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def pipeline_seconds(
     """Seconds from the first forward to the last backward, and the index of the group that sets the pace."""
     p, m = num_stages, num_micro_batches
     totals = [stage.total for stage in seconds]
-    filling = np.minimum(m - 1, p - 1) / np.maximum(p - 1, 1)  # 1 where weight gradients fill every wait
+    # ZB-H1 fills waits with weight gradients; with fewer micro-batches than stages there are not enough for all waits.
+    filling = np.minimum(m - 1, p - 1) / np.maximum(p - 1, 1)
     waits = [
         np.maximum(stage.forward + stage.input_gradient - filling * stage.weight_gradient, 0.0) for stage in seconds
     ]
@@ -59,10 +60,11 @@ def pipeline_seconds(
         before = before + share
         pace = m * total
         plain = _one_f_one_b(stage, total, before, whole - before, p - (group.start + group.count - 1), m)
+        # The other stages fill and drain around this one, with interleaving by one chunk instead of a whole stage.
         filled = (whole - total) / num_chunks + pace  # GPipe has one chunk
         chain = np.where(schedule == ZERO_BUBBLE, waiting - wait + pace, filled)
         chain = np.where(schedule == ONE_F_ONE_B, plain, chain)
-        if index == 0:  # which is never empty
+        if index == 0:  # the first stage's group is never empty
             longest = chain
             continue
         longer = (group.count > 0) & (chain > longest)
@@ -73,11 +75,13 @@ def pipeline_seconds(
 def _one_f_one_b(
     stage: StageSeconds, total: Floats, before: Floats, after: Floats, ahead: Integers, m: Integers
 ) -> Floats:
-    """The longest chain through one stage: it and those `before` fill and drain around it. Of equal ones the last's.
+    """The longest chain through one stage, with the stages before it filling and draining around it.
 
-    It runs `ahead` forwards before it alternates, and as many backwards in the end; with as few micro-batches, all of
-    them. Beside all but one of either runs what the later stages, `after`, take for one micro-batch both ways: for the
-    first, whose backward has to return, and for the last. Where nothing alternates, one chain cannot take both.
+    In a group of equal stages, it is the last one's. The stage runs `ahead` forward passes before it alternates, and as
+    many backward passes in the end; with few micro-batches, it runs all of them so. All but one of these forward passes
+    run while the first micro-batch is in the later stages, which take `after` for it both ways, since its backward pass
+    has to return first; the backward passes likewise run beside the last micro-batch. Where nothing alternates, one
+    chain cannot wait for both.
     """
     num = np.minimum(m, ahead)
     others = num - 1

@@ -1,7 +1,8 @@
 """What a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
 
-Held against rehearsals. Of weights there are fp32 shards alone, which are gathered in the width of activations:
-embedding, last norm and head for the whole pass, a layer for its own passes, and the next one's beside it.
+Tests hold these bytes against rehearsals. A rank keeps nothing of the weights but fp32 shards, which are gathered in
+the width of activations: embedding, last norm and head for the whole pass, a layer for its own passes, and the next
+layer beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from train_core.costs.work import Work, of_layers
 
 
 class Moment(NamedTuple):
-    """Bytes beside weights and the optimizer's state, in columns, (n,); names of `GroupMemory`."""
+    """Bytes held at one moment beside weights and optimizer state, in columns, (n,), named as in `GroupMemory`."""
 
     gradients_bytes: Integers
     activations_bytes: Integers
@@ -26,17 +27,17 @@ class Moment(NamedTuple):
 
 
 def is_fully_sharded(setting: Setting, plans: Plans) -> Booleans:
-    """Where this trainer runs ZeRO-3. Of others it is not known when they hold what."""
+    """The plans that this trainer runs with ZeRO-3. Other trainers are left out: when they hold what is not known."""
     sharded: Booleans = (plans.zero_stage >= 3) & (plans.data_parallel_size > 1)
     return sharded & setting.implementation.counted_moments
 
 
 def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integers, layers: Integers) -> Moment:
-    """The fullest of the loss, the passes of the last two layers and of the embedding.
+    """The fullest of these moments: the loss, the backward passes of the last two layers, and that of the embedding.
 
-    A layer's backward is fullest before its activations are gone, or when all its gradients are there; in that of the
-    last but one, the gradients of the last are on their way to their shards. Shards of gradients are there from the
-    first backward pass of a step on.
+    A layer's backward pass is fullest before its activations are gone, or when all its gradients are there. In that of
+    the last layer but one, the gradients of the last are still on their way to their shards. Shards of gradients exist
+    from the first backward pass of a step on.
 
     Args:
         parameters: of one tensor rank, whole.
@@ -47,7 +48,8 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integ
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
     shard = -(-parameters // plans.data_parallel_size) * FLOAT32_BYTES
     before = np.where(plans.num_micro_batches > 1, shard, 0)
-    head = work.token_embedding_parameters * width  # its gradient, which waits for the embedding's
+    # The gradient of the head waits for the embedding's, because they are reduced together.
+    head = work.token_embedding_parameters * width
     at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, plans)
     moments = [
         Moment(
@@ -71,6 +73,6 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integ
 
 
 def _made_anew(setting: Setting, plans: Plans) -> Integers:
-    """The weight gradient of the way down, where elsewhere the product is added to the accumulated one at once."""
+    """Bytes of the weight gradient of the way down, where without ZeRO-3 it would be added up at once."""
     down: Integers = setting.model.ffn_hidden_size // plans.tensor_parallel_size * setting.model.hidden_size
     return down * (0 if setting.weight_gradient_copy_bytes else setting.dtype_bytes)

@@ -1,4 +1,4 @@
-"""Pipeline stages that do the same work, grouped: what the pipeline's length costs is then counted, not repeated."""
+"""Pipeline stages that do the same work, in groups: each group is priced once, however many stages it has."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ class StageGroup:
 
 
 def recomputed_layers(layers: Size, num_chunks: Size, every: int) -> Size:
-    """Of a stage's layers those in which something is recomputed: the first of each chunk and every n-th after it."""
+    """How many of a stage's layers recompute something: the first of each chunk and every n-th after it."""
     held: Size = num_chunks * -(-(layers // num_chunks) // every)
     return held
 
 
 def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
-    """First stage, inner stages with one layer more, inner stages, last stage: at most four groups for any number of
-    plans; those that no plan has are left out.
+    """First stage, inner stages with one layer more, other inner stages, last stage, for any number of plans.
+
+    These are at most four groups; a group that is empty in all plans is left out.
     """
     p, first, last = plans.pipeline_parallel_size, plans.first_stage_layers, plans.last_stage_layers
     inner = np.maximum(p - 2, 0)
@@ -61,6 +62,7 @@ def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
 def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
     """Groups of one plan whose layers are listed, first stage to last; n is 1."""
     p = len(layers_per_stage)
+    # The ends are groups of their own whatever their layers, since they also hold the embedding and the head.
     inner = [(layers, len(list(run))) for layers, run in groupby(layers_per_stage[1:-1])]
     runs = [(layers_per_stage[0], 1), *inner, *([(layers_per_stage[-1], 1)] if p > 1 else [])]
     groups, start = [], 0
@@ -72,7 +74,7 @@ def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
 
 
 def each_stage(groups: list[StageGroup]) -> StageGroup:
-    """The stages of one plan one by one, first to last, in columns of p entries."""
+    """The stages of one plan, which are counted in its groups, listed first to last in columns of p entries."""
     counts = [int(group.count[0]) for group in groups]
     layers, is_first, is_last = (
         np.repeat([getattr(group, name)[0] for group in groups], counts) for name in ("layers", "is_first", "is_last")

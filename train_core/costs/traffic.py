@@ -1,7 +1,7 @@
 """Numbers and bytes of the collectives in which one rank takes part during a step of this trainer.
 
 The rehearsal counts the same from the trainer itself, and tests hold the two equal. Bytes are those of the whole tensor
-that is summed, gathered, scattered or sent; what of them passes a link is in `collectives`.
+that is summed, gathered, scattered or sent; `collectives` says how many of them pass a link.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Tally:
         self.num_bytes[Kind(group, kind)] += number * bytes_each
 
     def rows(self) -> tuple[GroupTraffic, ...]:
-        """By group and kind, those that there are."""
+        """What was counted, sorted by group and kind, without those of which there is none."""
         return tuple(
             GroupTraffic(group=key.group, kind=key.kind, number=self.number[key], num_bytes=self.num_bytes[key])
             for key in sorted(self.number)
@@ -77,7 +77,7 @@ def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...
 
 
 def _hidden_bytes(experiment: Experiment) -> int:
-    """Of one micro-batch between layers, whole."""
+    """Bytes of the whole activation of one micro-batch between two layers."""
     model = experiment.model
     tokens = experiment.batch.micro_batch_size * model.seq_length
     return tokens * model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
@@ -93,7 +93,8 @@ def _add_tensor(tally: Tally, experiment: Experiment, stage: int) -> None:
     passes = 2 * (layers + repeated)  # two products of each kind a layer
     if parallel.sequence_parallel:
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
-        put_off = 2 * layers if parallel.schedule == "zero-bubble" else 0  # which then is gathered twice
+        # A zero-bubble schedule puts the weight gradient off and keeps no gathered gradient, so it is gathered twice.
+        put_off = 2 * layers if parallel.schedule == "zero-bubble" else 0
         ends = (stage == 0) + 2 * is_last
         tally.add("tensor", "all_gather", m * (passes + 4 * layers + put_off + ends), hidden)
         tally.add("tensor", "reduce_scatter", m * (passes + 2 * layers + (stage == 0) + is_last), hidden)
@@ -106,11 +107,12 @@ def _add_tensor(tally: Tally, experiment: Experiment, stage: int) -> None:
 
 
 def _add_pipeline(tally: Tally, experiment: Experiment, stage: int) -> None:
-    """Activations one way and their gradients the other, of every chunk but for the ends of the model."""
+    """Activations one way and their gradients the other, for every chunk except at the two ends of the model."""
     parallel, m = experiment.parallel, experiment.num_micro_batches
     last = parallel.pipeline_parallel_size - 1
     if last == 0:
         return
+    # Under sequence parallelism each tensor rank holds, and so sends, only its part of the sequence.
     shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
     passes = 2 * parallel.virtual_pipeline_size - (stage == 0) - (stage == last)
     for kind in ("receive", "send"):
@@ -118,12 +120,13 @@ def _add_pipeline(tally: Tally, experiment: Experiment, stage: int) -> None:
 
 
 def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
-    """Of every bucket: over the replicas, then what is kept of it over tensor ranks and a tied embedding's stages.
+    """Each bucket is summed over the replicas, then a rank's part over tensor ranks and a tied embedding's two stages.
 
     Source: arXiv 1910.02054, section 7 (ZeRO).
     """
     parallel, precision, d = experiment.parallel, experiment.precision, experiment.data_parallel_size
     scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # data_parallel.FlatReplicas
+    # Under ZeRO-2 no rank keeps whole gradients, so they are summed after every micro-batch instead of once a step.
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
     shards = d if parallel.zero_stage >= 1 else 1
     for treatment, length in buckets_of(experiment, stage):
@@ -137,8 +140,10 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
 
 
 def _add_shards(tally: Tally, experiment: Experiment) -> None:
-    """ZeRO-3, which has no pipeline: in every micro-batch a layer is gathered for each of its two passes and what is
-    around the layers once; after backward each is reduced. Ranks share out rows, of which the first has the most.
+    """ZeRO-3, which has no pipeline. In every micro-batch, each layer is gathered for each of its two passes, and what
+    is around the layers once; after backward the gradients of each are reduced.
+
+    FSDP2 shares out the rows of each parameter. The first rank has the most, and all shares are padded to its size.
 
     Source: arXiv 1910.02054, section 7.2.2.
     """
@@ -154,4 +159,5 @@ def _add_shards(tally: Tally, experiment: Experiment) -> None:
 
 
 def _first_share(parameter: Parameter, num_replicas: int) -> int:
+    """Elements of a parameter on the first replica."""
     return -(-parameter.rows // num_replicas) * parameter.columns

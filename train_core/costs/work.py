@@ -24,14 +24,14 @@ NESTED = ("layer", "plain_layer", "end")  # columns of columns
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Columns, (n,), of one rank.
+    """What a rank of each shard does and holds, in columns, (n,).
 
     Attributes:
-        plain_layer: a layer that recomputes nothing; the same as `layer` where all recompute alike.
+        plain_layer: a layer that recomputes nothing; the same as `layer` where all layers recompute alike.
         end: what the last stage holds beside its layers.
         head_deferred_bytes: input and output gradient of the head's product, while its weight gradient is to come.
-        hidden_bytes: the activation that passes from layer to layer, whole.
-        held_hidden_bytes: what one rank holds of it.
+        hidden_bytes: the whole activation that passes from layer to layer.
+        held_hidden_bytes: the part of it that one rank holds.
     """
 
     layer: LayerCosts
@@ -59,13 +59,14 @@ class Work:
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
-    """What each plan's ranks do. Plans of one shard share one computation."""
+    """What each plan's ranks do. Plans with the same shard share one computation."""
     shards, index = _distinct(plans)
     return shard_work(setting, shards).rows(index)
 
 
 def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     """The different shards among the plans, and for each plan the index of its own."""
+    # The four choices are packed into one integer, since `np.unique` is much faster on integers than on rows.
     bound = int(plans.micro_batch_size.max()) + 1
     flags = plans.sequence_parallel * len(RECOMPUTES) + plans.recompute
     keys = (plans.tensor_parallel_size * bound + plans.micro_batch_size) * (2 * len(RECOMPUTES)) + flags
@@ -117,6 +118,7 @@ def group_parameters(
 ) -> Integers:
     """Parameters of one rank of a stage; the last stage holds its own copy of a tied token embedding."""
     embedding = np.where(is_first, work.embedding_parameters, 0)
+    # With one stage a tied head is the embedding itself; with several, the last needs a copy of its own.
     has_head = is_last & (num_stages > 1) if setting.model.tied_embeddings else is_last
     head = np.where(has_head, work.token_embedding_parameters, 0)
     norm = np.where(is_last, final_norm_parameters(setting.model), 0)
