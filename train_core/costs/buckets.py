@@ -10,7 +10,7 @@ from train_core.bucket_rules import Treatment, bucketed, padded_length
 
 
 class Parameter(NamedTuple):
-    """One of a stage's first tensor rank; see `Treatment`. A vector has one column."""
+    """A parameter of a stage's first tensor rank, with what `Treatment` says of it. A vector has one column."""
 
     decays: bool
     counted: bool
@@ -44,7 +44,7 @@ def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]
 
 
 def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
-    """One by one in model order."""
+    """The parameters of a stage's first tensor rank in model order, as the trainer makes them."""
     is_first, is_last = stage == 0, stage == experiment.parallel.pipeline_parallel_size - 1
     if is_first:
         yield from _embedding(experiment, tied=experiment.model.tied_embeddings and not is_last)
@@ -63,7 +63,7 @@ def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
 
 
 def layer_parameters_of(experiment: Experiment) -> Iterator[Parameter]:
-    """Of any of them."""
+    """The parameters of any one layer, since all layers are alike."""
     model, parallel = experiment.model, experiment.parallel
     t, partial = parallel.tensor_parallel_size, parallel.sequence_parallel
     h, q, f = model.hidden_size, model.query_size // t, model.ffn_hidden_size // t
@@ -81,6 +81,7 @@ def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
     """Final norm, and the head where its weight is not the embedding's on this stage."""
     model = experiment.model
     yield from _norm(experiment)
+    # A tied head on a later stage is a second copy; the first stage counts it, so that the global norm has it once.
     if tied or not model.tied_embeddings:
         rows = model.vocab_size // experiment.parallel.tensor_parallel_size
         yield Parameter(True, not tied, False, tied, rows, model.hidden_size)

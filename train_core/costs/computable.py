@@ -6,26 +6,26 @@ from conf.errors import ConfigError
 from conf.world import ModelSpec
 from train_core.costs.parameters import num_parameters
 
-LARGEST_SIZE = 2**56  # elements, parameters or products; bytes and FLOPs of anything larger would not be exact
+LARGEST_SIZE = 2**56  # elements, parameters or products; bytes and FLOPs of anything larger could leave 64 bits
 
 
 def largest_micro_batch_size(model: ModelSpec) -> int:
-    """The most sequences of which nothing that is computed leaves 64 bits; 0 where the parameters alone do."""
+    """The largest micro-batch for which all sizes fit in 64 bits; 0 if those of the parameters alone do not."""
     return 0 if num_parameters(model) > LARGEST_SIZE else LARGEST_SIZE // _largest_of_a_sequence(model)
 
 
 def _largest_of_a_sequence(model: ModelSpec) -> int:
-    """Elements that all layers together may keep, or products of one layer's attention, whichever is more."""
+    """For one sequence, elements that all layers may keep or products of one layer's attention, whichever is more."""
     scores = model.seq_length * model.num_attention_heads
     widths = scores + model.query_size + model.hidden_size + model.ffn_hidden_size + model.vocab_size
     return model.seq_length * max(model.num_layers * widths, model.seq_length * model.query_size)
 
 
 def require_computable(model: ModelSpec, micro_batch_size: int) -> None:
-    """A slip of the keyboard can describe sizes that 64-bit arithmetic turns into nonsense.
+    """Refuse sizes, such as those of a typing error, that 64-bit arithmetic would silently turn into nonsense.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the model or the micro-batch has such sizes.
     """
     most = largest_micro_batch_size(model)
     if micro_batch_size <= most:

@@ -1,4 +1,4 @@
-"""What differs between trainers that carry out the same plan: declared here, switched by name."""
+"""What differs between trainers that carry out the same plan. Each trainer is declared here and chosen by its name."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ class Implementation(Frozen):
     """A trainer, as far as the cost of its step differs from another's.
 
     Attributes:
-        flash_attention: one fused kernel that never stores the scores; else two batched products around a softmax.
+        flash_attention: one fused kernel that never stores the scores; else a softmax between two batched products.
         attention_rate: rate of that kernel relative to the best one for the device.
         memory_traffic: bytes that norms, activations and residuals move, relative to kernels fused as far as possible.
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
-            Of those that drop values only where a training asks for it, `dropping` says whether they do.
+            Trainers that drop values only if a training asks for it have it off here; `dropping` turns it on.
         gradient_bytes: of one accumulated gradient (4: fp32 main gradients).
-        fp16_gradient_bytes: the same where weights are fp16, which some trainers accumulate as they are.
+        fp16_gradient_bytes: the same where weights are fp16, since some trainers accumulate fp16 gradients as they are.
         counted_moments: which moment of a step is the fullest is known, from rehearsals of the trainer, which makes a
-            weight's gradient in the width of activations before adding it to what is accumulated. Else what is held at
-            any moment of a layer's backward and of the loss is taken to be held at once.
+            weight's gradient in the width of activations before adding it to what is accumulated. Otherwise all that is
+            held at some moment of a layer's backward and of the loss is taken to be held at once.
         reduced_bytes: of one gradient element on the wire.
         norm_statistics: values per token that the two norms of a layer keep, in the width of activations.
         log_sum_exp_bytes: kept by flash attention per token and head.
-        whole_stage_outputs: a stage keeps its output whole until its backward; else each tensor rank a part, as where
-            the output is sent in parts.
+        whole_stage_outputs: every tensor rank keeps a stage's whole output until its backward; otherwise a part of it,
+            as in trainers that send the output in parts.
         scattered_transfers: each tensor-parallel rank sends a part of the activation to the next stage, which gathers
             it again (arXiv 2104.04473, section 4.1).
         overlaps_weight_gradient: tensor-parallel collectives of backward run beside the gradients' products: the
@@ -60,7 +60,7 @@ class Implementation(Frozen):
     optimizer_bytes_per_parameter: float
 
     def dropping(self, probability: float) -> Implementation:
-        """The trainer where a training drops values with this probability."""
+        """The trainer in a training that drops values with this probability."""
         return self.model_copy(update={"dropout": self.dropout or probability > 0})
 
 

@@ -38,14 +38,14 @@ class LayerCosts:
     """Columns, (n,): seconds of one micro-batch in one layer, and bytes it keeps from forward to backward.
 
     Attributes:
-        forward_seconds: computation only, like the two after it.
+        forward_seconds: forward computation without collectives; so are the next two.
         input_gradient_seconds: backward to the input, recomputation included.
         weight_gradient_seconds: backward to the weights, which zero-bubble schedules defer.
         tensor_forward_seconds: tensor-parallel collectives that computation does not hide.
         tensor_backward_seconds: the same, those of the repeated forward included.
         kept_bytes: held for every micro-batch in flight.
-        deferred_bytes: held on top, less what is let go, for one whose weight gradients alone are still to come.
-        working_bytes: held on top while one layer runs backward, the gradient of its output aside.
+        deferred_bytes: bytes held on top (or less) for a micro-batch of which only weight gradients are to come.
+        working_bytes: further bytes held while one layer runs backward, without the gradient of its output.
         gathered_bytes: the whole sequence that sequence parallelism gathers meanwhile.
     """
 
@@ -68,6 +68,7 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     forward, core = _projections_forward(setting, shard), _core_forward(setting, shard)
     repeated = np.where(shard.recompute == FULL, forward + core, np.where(shard.recompute == SELECTIVE, core, 0.0))
     weight_gradients = _weight_gradients(setting, shard)
+    # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
     tensor_forward, tensor_backward = _tensor_seconds(setting, shard, weight_gradients[::2])
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
@@ -115,7 +116,7 @@ def _projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
 
 
 def _weight_gradients(setting: Setting, shard: Shard) -> list[Floats]:
-    """Of each matrix in the order of `_products`; those split by columns and by rows take turns."""
+    """Seconds for each matrix in the order of `_products`, where splits by columns and by rows alternate."""
     tokens = _tokens(setting, shard)
     return [matmul_seconds(setting, n, k, tokens) for n, k in _products(setting, shard)]
 
@@ -143,13 +144,14 @@ def _scores(setting: Setting, shard: Shard) -> Integers:
 
 
 def _causal_flops(setting: Setting, shard: Shard) -> Integers:
-    """What a flash kernel computes: scores and weighted values of the lower triangle."""
+    """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone."""
     return 2 * _scores(setting, shard) * (setting.model.query_size // setting.model.num_attention_heads)
 
 
 def _core_forward(setting: Setting, shard: Shard) -> Floats:
     if setting.implementation.flash_attention:
         return attention_seconds(setting, _causal_flops(setting, shard))
+    # Two batched products with a softmax between them. They know nothing of the mask and compute the full square.
     s, count, size = _heads(setting, shard)
     passes = 2 + (2 if setting.implementation.dropout else 0)
     softmax = _scores(setting, shard) * (passes * setting.dtype_bytes + int(setting.implementation.dropout))
@@ -188,6 +190,7 @@ def _tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tup
     stride = np.ones_like(t)
     forward = 2.0 * all_reduce_seconds(setting, num_bytes, t, stride)
     gathers = 2.0 * gather_seconds(setting, num_bytes, t, stride)
+    # On a CPU the cores that would compute meanwhile carry out the collectives, so that nothing is hidden.
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
         reduction = np.where(shard.sequence_parallel, gathers, forward) / 2.0
         shown = np.where(shard.sequence_parallel, gathers, 0.0)
@@ -215,7 +218,7 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
 
 
 def _deferred_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Inputs and output gradients of the four matrix products, of which sequence parallelism shards one each."""
+    """Bytes of inputs and output gradients of the four products; sequence parallelism shards one of each product."""
     ends = _held_tokens(setting, shard) * 4 * setting.model.hidden_size
     (qkv, _), (_, q), (up, _), (_, f) = _products(setting, shard)
     split = _tokens(setting, shard) * (qkv + q + up + f)
@@ -223,7 +226,7 @@ def _deferred_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Softmax, its dropout mask and result; or the flash kernel's log-sum-exp."""
+    """Bytes of the softmax, its dropout mask and the result of that; or of a flash kernel's log-sum-exp."""
     implementation, width = setting.implementation, setting.dtype_bytes
     if implementation.flash_attention:
         heads = setting.model.num_attention_heads // shard.tensor_parallel_size
@@ -232,9 +235,10 @@ def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
-    """What the fullest moment of a layer's backward holds beside the layer's activations: the weight gradient of the
-    way down, next to the gradient of its input; or that of the way up, next to the gradient of the hidden state, when
-    both sides of the activation are gone and one gradient of theirs is left.
+    """Bytes that the fullest moment of a layer's backward holds beside the layer's activations.
+
+    That moment is either the weight gradient of the way down, next to the gradient of its input; or that of the way up,
+    next to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left.
     """
     model, width = setting.model, setting.dtype_bytes
     if not setting.implementation.counted_moments:
@@ -248,7 +252,7 @@ def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def _hidden_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Of a whole activation between layers."""
+    """Bytes of a whole activation between layers."""
     return _tokens(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
 
 

@@ -17,7 +17,7 @@ from train_core.costs.work import Work, group_parameters, of_layers
 
 ADAM_STATES = 2
 GATHERED_LAYERS = 2  # under ZeRO-3 the layer at work and the next one are whole
-ALL = np.iinfo(np.int64).max
+ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
@@ -26,7 +26,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
     )
     share = -(-parameters // shards)
-    copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES
+    copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
     stage, activations = _fullest(setting, plans, work, group)
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
@@ -52,7 +52,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
 def _fully_sharded(
     setting: Setting, plans: Plans, work: Work, group: StageGroup, memory: GroupMemory, is_sharded: Booleans
 ) -> GroupMemory:
-    """`memory` where ZeRO-3 leaves it as it is."""
+    """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
     moment = fullest_moment(setting, plans, work, memory.parameters, group.layers)
     masters = -(-memory.parameters // plans.data_parallel_size) * FLOAT32_BYTES
     held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": ADAM_STATES * masters}
@@ -64,9 +64,10 @@ def _fully_sharded(
 def _gradient_elements(
     setting: Setting, plans: Plans, group: StageGroup, parameters: Integers, share: Integers
 ) -> Integers:
-    """ZeRO-2 keeps a share, and whole the bucket that backward adds to and the one whose sum is on its way.
+    """Gradients on a rank: under ZeRO-2 its share, and two whole buckets, one being added to and one being summed.
 
-    A bucket is taken to be as long as it may be, or as its only matrix. What others hold whole is not known.
+    A bucket is taken to be as long as it may be, or as its only matrix if that is longer. Which gradients other
+    trainers hold whole is not known.
     """
     kept: Integers = np.where(plans.zero_stage >= 2, share, parameters)
     if not setting.implementation.counted_moments or not np.any(plans.zero_stage == 2):
@@ -95,10 +96,11 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
 
 
 def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
-    """Index of a group's fullest stage, and its activations: those of everything in flight.
+    """Index of a group's fullest stage, and the bytes of its activations, which are those of everything in flight.
 
-    The earlier a stage, the more it has in flight. Under ZB-H1 all have as many, but on stage r up to r of them only
-    wait for their weight gradients; where these need more than a backward pass does, later stages are fuller.
+    The earlier a stage, the more it has in flight. Under ZB-H1 all stages have equally many, but on stage r up to r of
+    them only wait for their weight gradients. Where these need more memory than a backward pass, later
+    stages are fuller.
     """
     layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
     held: Integers = chunks_in_flight(plans, group.start) * (layers + ends)
@@ -117,14 +119,14 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
 
 
 def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    """Of one chunk for one micro-batch."""
+    """Bytes that the layers of one chunk keep for one micro-batch."""
     v = plans.virtual_pipeline_size
     kept: Integers = of_layers(setting, work, "kept_bytes", group.layers, v) // v
     return kept
 
 
 def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    """The output of one chunk for one micro-batch, and the mask of the embedding's dropout."""
+    """Bytes of one chunk's output for one micro-batch, and of the mask of the embedding's dropout."""
     implementation = setting.implementation
     part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
     output = work.held_hidden_bytes if implementation.whole_stage_outputs else part
@@ -136,9 +138,9 @@ def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup)
 
 
 def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
-    """The gradient that the last stage sent after the micro-batch before: it is let go when the next one is sent.
+    """Bytes of the gradient that the last stage sent after the previous micro-batch, and keeps until it sends the next.
 
-    Of two micro-batches the second holds it in place of a further input. Other trainers are not known to hold it.
+    With two micro-batches, the second holds it in place of a further input. Other trainers are not known to hold it.
     """
     held = (plans.pipeline_parallel_size > 1) & (plans.num_micro_batches > 2) & setting.implementation.counted_moments
     sent: Integers = np.where(held, work.held_hidden_bytes, 0)
@@ -146,7 +148,7 @@ def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
 
 
 def _communication_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    """The input at work and the next one; on the last stage the loss is the first."""
+    """Bytes of receive buffers, for the input at work and the next one, and of gathered sequences and layers."""
     inputs = np.where(group.is_last, work.end.received, 2 * work.held_hidden_bytes)
     received = np.where(plans.pipeline_parallel_size > 1, inputs, 0)
     gathered = np.where(group.is_last, work.end.gathered, work.layer.gathered_bytes)

@@ -16,13 +16,13 @@ from train_core.costs.work import Work, work_of
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Columns, (n,).
+    """Prices of many plans, in columns, (n,).
 
     Attributes:
         step: where the seconds of a step go.
-        step_seconds: their sum.
-        peak_memory_bytes: of the stage that needs most.
-        worst_stage: its index; the first of equals.
+        step_seconds: the sum of those seconds.
+        peak_memory_bytes: bytes on the stage that needs most.
+        worst_stage: index of that stage; the first one of equals.
     """
 
     step: StepColumns
@@ -35,8 +35,8 @@ def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None
     """What one step of each plan costs.
 
     Args:
-        groups: the stages, where they are not spread as `plans` says.
-        work: what `work_of` says of the plans, where that is known already.
+        groups: the stages, if they are not spread as `plans` says.
+        work: the result of `work_of` for these plans, if it is known already.
     """
     groups = spread_stages(plans, setting.model.num_layers) if groups is None else groups
     work = work_of(setting, plans) if work is None else work

@@ -25,8 +25,8 @@ class Setting:
     """A model on a cluster's devices in one precision, trained by one implementation.
 
     Attributes:
-        gradient_dtype: in which gradients are accumulated and reduced, where a plan asks for less than the trainer's
-            own width.
+        gradient_dtype: the type in which gradients are accumulated and reduced, if it is narrower than the trainer's
+            own.
         recompute_every: as in ParallelPlan; one value for all plans, because the search does not vary it.
     """
 
@@ -43,19 +43,19 @@ class Setting:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of one accumulated gradient."""
+        """Bytes of one accumulated gradient."""
         kind = self.implementation
         own = kind.fp16_gradient_bytes if self.dtype == "fp16" else kind.gradient_bytes
         return min(own, DTYPE_BYTES[self.gradient_dtype])
 
     @property
     def reduced_bytes(self) -> int:
-        """Of one gradient element on the wire."""
+        """Bytes of one gradient element on the wire."""
         return min(self.implementation.reduced_bytes, DTYPE_BYTES[self.gradient_dtype])
 
     @property
     def weight_gradient_copy_bytes(self) -> int:
-        """Of one element of the product that is made before it is added to gradients of another width; else 0."""
+        """Bytes of one element of a weight gradient before it is added up; 0 if it is made in the accumulated width."""
         return self.dtype_bytes if self.gradient_bytes != self.dtype_bytes else 0
 
     @property
@@ -66,6 +66,9 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Plans:
     """Plans in columns: every array has one entry for each of n plans, (n,). Nothing is checked here.
+
+    Columns let numpy price thousands of plans with the same formulas that price one. A search gives them several axes,
+    each column with length 1 along the axes on which it does not depend.
 
     Attributes:
         recompute: index into RECOMPUTES.
@@ -101,6 +104,6 @@ class Plans:
 
 
 def plain_columns(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Columns of `Plans` in which every knob asks for nothing, by name; what no knob states is left out."""
+    """Columns of `Plans` with every knob at its plain value, by name; columns that no knob states are left out."""
     plain = {name: KNOB[name].entry(KNOB[name].plain) for name in Plans.__slots__ if name in KNOB}
     return {name: np.full(shape, entry) for name, entry in plain.items()}

@@ -19,7 +19,7 @@ from train_core.costs.work import Work, group_parameters, of_layers
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Seconds of one micro-batch on a stage, apart: computation, tensor collectives, ZeRO-2's and 3's collectives."""
+    """Seconds of one micro-batch on a stage, in parts: computation, tensor-parallel collectives, and those of ZeRO."""
 
     forward: Floats
     input_gradient: Floats
@@ -30,7 +30,7 @@ class Passes:
     gathers_backward: Floats
 
     def with_hop(self, hop: Floats) -> StageSeconds:
-        """All of it, with a transfer each way."""
+        """The passes as the pipeline sees them: all parts added up, with a transfer each way."""
         return StageSeconds(
             self.forward + self.tensor_forward + self.gathers_forward + hop,
             self.input_gradient + self.tensor_backward + self.gathers_backward + hop,
@@ -53,6 +53,7 @@ def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageG
     hop = hop_seconds(setting, plans, work)
     passes = [stage_passes(setting, plans, work, group) for group in groups]
     ranks_per_core = _ranks_per_core(plans, setting.cluster)
+    # Backward passes end on the first stage, so the step waits for its reduction; later stages are done by then.
     pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
     reduced = reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
     update = update_seconds(setting, plans, work, groups[0])
@@ -65,7 +66,7 @@ def run_pipeline(
     """All micro-batches through all stages.
 
     Args:
-        hops: of each group, the transfer each way between one of its stages and its neighbour.
+        hops: for each group, seconds of the transfer each way between one of its stages and its neighbour.
     """
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
     seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
@@ -75,15 +76,16 @@ def run_pipeline(
     tensor = turns * _at(pace, [stage.tensor_forward + stage.tensor_backward for stage in passes])
     gathers = turns * _at(pace, [stage.gathers_forward + stage.gathers_backward for stage in passes])
     transfers = turns * (2.0 * _at(pace, hops))
+    # Ranks that share cores work while others wait, which can leave no bubble at all; it never becomes negative.
     bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
     return Pipeline(compute, tensor, transfers, bubble, gathers)
 
 
 def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) -> StepColumns:
-    """The step's terms.
+    """The terms of the step, from its parts.
 
     Args:
-        jitter: share of the step that waiting for the slowest rank adds.
+        jitter: the share of the step that waiting for the slowest rank adds to it.
     """
     compute, tensor, transfers, bubble = pipeline.compute, pipeline.tensor, pipeline.transfers, pipeline.bubble
     step = compute + tensor + transfers + bubble + pipeline.gathers + reduced + update
@@ -99,7 +101,7 @@ def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) 
 
 
 def _at(index: Integers, columns: list[Floats]) -> Floats:
-    """For each plan the entry of the column with its index."""
+    """For each plan, the entry of the column that its index names."""
     chosen = columns[0]
     for number, column in enumerate(columns[1:], start=1):
         if column is not columns[0]:
@@ -108,7 +110,7 @@ def _at(index: Integers, columns: list[Floats]) -> Floats:
 
 
 def _backward_and_forward(passes: Passes) -> Floats:
-    """What can run beside the reduction of gradients and the gathering of weights."""
+    """Seconds of computation that can run beside the reduction of gradients and the gathering of weights."""
     return passes.forward + passes.input_gradient + passes.weight_gradient
 
 
@@ -140,7 +142,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
 
 
 def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
-    """Each way between neighbouring stages, for all chunks of a micro-batch, as far as computation does not hide it."""
+    """Seconds of the transfers each way between neighbouring stages, for all chunks of a micro-batch, if not hidden."""
     implementation, t = setting.implementation, plans.tensor_parallel_size
     stride = t * plans.data_parallel_size  # ranks of one stage are consecutive
     sent = work.held_hidden_bytes.astype(np.float64)
@@ -156,8 +158,10 @@ def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
 def _sharded_seconds(
     setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
 ) -> tuple[Floats, Floats]:
-    """What ZeRO does for every micro-batch: 3 gathers weights for each pass; 2 and 3 scatter gradients after backward,
-    since no rank keeps them whole. Source: arXiv 1910.02054, section 7.
+    """Seconds of what ZeRO does for every micro-batch, before the forward pass and after it.
+
+    Stage 3 gathers weights for each pass; 2 and 3 scatter gradients after backward, since no rank keeps them whole.
+    Source: arXiv 1910.02054, section 7.
     """
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
@@ -178,9 +182,10 @@ def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
-    """After the last backward, which is the first stage's: ZeRO-0 all-reduces gradients, ZeRO-1 scatters them (on CPU
-    ranks it all-reduces them too) and gathers the new weights, ZeRO-2 only gathers; and a tied embedding adds up its
-    two copies.
+    """Seconds of collectives after the last backward pass, which is the first stage's.
+
+    ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
+    the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
     """
     implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
@@ -205,13 +210,13 @@ def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup
 
 
 def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """How many ranks take turns on a core, for messages too; while one waits for its pipeline, another works."""
+    """How many ranks take turns on a core, also for messages. While one waits in its pipeline, another works."""
     cores = cluster.cores_per_node or cluster.devices_per_node
     return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
 
 def _jitter(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """Share of the step lost to the slowest rank: with every doubling of the nodes of the smallest job some more."""
+    """Share of the step lost to the slowest rank, which grows with every doubling of the number of nodes."""
     sizes, index = np.unique(plans.world_size, return_inverse=True)
     doublings = np.array([log2(max(1.0, size / cluster.devices_per_node)) for size in sizes.tolist()])
     return cluster.efficiency.jitter * doublings[index].reshape(plans.world_size.shape)

@@ -1,4 +1,4 @@
-"""Where a step's seconds go and what a rank's bytes hold: said once, for a single plan and for columns of plans.
+"""Where a step's seconds go and what a rank's bytes hold, declared once for a single plan and for columns of plans.
 
 These are plain dataclasses, because a search builds thousands of them; pydantic checks them inside an `Estimate`.
 """
@@ -58,7 +58,7 @@ STEP_TERMS = tuple(field.name for field in fields(SecondsByTerm))
 
 
 def row_of(columns: StepColumns, index: int) -> StepTime:
-    """The step of one plan of many."""
+    """The terms of one plan, taken out of the columns of many."""
     return StepTime(*(float(column[index]) for column in columns.by_term().values()))
 
 
@@ -69,7 +69,7 @@ class HeldBytes(Generic[Number]):
     Attributes:
         activations_bytes: kept by all micro-batches in flight, stage inputs and outputs included, and what waits for
             the weight gradients that a zero-bubble schedule puts off.
-        working_bytes: of the layer, or the head, that runs backward.
+        working_bytes: held by the layer, or the head, while it runs backward.
         communication_bytes: receive buffers, gathered sequences and, under ZeRO-3, gathered layers.
     """
 
@@ -121,7 +121,7 @@ class BytesByKind(HeldBytes[Number]):
         return total
 
     def by_kind(self) -> dict[str, Number]:
-        """Bytes by what they hold."""
+        """Bytes by name of what they hold, without the number of parameters."""
         return {name: getattr(self, name) for name in MEMORY_KINDS}
 
 
@@ -134,7 +134,7 @@ class GroupMemory(BytesByKind[Integers]):
     """The fullest stage of a group of equal stages, for many plans, in columns, (n,).
 
     Attributes:
-        stage: its index, of equals the first.
+        stage: index of that stage; the first one of equals.
     """
 
     stage: Integers

@@ -93,7 +93,7 @@ def _add_tensor(tally: Tally, experiment: Experiment, stage: int) -> None:
     passes = 2 * (layers + repeated)  # two products of each kind a layer
     if parallel.sequence_parallel:
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
-        # A zero-bubble schedule puts the weight gradient off and keeps no gathered gradient, so it is gathered twice.
+        # A row product whose weight gradient is put off keeps only its shard of the gradient, and gathers it again.
         put_off = 2 * layers if parallel.schedule == "zero-bubble" else 0
         ends = (stage == 0) + 2 * is_last
         tally.add("tensor", "all_gather", m * (passes + 4 * layers + put_off + ends), hidden)
