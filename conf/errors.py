@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-"""Of every command and rank: the work went wrong, the request was wrong, somebody pressed Ctrl-C."""
+"""Exit codes of every command and rank: the work went wrong, the request was wrong, somebody pressed Ctrl-C (128 plus
+the number of SIGINT, as shells report it)."""
 
 
 class TrisweepError(Exception):
@@ -26,6 +27,7 @@ class ConfigError(TrisweepError):
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
         super().__init__(f"{key} = {value!r}: {problem}. {remedy}")
 
+    # By default, pickle calls an exception with its message alone, which would fail on the way back from a process.
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.problem, self.remedy)
 
@@ -46,4 +48,4 @@ class UsageError(TrisweepError):
 
 
 class TrainingError(UsageError):
-    """A training that ran has gone wrong by itself, and its weights are not to be used."""
+    """A training has gone wrong while it ran, such as by diverging, and its weights must not be used."""

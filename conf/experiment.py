@@ -41,12 +41,14 @@ class Experiment(Setup, Parts):
     @cached_property
     def fingerprint(self) -> str:
         """Twelve hex digits, equal for two experiments exactly when they measure the same thing."""
+        # What a run is watched with, what a model is called and where files are cached do not change a measurement. A
+        # cluster counts by its name alone: a corrected constant of its file does not change what was measured on it.
         content = self.model_dump(
             mode="json", exclude={"cluster": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}}
         )
         content["cluster"] = self.cluster.name
-        # null and the value that it stands for measure the same thing. Where no text is read, the values stand for
-        # nothing; they are those that were written when the keys could not be null.
+        # Null and the value that it stands for measure the same thing. Where no text is read, these values mean
+        # nothing; they are the ones that older folders hold, whose fingerprints must stay the same.
         content["data"]["tokenizer"] = self.data.tokenizer or "bytes"
         content["data"]["max_bytes"] = self.data.max_bytes or 1
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
@@ -74,6 +76,7 @@ def _check_profile(experiment: Experiment) -> None:
     if bool(steps) != bool(profile.trace_ranks):
         remedy = "Give both profile.trace_steps and profile.trace_ranks, or neither."
         raise InfeasiblePlan(key, steps, f"does not go with profile.trace_ranks = {list(profile.trace_ranks)}", remedy)
+    # Traced steps are slower and left out of the timing, as warm-up steps are; some step has to remain.
     if sum(step > training.num_warmup_steps for step in set(steps)) == training.num_steps - training.num_warmup_steps:
         remedy = "Trace fewer steps, or add steps: traced ones are slower and so not timed."
         raise InfeasiblePlan(key, steps, "leaves no step to time", remedy)

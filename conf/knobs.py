@@ -1,8 +1,8 @@
-"""The table of knobs: every choice that makes up a plan, and how the rest of the house spells it.
+"""The table of knobs: every choice that makes up a plan, and how other packages spell it.
 
-From a knob's line follow the point of a sweep that sets it, the plan that a search starts from, the column in which a
-search prices it, the row that a result shows, the layout's short name, and the word for it in tables of configurations.
-What a value means and which values are legal is said where the field is declared, in `schema`.
+The line of a knob decides which point of a sweep sets it, with which value a search starts, in which column a search
+prices it, which rows of results show it, how layouts are named, and what tables of configurations call it. What a value
+means and which values are legal is said where the field is declared, in `schema`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Knob:
         name: the field of `ParallelPlan` or `BatchPlan`, and the name in rows of results.
         label: its part of a layout's short name, with `{}` for the value; empty where the layout leaves it out.
         column: its name in tables of configurations; empty where they have no such column.
-        plain: the value that asks for nothing, which a search starts from and a label does not mention.
-        values: all values, where they can be listed. Columns hold names by their index in here.
-        role: whether a search varies it, holds it at `plain`, or takes it as the job says.
+        plain: the value that asks for nothing special. A search starts from it, and a label does not mention it.
+        values: all values, if they can be listed. In columns of numbers, a name is held as its index in this tuple.
+        role: whether a search varies the knob, holds it at `plain`, or takes it from the job.
         shown: which rows of results have a column of this name.
-        in_every_label: said first and at any value, so that the labels of plans line up.
-        value_labels: the label of single values, for a knob whose label is not made of the value.
+        in_every_label: whether labels begin with it, whatever its value, so that the labels of several plans line up.
+        value_labels: labels of single values, for a knob whose label is not made from its value.
         value_columns: what a table of configurations writes for single values.
     """
 
@@ -53,7 +53,7 @@ class Knob:
 
     @property
     def group(self) -> str | None:
-        """The group of the configuration that states it; None for a size that follows from the others."""
+        """The group of the configuration that states the knob; None for a size that follows from the others."""
         if self.name in ParallelPlan.model_fields:
             return "parallel"
         return "batch" if self.name in BatchPlan.model_fields else None
@@ -65,7 +65,7 @@ class Knob:
 
     @property
     def has_plain(self) -> bool:
-        """Numbers of devices and of sequences have no value that asks for nothing."""
+        """Whether there is a plain value: numbers of devices and of sequences have none."""
         return self.role != "given" or self.plain is not None
 
     def entry(self, value: KnobValue) -> KnobValue:
@@ -91,6 +91,7 @@ KNOBS = (
     Knob("virtual_pipeline_size", "vp{}", "vpp", plain=1, shown="in rows of a search"),
     Knob(
         "schedule",
+        # Tables of configurations have no column for schedules: they say 1F1B by one chunk, and interleaving by more.
         column="vpp",
         plain="1f1b",
         values=SCHEDULES,
@@ -138,6 +139,7 @@ def label_of(
         leave_out: knobs that all plans of a table share, or that it shows in a column of their own.
     """
     values = {knob.name: value_of(knob.name, parallel, batch) for knob in KNOBS}
+    # The layers are compared as they are, not as they were stated: an even list gets no label, like null.
     values["layers_per_stage"] = _spread(layers_per_stage)
     if parallel.recompute == "none":
         values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
@@ -152,6 +154,6 @@ def _spread(layers_per_stage: Sequence[int]) -> str | None:
 
 
 def layers_in_short(layers_per_stage: Sequence[int], separator: str = ",") -> str:
-    """`5,6x10,5` for a table."""
+    """The layers of all stages with equal neighbours put together, such as `5,6x10,5`."""
     runs = [(layers, len(list(stages))) for layers, stages in groupby(layers_per_stage)]
     return separator.join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)

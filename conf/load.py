@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def options(group: str, folder: Path | None = None) -> list[str]:
-    """Names that can be chosen in a config group, such as `cluster`."""
+    """Names of the files that can be chosen in a config group, such as `cluster`."""
     return sorted(path.stem for path in ((folder or CONF_DIR) / group).glob("*.yaml"))
 
 
@@ -58,7 +58,9 @@ class Composition:
 
     @cached_property
     def settings(self) -> Settings:
-        """The tree, validated when it is first asked for: a search replaces the plan of a tree that is none by itself.
+        """The tree as settings, validated when they are first asked for.
+
+        They are not validated at once, because a search replaces the plan of a tree, which need not be able to exist.
 
         Raises:
             ConfigError: names the dotted key, its value and the remedy.
@@ -79,12 +81,12 @@ def compose(overrides: Overrides) -> Composition:
 
 
 def compose_tree(texts: Sequence[str] = ()) -> Tree:
-    """The tree alone, for whoever has overrides as texts."""
+    """The composed tree alone, for callers that have overrides as texts."""
     return compose(Overrides.parse(texts)).tree
 
 
 def load(texts: Sequence[str] = ()) -> Settings:
-    """The settings alone, for whoever has overrides as texts.
+    """The settings alone, for callers that have overrides as texts.
 
     Raises:
         ConfigError: names the dotted key, its value and the remedy.
@@ -96,7 +98,7 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     """One file of conf/cluster alone: composing it takes half the time of the whole configuration.
 
     Args:
-        folder: a draft of the configuration; null takes conf/ itself.
+        folder: a draft of the configuration; None takes conf/ itself.
 
     Raises:
         ConfigError: there is no such file, or its content is wrong; names the dotted key, its value and the remedy.
@@ -109,6 +111,7 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
 
 
 def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tree:
+    # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(folder or CONF_DIR), version_base="1.3"):
@@ -129,7 +132,7 @@ def settings_of(tree: Tree) -> Settings:
 
 
 def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
-    """`tree` as a `model`, with pydantic's first complaint turned into a `ConfigError`."""
+    """`tree` validated as a `model`, with pydantic's first complaint turned into a `ConfigError`."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -137,7 +140,7 @@ def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Mo
 
 
 def is_name(text: str) -> bool:
-    """It can name a folder, as it can name a sweep: no slashes, no blanks, nothing hidden."""
+    """Whether a text can name a sweep and its folder: no slashes, no blanks, and no dot in front."""
     try:
         return bool(TypeAdapter(Name).validate_python(text))
     except ValidationError:
@@ -158,7 +161,7 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
             inner = node.get(parent)
             if not isinstance(inner, dict):
                 raise _unknown_key(dotted, value, tree)
-            node[parent] = node = dict(inner)
+            node[parent] = node = dict(inner)  # copy the path to the leaf; all other branches are shared
         if leaf not in node:
             raise _unknown_key(dotted, value, tree)
         node[leaf] = value
@@ -170,7 +173,7 @@ def _unknown_key(dotted: str, value: object, tree: Tree) -> ConfigError:
 
 
 def part_at(tree: Tree, dotted: str) -> Any:
-    """Whatever lies at a dotted key, be it a whole group; None where there is nothing."""
+    """What lies at a dotted key, which may be a whole group; None if there is nothing."""
     node: Any = tree
     for part in dotted.split("."):
         node = node.get(part) if isinstance(node, dict) else None
@@ -178,13 +181,13 @@ def part_at(tree: Tree, dotted: str) -> Any:
 
 
 def value_at(tree: Tree, dotted: str) -> Value:
-    """The plain value at a dotted key; None where there is none."""
+    """The plain value at a dotted key; None if there is none."""
     node = part_at(tree, dotted)
     return None if isinstance(node, dict | list) else node
 
 
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
-    """A file that was copied and kept the name inside would share folders and settings with the first."""
+    """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
     chosen, key = overrides.chosen(group), f"{group}.name"
     named = value_at(tree, key)
     if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
@@ -193,7 +196,7 @@ def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
 
 
 def _as_hydra_spells(override: Override) -> str:
-    """The text that Hydra is given where people may write it shorter.
+    """The text that Hydra needs for an override, since people may write some of them shorter.
 
     The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
     an at sign. And an option that is all digits needs quotes, or Hydra would take it for a number.
@@ -224,7 +227,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _explained(error: Exception, overrides: Overrides) -> ConfigError:
-    """One message for the several ways Hydra says no."""
+    """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         where = f"{Path(error.problem_mark.name).name}, line {error.problem_mark.line + 1}"
@@ -242,6 +245,7 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.chosen(key), overrides.chosen("sweep")
+    # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
     keys = _dotted_keys(_composed("config", without_mistake))
     if key in keys:

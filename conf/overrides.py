@@ -1,7 +1,7 @@
 """What a person changes of the configuration: Hydra's overrides, taken apart once, where they enter the program.
 
 `cluster=frontier` chooses a file of a group, `batch.micro_batch_size=2` sets a value. Nobody outside `conf` splits the
-text of an override: whoever wants to know what was chosen or set asks `Overrides`.
+text of an override: `Overrides` answers what was chosen and what was set.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Override:
     """One change of the configuration.
 
     Attributes:
-        text: as it was written: this is what records keep.
-        key: without Hydra's sign, such as `cluster`, `batch.micro_batch_size` or `device@cluster.device`.
-        value: without quotes; None where there is none, as in a deletion.
+        text: the override as it was written, which is what records keep.
+        key: its key without Hydra's sign, such as `cluster`, `batch.micro_batch_size` or `device@cluster.device`.
+        value: its value without quotes; None if there is none, as in a deletion.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Override:
 
     @property
     def pins(self) -> bool:
-        """It states one value instead of choosing a file of values."""
+        """Whether it states one value instead of choosing a file of values."""
         return "." in self.key and "@" not in self.key
 
 
@@ -69,23 +69,23 @@ class Overrides:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """As they were written."""
+        """The overrides as they were written."""
         return tuple(override.text for override in self.entries)
 
     def chosen(self, group: str) -> str | None:
-        """What was said last for a group or for a dotted key; None where that was left to the configuration."""
+        """The last value for a group or a dotted key; None if that was left to the configuration."""
         return next((override.value for override in reversed(self.entries) if override.key == group), None)
 
     def pinned(self) -> list[str]:
-        """Dotted keys whose values were stated one by one, each once; a chosen file pins nothing."""
+        """Dotted keys whose values were stated one by one, without repetition. A chosen file pins nothing."""
         return list(dict.fromkeys(override.key for override in self.entries if override.pins))
 
     def of(self, groups: Collection[str]) -> Overrides:
-        """Those that choose from, or change a value in, one of the groups."""
+        """The overrides that choose a file of one of the groups or change a value in one."""
         return Overrides(tuple(override for override in self.entries if override.group in groups))
 
     def without(self, groups: Collection[str]) -> Overrides:
-        """All the others."""
+        """The overrides that have nothing to do with any of the groups."""
         return Overrides(tuple(override for override in self.entries if override.group not in groups))
 
 

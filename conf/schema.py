@@ -24,7 +24,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Family = Literal["gpt", "llama"]
 Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
-"""Of rotary positions, where a model names none. Source: arXiv 2104.09864, section 3.2.2."""
+"""The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
 
 
 class Frozen(BaseModel):
@@ -38,8 +38,8 @@ class ParallelPlan(Frozen):
     """How one model is laid over the devices. The data-parallel size follows from `world_size`.
 
     Attributes:
-        world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null stands for every
-            device of the cluster.
+        world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null means every device
+            of the cluster.
         virtual_pipeline_size: model chunks on every stage; more than 1 only with the interleaved schedule.
         schedule: order of forward and backward passes on a stage. `gpipe` runs all forward passes first; `zero-bubble`
             is ZB-H1: weight gradients fill waits.
@@ -87,8 +87,8 @@ class PrecisionPlan(Frozen):
     """Type of weights and activations. The optimizer works in fp32.
 
     Attributes:
-        gradient_dtype: in which gradients are accumulated over micro-batches and reduced over replicas; `bf16` goes
-            with bf16 weights alone.
+        gradient_dtype: type in which gradients are accumulated over micro-batches and reduced over replicas; `bf16`
+            needs bf16 weights.
         initial_loss_scale: fp16 multiplies the loss by this, so that small gradients do not vanish; it halves at every
             overflow. Other precisions do not scale.
         loss_scale_window: steps without overflow after which fp16 doubles the scale.
@@ -117,8 +117,8 @@ class DataSpec(Frozen):
     Attributes:
         source: `text` reads files, `megatron` an indexed dataset, `synthetic` draws random tokens (for pure
             throughput).
-        path: a text file or a folder of them, null takes the Python standard library's sources; of an indexed dataset
-            the path without `.bin` and `.idx`.
+        path: a text file or a folder of them; null means the Python standard library's sources. For an indexed dataset,
+            its path without `.bin` and `.idx`.
         tokenizer: `bytes`, or `bpe` trained on the text up to the model's vocabulary; null where no text is read.
         max_bytes: text beyond this many bytes is not read; null where no text is read.
         cache_dir: folder of the memory-mapped token files; null puts them beside the trials.
@@ -135,7 +135,7 @@ class DataSpec(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _nothing_stands_for_no_text(cls, value: object) -> object:
-        """Folders from before the two keys could be null hold these values where no text is read."""
+        """Read old folders: before these two keys could be null, they held dummy values where no text is read."""
         if not isinstance(value, dict) or value.get("source") == "text":
             return value
         is_dummy = (value.get("tokenizer"), value.get("max_bytes")) == ("bytes", 1)
@@ -192,15 +192,15 @@ class TrainingPlan(Frozen):
 
 
 class CheckpointPlan(Frozen):
-    """When training is saved, and where it goes on from.
+    """When training is saved, and from where it continues.
 
     Attributes:
         every_steps: steps between checkpoints, beside that of the last step; SIGUSR2, SIGTERM and Ctrl-C ask for one
             more, after which the training ends. Null never saves: SIGTERM and Ctrl-C end the training at once.
         keep_last: whole checkpoints that are kept; older ones are deleted.
-        asynchronous: write beside the training that goes on.
+        asynchronous: write checkpoints while the training continues.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
-            weights. A trial that was interrupted goes on from its own last checkpoint whatever is given here.
+            weights. An interrupted trial continues from its own last checkpoint, whatever is given here.
     """
 
     every_steps: Count | None
@@ -210,7 +210,7 @@ class CheckpointPlan(Frozen):
 
 
 class WatchPlan(Frozen):
-    """What is looked out for while a job runs.
+    """What a job is watched for while it runs.
 
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.

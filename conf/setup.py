@@ -35,12 +35,12 @@ class Setup(SetupParts):
 
     @property
     def dropout(self) -> float:
-        """The probability with which training drops values. A setup is priced without a training, which drops none."""
+        """The probability with which training drops values. A setup has no training, so nothing is dropped."""
         return 0.0
 
     @property
     def is_fully_sharded(self) -> bool:
-        """ZeRO-3, and there are replicas to share out the weights."""
+        """Whether weights are sharded: under ZeRO-3, if there are several replicas to share them out."""
         return self.parallel.zero_stage == 3 and self.data_parallel_size > 1
 
     @property
@@ -76,7 +76,7 @@ class Setup(SetupParts):
 
     @property
     def label(self) -> str:
-        """A short name for people; never parsed."""
+        """A short name of the plan for people; no program parses it."""
         return label_of(self.parallel, self.batch, self.layers_per_stage)
 
     def value_of(self, knob: str) -> KnobValue:
@@ -114,6 +114,7 @@ def _check_devices(setup: Setup) -> None:
             f" {parallel.pipeline_parallel_size} = {model_parallel_size}",
             f"Use a multiple of {model_parallel_size}, or smaller tensor- or pipeline-parallel sizes.",
         )
+    # Every node gets the same number of ranks, which is how Slurm is asked for tasks.
     if parallel.world_size > cluster.devices_per_node and parallel.world_size % cluster.devices_per_node:
         raise InfeasiblePlan(
             "parallel.world_size",
@@ -133,6 +134,7 @@ def _check_tensor_axis(setup: Setup) -> None:
             f"is more than the {setup.cluster.devices_per_node} devices of a node",
             "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true.",
         )
+    # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
     if setup.num_nodes > 1 and not parallel.tensor_parallel_across_nodes:
         _require_divides(key, size, "cluster.devices_per_node", setup.cluster.devices_per_node)
     _require_divides(key, size, "model.num_attention_heads", model.num_attention_heads)
@@ -183,6 +185,7 @@ def _check_layers_per_stage(layers: tuple[int, ...], num_stages: int, num_layers
 
 def _check_schedule(setup: Setup) -> None:
     parallel, key = setup.parallel, "parallel.schedule"
+    # With one stage all schedules are the same order of passes; 1F1B is the name under which that plan exists.
     if parallel.schedule != "1f1b" and parallel.pipeline_parallel_size == 1:
         remedy = "Use schedule=1f1b, or raise parallel.pipeline_parallel_size."
         raise InfeasiblePlan(key, parallel.schedule, "needs pipeline_parallel_size above 1", remedy)
@@ -230,6 +233,7 @@ def _check_precision(setup: Setup) -> None:
         )
 
 
+# The order decides which complaint a plan with several mistakes gets: numbers that later checks divide by come first.
 CHECKS = (
     _check_devices,
     _check_tensor_axis,

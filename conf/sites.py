@@ -16,11 +16,11 @@ class SlurmSpec(Frozen):
 
     Attributes:
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
-        max_array_size: elements of one job array; null asks `scontrol show config`.
-        array_parallelism: elements of an array that run at once (`%N`).
+        max_array_size: the most elements of one job array; null asks `scontrol show config`.
+        array_parallelism: the most elements of an array that run at once (`%N`).
         setup: shell lines before srun (modules, environments).
-        container_prefix: put before the Python of the job, such as `apptainer exec image.sif`; null for none.
-        python: the interpreter on the compute nodes; null takes the one that submits.
+        container_prefix: words before the Python of the job, such as `apptainer exec image.sif`; null for none.
+        python: the interpreter on the compute nodes; null means the one that submits.
         extra_sbatch: further sbatch options, long names without the leading dashes.
         max_resubmits: how often a trial that lost its node is submitted again.
     """
@@ -57,9 +57,9 @@ class TrackingSpec(Frozen):
         return self
 
     def without_credentials(self) -> TrackingSpec:
-        """As records keep it: a password in the address is nobody else's."""
+        """The store as records keep it, without a password in its address: others may read the records."""
         return self.model_copy(update={"uri": self.uri and without_credentials(self.uri)})
 
     def signed_in_as(self, configured: TrackingSpec) -> TrackingSpec:
-        """With the credentials of the configuration, where that names the same store."""
+        """A store read from a record, with the credentials of the configuration if that names the same store."""
         return configured if configured.without_credentials() == self else self

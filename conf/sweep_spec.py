@@ -11,7 +11,7 @@ from conf.schema import Count, Frozen, Name, Positive, Value
 
 
 class PointSet(Frozen):
-    """Points as a rectangular grid (`axes`) and as a list (`points`); keys are dotted, values plain."""
+    """Points, given as a rectangular grid (`axes`) and as a list (`points`). Keys are dotted, values plain."""
 
     axes: dict[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]]
     points: Annotated[tuple[dict[str, Value], ...], Field(strict=False)]
@@ -23,7 +23,7 @@ class ProxySpec(PointSet):
 
     Attributes:
         overrides: Hydra overrides that turn the full-size configuration into the proxy's.
-        time_limit_minutes: a proxy trial that runs longer is ended.
+        time_limit_minutes: minutes after which a proxy trial is ended.
     """
 
     overrides: Annotated[tuple[str, ...], Field(strict=False)]
@@ -34,9 +34,9 @@ class SearchPlan(Frozen):
     """How a sweep comes to its points.
 
     Attributes:
-        kind: `grid` takes those that the sweep lists, `planner` those that the search of all plans chooses.
-        top_k: plans that the planner takes for their predicted speed.
-        num_probes: further ones, each of which tests an assumption of the prediction.
+        kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses.
+        top_k: number of plans that the planner takes for their predicted speed.
+        num_probes: number of further plans, each of which tests an assumption of the prediction.
     """
 
     kind: Literal["grid", "planner"]
@@ -54,7 +54,7 @@ class SweepSpec(PointSet):
     """A question, the points that answer it, and how many of them to measure.
 
     Attributes:
-        max_trials: measure this many of the points that fit, the best predicted first (the baseline always).
+        max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
     """
 

@@ -1,4 +1,4 @@
-"""Units and sizes that more than one part of the house spells out; values in the configuration are plain bytes."""
+"""Units and sizes that more than one package needs. Values in the configuration are plain bytes and seconds."""
 
 TERA = 1e12
 GIGA = 1e9
@@ -6,4 +6,4 @@ MEBIBYTE = 2**20
 GIBIBYTE = 2**30
 
 FLOAT32_BYTES = 4
-"""The width of what never shrinks with the precision: masters, optimizer states, softmax statistics."""
+"""The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""

@@ -1,4 +1,4 @@
-"""Facts about the world: models, devices, links and clusters, with their units. None of them is a choice."""
+"""Facts about the world, with their units: models, devices, links and clusters. Nothing here is a choice."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ModelSpec(Frozen):
         family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases.
         ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
         num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
-        head_size: width of one head; null takes hidden_size / num_attention_heads.
-        rotary_base: base of the frequencies of rotary positions; null takes 10,000.
+        head_size: width of one head; null means hidden_size / num_attention_heads.
+        rotary_base: base of the frequencies of rotary positions; null means 10,000.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
@@ -46,7 +46,8 @@ class ModelSpec(Frozen):
 
     @property
     def key_value_size(self) -> int:
-        """Width of all key heads together, which is that of all value heads."""
+        """Width of all key heads together, which is also the width of all value heads."""
+        # By way of query_size, since only that knows which width of a head applies.
         return self.query_size // self.num_attention_heads * self.num_query_groups
 
     @model_validator(mode="after")
@@ -84,8 +85,8 @@ class DeviceSpec(Frozen):
         peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
             same run and utilization is stated against that, while the numbers given here serve only the prediction.
         num_multiprocessors: units that each compute one tile of a matrix product at a time (SMs, CUs; 1 on a CPU rank).
-        watts: design power, of one device.
-        price_per_hour: US dollars of one device-hour; null where nobody names a price.
+        watts: design power of one device.
+        price_per_hour: US dollars for one device-hour; null if no price is known.
     """
 
     name: str
@@ -121,12 +122,12 @@ class EfficiencySpec(Frozen):
 
     Attributes:
         matmul: share of the peak that large, well-shaped matrix products reach in training.
-        attention: the same of a fused (flash) attention kernel.
+        attention: share of the peak that a fused (flash) attention kernel reaches.
         memory: share of the memory bandwidth that memory-bound kernels reach.
         link: share of a link's bandwidth that collectives and transfers reach.
-        kernel_seconds: what one kernel costs on top: launch, ramp-up and tail.
+        kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         jitter: share of the step lost to the slowest rank with every doubling of the nodes.
-        source: on what each was fitted or measured; a row on which one was fitted is no test of the prediction.
+        source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
     """
 
     matmul: Fraction
@@ -144,8 +145,8 @@ class ClusterSpec(Frozen):
     Attributes:
         cores_per_node: on a CPU, the cores that the ranks of a node share; null gives every rank a device of its own.
         gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
-        reserved_memory_bytes: taken on each device by the framework and the collectives library.
-        fragmentation: lost to the allocator's gaps, as a share of the bytes of activations.
+        reserved_memory_bytes: bytes that the framework and the collectives library take on each device.
+        fragmentation: share of the bytes of activations that is lost to gaps in the allocator.
     """
 
     name: Name
