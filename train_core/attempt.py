@@ -15,7 +15,7 @@ class Attempt(NamedTuple):
     """One run of a trial. A later one compares as the larger.
 
     Attributes:
-        number: which submission of the trial it is, counted from 1; Slurm may hand out a job's number once more.
+        number: which submission of the trial it is, from 1. A job's id would not do, as Slurm may give it out again.
         restarts: how often Slurm has started this job again.
     """
 

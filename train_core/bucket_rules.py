@@ -55,7 +55,7 @@ def bucketed(
 def _runs(
     members: Iterable[Parameter], length_of: Callable[[Parameter], int], max_elements: int
 ) -> Iterator[list[Parameter]]:
-    """Neighbours that together stay below the limit; a parameter above it is alone."""
+    """Cut `members` into runs of neighbours that together stay within the limit; a longer parameter is alone."""
     run: list[Parameter] = []
     length = 0
     for member in members:

@@ -206,5 +206,5 @@ class Standing(Frozen):
     stack: str
 
     def waits_with(self, other: Standing) -> bool:
-        """Both wait in the same collective."""
+        """Whether both wait in the same collective."""
         return self.number > 0 and (self.line, self.number, self.ranks) == (other.line, other.number, other.ranks)

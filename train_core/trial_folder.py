@@ -207,7 +207,7 @@ class TrialFolder(JobFolder):
         return self.path.resolve().parents[1] / "tokens"
 
     def write_trial(self, trial: dict[str, Any]) -> None:
-        """`trial` holds at least `experiment`, the experiment as plain values."""
+        """Write `trial.json`; `trial` holds at least `experiment`, the experiment as plain values."""
         write_atomically(self.trial, to_json(trial, indent=1).decode(), durable=False)
 
     def holds_trial(self, trial: dict[str, Any]) -> bool:
@@ -258,7 +258,7 @@ class TrialFolder(JobFolder):
         self.heartbeat.touch()
 
     def read_metrics(self) -> list[StepMetrics]:
-        """All whole lines; a last line still being written, or torn by a kill, is left out."""
+        """The metrics of all whole lines; one that is still being written, or was torn by a kill, is left out."""
         if not self.metrics.exists():
             return []
         parsed = (_parsed(StepMetrics, line) for line in self.metrics.read_text(errors="replace").splitlines())
@@ -282,7 +282,7 @@ class TrialFolder(JobFolder):
         return self.waits / f"rank-{rank:05d}.json"
 
     def time_of_standing(self, rank: int) -> float:
-        """When it was written, in the file system's time."""
+        """When a rank last wrote where it stands, in the file system's time."""
         return self._standing_of(rank).stat().st_mtime
 
     def read_standing(self, rank: int, not_before: float) -> Standing | None:
@@ -313,7 +313,7 @@ class TrialFolder(JobFolder):
             file.write(measurement.model_dump_json(indent=1).encode())
 
     def read_measurement(self) -> Measurement | None:
-        """None when the trial has not ended, or when its file was damaged and has been put aside."""
+        """How the trial ended; None when it has not, or when its file was damaged and has been put aside."""
         return self.read(Measurement, self.measurement)
 
 

@@ -60,7 +60,7 @@ lost rank ends the job by other means."""
 
 
 class Piece(Tensor):
-    """Boxes of one tensor of the model, in the protocol by which torch.distributed.checkpoint reads and writes.
+    """Holds boxes of one tensor of the model, and speaks the protocol of torch.distributed.checkpoint.
 
     Attributes:
         boxes: views of the rank's own memory, by their offsets in the whole tensor.
@@ -254,7 +254,7 @@ class Checkpoints:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's warning that a process is alone."""
+    """Silence torch's warning that a process is alone, which is how a job of one rank is meant to be."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
@@ -267,7 +267,7 @@ def _given(path: Path) -> Path:
     if (last := last_whole(path)) is not None:
         return last
     if not path.is_dir():
-        raise ConfigError(KEY, str(path), "is no folder", "Name a checkpoint folder, or null.")
+        raise ConfigError(KEY, str(path), "is not a folder", "Name a checkpoint folder, or null.")
     instead = last_whole(path.parent)
     remedy = "Name another one, or null." if instead is None else f"The last whole one beside it is {instead}."
     raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
@@ -281,7 +281,7 @@ def _require_same_model(checkpoint: Path, model: ModelSpec) -> None:
     for name in sorted({*saved, *wanted}):
         if saved.get(name) != wanted.get(name):
             has, wants = saved.get(name, "nothing"), wanted.get(name, "nothing")
-            problem = f"is of another model: of {name} it holds {has}, and model={model.name} has {wants}"
+            problem = f"belongs to another model: of {name} it holds {has}, and model={model.name} has {wants}"
             raise ConfigError(KEY, str(checkpoint), problem, "Name a checkpoint of this model, or change model.*.")
 
 

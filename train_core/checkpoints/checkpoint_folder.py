@@ -68,7 +68,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints in the order of their steps, whole or not."""
+    """All checkpoints in the order of their steps, whether they are whole or not."""
     return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()), key=_step)
 
 

@@ -110,7 +110,9 @@ def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor
 
 
 def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None:
-    """Heads, rows of a head and blocks of each part of the rows; the parts take turns block by block here.
+    """How the rows divide into parts, which follow one another there and take turns block by block here.
+
+    Of each part: how many heads a block has, how many rows a head has, and how many blocks there are.
 
     None where the rows have one part, and so the same order.
     """
@@ -206,7 +208,7 @@ class Weights:
                 fits = has[1:] == wants[1:] and has[0] >= wants[0]
             if not fits:
                 raise self._error(
-                    f"is of another model: {tensor} has shape {has}, and model={self.spec.name} needs {wants}"
+                    f"belongs to another model: {tensor} has shape {has}, and model={self.spec.name} needs {wants}"
                 )
 
     def _require_own_head(self) -> None:

@@ -44,6 +44,7 @@ class Batches:
         )
         self.first_sequence = mesh.data.rank * experiment.num_micro_batches * self.micro_batch_size
         self.device = device
+        # Every rank takes part in this, also those that will read nothing, because it is a collective.
         tokens = shared_tokens(experiment, mesh, cache_dir)
         if mesh.is_first_stage or mesh.is_last_stage:
             self.training, self.held_out = open_windows(experiment, tokens)
@@ -97,16 +98,18 @@ def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
 
     def training(sample: int) -> NDArray[np.int64]:
         epoch, index = divmod(sample, num_training)
+        # The seed is hashed first: seed 0 would otherwise shuffle its epoch 1 as seed 1 shuffles its epoch 0.
         return sequence(permuted(index, num_training, mixed(seed) ^ epoch))
 
     return training, lambda sample: sequence(num_training + sample % num_held_out)
 
 
 def synthetic_windows(experiment: Experiment, part: int) -> Window:
-    """Tokens drawn evenly from the vocabulary; each part draws its own."""
+    """Windows of tokens that are drawn evenly from the vocabulary; each part draws tokens of its own."""
     model, seed = experiment.model, experiment.training.seed
 
     def window(sample: int) -> NDArray[np.int64]:
+        # Philox computes from a counter, so that any sample can be drawn without drawing those before it.
         generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, part, sample]))
         return generator.integers(model.vocab_size, size=model.seq_length + 1)
 

@@ -33,6 +33,8 @@ DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of ids by their code; 6 and 7 are floating-point numbers, which are no ids."""
 
 CHUNK_TOKENS = 2**24
+"""How many ids are looked at together, so that a dataset larger than memory can be read through."""
+
 WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
 
 
@@ -69,6 +71,7 @@ def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
         raise ConfigError("data.path", data.path, f"{error.filename}: {error.strerror}", remedy) from None
     dtype, lengths, offsets = _parsed(data, index, content)
     item = np.dtype(dtype).itemsize
+    # The file is read as one stream, which is right only if its sequences lie without gaps and in order.
     ends = np.cumsum(lengths, dtype=np.int64) * item
     if (lengths < 0).any() or (offsets != ends - lengths * np.int64(item)).any():
         raise _damaged(data, index, "places sequences that do not follow one another")
@@ -87,7 +90,7 @@ def _parsed(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[st
         raise _damaged(data, index, f"ends after {len(head)} bytes")
     _, version, code, count, num_bounds = HEADER.unpack(head)
     if version != VERSION or code not in DTYPES:
-        raise _damaged(data, index, f"is of version {version} with ids of type {code}, which is not known here")
+        raise _damaged(data, index, f"has version {version} and ids of type {code}, which this reader does not know")
     if len(content) < HEADER.size + 12 * count + 8 * num_bounds:
         raise _damaged(data, index, f"ends after {len(content):,} bytes, before the last of {count:,} sequences")
     start = HEADER.size + 4 * count
@@ -103,6 +106,7 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
     if not tokens.num_tokens:
         raise ConfigError("data.path", data.path, "holds no tokens", WRITE_AGAIN)
     limits = np.iinfo(np.dtype(tokens.dtype))
+    # A type that cannot hold an id beyond the vocabulary spares reading the file through.
     if limits.min == 0 and limits.max < model.vocab_size:
         return
     bounds = _bounds(tokens, cache_dir)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-NUM_ROUNDS = 4
+NUM_ROUNDS = 4  # with these, Luby and Rackoff's network is a strong pseudorandom permutation
 WORD = 2**64 - 1
 
 
@@ -17,6 +17,7 @@ def permuted(index: int, size: int, seed: int) -> int:
     """Where the permutation of 0 .. size-1 that `seed` names puts `index`."""
     assert 0 <= index < size
     half_bits = ((size - 1).bit_length() + 1) // 2
+    # The square is less than four times as large as `size`, so that a few rounds are enough on average.
     while True:
         index = _network(index, half_bits, seed)
         if index < size:

@@ -46,6 +46,7 @@ def _found(path: Path) -> TokenFile | None:
 def _made(data: DataSpec, model: ModelSpec, text: str, path: Path) -> TokenFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
+        # Another job may have made it while this one waited for the lock.
         if (found := _found(path)) is not None:
             return found
         ids = _tokenize(data, model, text)
@@ -97,6 +98,7 @@ def _read_text(data: DataSpec) -> str:
 
 
 def _text_files(data: DataSpec) -> Iterator[Path]:
+    # Without a path the text is Python's own library, which every machine that runs this has.
     if data.path is None:
         yield from sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
         return
@@ -119,6 +121,7 @@ def _read_file(data: DataSpec, path: Path, max_bytes: int) -> str:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
+        # A character of UTF-8 has at most four bytes, so that only the last three can be of one that was cut.
         if len(content) < max_bytes or error.start < len(content) - 3:
             raise _not_text(data, path) from None
         text = content[: error.start].decode()

@@ -21,7 +21,7 @@ PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
 
 
 class Split(NamedTuple):
-    """Sequences to train on, first in the stream, and those held out after them."""
+    """How many sequences are trained on, from the start of the stream, and how many after them are held out."""
 
     num_training: int
     num_held_out: int

@@ -87,7 +87,7 @@ def _outcome_of(text: str) -> Outcome:
 
 
 def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> RankFailure:
-    """For a rank that ended without a word: `exit_code` is negative for a signal.
+    """What is known of a rank that ended without a word; `exit_code` is negative for a signal.
 
     Args:
         oom_kills: processes that the kernel killed for memory while the trial ran.
@@ -146,7 +146,7 @@ def without_numbers(
 
 
 def oom_kill_count() -> int:
-    """Processes that the kernel has killed for memory since it started; 0 where it does not tell."""
+    """How many processes the kernel has killed for lack of memory since it started; 0 where it does not say."""
     if not VMSTAT.exists():
         return 0
     counters = dict(line.split() for line in VMSTAT.read_text().splitlines())

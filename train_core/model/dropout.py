@@ -36,6 +36,7 @@ class Randomness:
     def seed_of(self, site: str, part: int) -> int:
         sequence = self.first_sequence + self.micro_batch * self.micro_batch_size
         key = f"{self.seed}:{self.step}:{sequence}:{site}:{part}"
+        # Python's own hash of a string differs from process to process. The shift keeps the seed in signed 64 bits.
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -104,7 +105,7 @@ SEEDED_ATTENTION = DroppingAttention()
 
 
 class AttentionWithDropout(CausalAttention):
-    """Attention that drops scores. `part` is the tensor rank, which holds some of the heads."""
+    """Computes attention and drops scores. `part` is the tensor rank, each of which holds other heads."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class AttentionWithDropout(CausalAttention):
         self.attention = attention
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():  # as in an evaluation
             return super().forward(query, key, value)
         shared = query.size(1) // key.size(1)
         count = 1 if self.attention.takes_all_heads(query) else query.size(1)

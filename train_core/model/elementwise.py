@@ -38,7 +38,7 @@ class _RMSNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        wide = x.float()
+        wide = x.float()  # squares of bf16 or fp16 would lose digits or overflow
         scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.size(-1)).add_(epsilon).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         out: Tensor = (wide * scale).to(x.dtype).mul_(weight)
@@ -111,6 +111,7 @@ class _TurnedHeads(Function):
     def forward(ctx: Any, heads: Tensor, table: Tensor) -> tuple[Tensor, ...]:
         ctx.table = table
         parts = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
+        # Turned on their way into the copies, which takes one pass over memory and not two.
         query, key = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts[:2])
         _turn(parts[0], table, 1, into=query)
         _turn(parts[1], table, 1, into=key)
@@ -119,6 +120,7 @@ class _TurnedHeads(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         query, key, value = gradients
+        # The gradient of a rotation is the rotation back, so that neither input nor output is needed.
         grad = query.new_empty(*query.shape[:-2], query.size(-2) + 2, query.size(-1))
         parts = torch.split(grad, [query.size(-2), 1, 1], dim=-2)
         _turn(query, ctx.table, -1, into=parts[0])

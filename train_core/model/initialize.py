@@ -25,6 +25,7 @@ def initial_value(name: str, shape: torch.Size, num_layers: int, seed: int, devi
     deviation = STANDARD_DEVIATION
     if name.endswith(RESIDUAL_WEIGHTS):
         deviation /= math.sqrt(2 * num_layers)
+    # A generator of its own for each parameter: what a rank draws does not depend on which others it has drawn.
     generator = torch.Generator(device).manual_seed(_seed_of(name, seed))
     return torch.randn(shape, generator=generator, device=device).mul_(deviation)
 

@@ -77,8 +77,9 @@ def norm_of(spec: ModelSpec) -> nn.Module:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-    """Queries (b, heads, s, head_size), and keys and values with as many heads, or one for each group of queries -> the
-    shape of `query`.
+    """Attend to each position and those before it: queries (b, heads, s, head_size) -> the same shape.
+
+    Keys and values have as many heads as queries, or one for each group of them.
     """
     per_group = query.size(1) // key.size(1)
     if per_group > 1 and query.is_cuda and query.dtype == torch.float32:
@@ -94,7 +95,7 @@ class CausalAttention(nn.Module):
     """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """As `causal_attention` -> (s, b, heads * head_size)."""
+        """Takes what `causal_attention` takes -> (s, b, heads * head_size)."""
         return causal_attention(query, key, value).permute(2, 0, 1, 3).flatten(2)
 
 
@@ -197,6 +198,7 @@ class Transformer(nn.Module):
         embedding = Embedding(spec)
         self.embedding: Embedding | None = embedding
         indices = range(spec.num_layers) if layers is None else layers
+        # A dict and not a list: on every stage a layer keeps the name that it has in the whole model.
         self.layers = nn.ModuleDict({str(index): Layer(spec) for index in indices})
         self.final_norm: nn.Module | None = norm_of(spec)
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)

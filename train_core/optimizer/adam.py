@@ -9,7 +9,7 @@ from conf.schema import TrainingPlan
 
 
 class AdamState:
-    """fp32 masters and the two moments of AdamW for one run of weights (n)."""
+    """Holds the fp32 masters and the two moments of AdamW for one flat part of the weights (n)."""
 
     def __init__(self, weights: Tensor) -> None:
         """Where the weights are fp32 they are the masters, and no copy is kept."""

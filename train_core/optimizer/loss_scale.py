@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conf.schema import PrecisionPlan
 
-BACKOFF, GROWTH = 0.5, 2.0
+BACKOFF, GROWTH = 0.5, 2.0  # powers of two, so that scaling changes exponents alone and no digits
 STATE = ("scale", "num_good_steps", "num_overflows_in_a_row")
 
 

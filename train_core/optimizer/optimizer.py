@@ -17,6 +17,7 @@ from train_core.parallel.mesh import Mesh
 from train_core.parallel.replicas import Replicas
 
 NORM_ROW = 2**14
+"""How many squares are summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""
 
 
 class StepResult(NamedTuple):
@@ -79,9 +80,8 @@ class Optimizer:
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
         if overflowed:
             self.loss_scale.overflowed()
-        elif math.isfinite(
-            gradient_norm
-        ):  # else the weights stay, so that the passes can be run again to find the origin
+        # Where the norm is not finite the weights stay, so that the passes can be run again to find the origin.
+        elif math.isfinite(gradient_norm):
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
             self.loss_scale.succeeded()
@@ -90,7 +90,8 @@ class Optimizer:
     def reduced_gradients(self) -> list[Tensor]:
         """The gradient of every part, complete over replicas, tensor axis and the two stages of a tied embedding."""
         gradients = self.replicas.reduced_gradients()
-        # Sums over different axes commute. The replicas come first, so that only what a rank keeps goes on.
+        # Sums over different axes commute. The replicas come first, so that only what a rank keeps goes on. All sums
+        # are started before one is waited for, so that they travel at the same time.
         completing = []
         for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True):
             if treatment.partial:
@@ -117,6 +118,7 @@ class Optimizer:
 
     def _clip_factor(self, gradient_norm: float) -> float:
         limit = self.plan.clip_gradient_norm
+        # The same small summand as in torch.nn.utils.clip_grad_norm_.
         return 1.0 if limit is None or gradient_norm <= limit else limit / (gradient_norm + 1e-6)
 
     def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:

@@ -17,4 +17,14 @@ A reader's way through the folder, each module resting on those above it:
     replicas           what the optimizer and the checkpoints see of the data axis
     data_parallel      ZeRO-0 to 2: sums gradients over the replicas while backward runs, shares out the update
     fully_sharded      ZeRO-3, by torch's FSDP2
+
+Words that recur, from the model to the replicas:
+
+    layer 3's weights   up.weight  up.bias  down.weight          parameters, each with a `Placement` in the whole model
+    treatment           matrices decay, biases do not, ...       what parameters must share to be updated as one
+    bucket              [up.weight down.weight ...] [up.bias]    a flat tensor of parameters with one treatment
+    part                [  shard 0  |  shard 1  ]                what one replica updates of a bucket: a shard, or all
+    box                 rows 0 to 63 of up.weight                what a part holds of one parameter, for checkpoints
+    listener            counts the gradients of a bucket         hears of each, and starts the sum after the last
+    onlooker            looks for NaN in the gradients           stands in for a listener and passes everything on
 """

@@ -77,7 +77,7 @@ def placed(
 
 
 def row_boxes(shape: Sequence[int], first: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Offsets and sizes of the boxes that cover the elements first to stop of a vector or a matrix, in order."""
+    """Offsets and sizes, in order, of the boxes that cover elements `first` up to `stop` of a vector or a matrix."""
     if len(shape) == 1:
         if first < stop:
             yield (first,), (stop - first,)

@@ -138,7 +138,10 @@ class Clock:
             self._spans.append(Span(name, "", start, self.mark()))
 
     def seconds_by_name(self) -> dict[str, float]:
-        """Seconds since the step began in waits, by line, and in parts without their waits. The device must be idle."""
+        """Seconds since the step began: of waits by the name of their line, and of parts without their waits.
+
+        The device must be idle, because an event that it has not reached has no time yet.
+        """
         seconds: dict[str, float] = defaultdict(float)
         for span in self._spans:
             elapsed = self.seconds_between(span.start, span.end)

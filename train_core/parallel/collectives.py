@@ -157,7 +157,7 @@ def gather(values: list[float], axis: Axis, device: torch.device) -> list[list[f
 
 
 def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float]:
-    """Each value's largest over the axis."""
+    """The largest that each value is on any rank of the axis."""
     return [max(of_ranks) for of_ranks in zip(*gather(values, axis, device), strict=True)]
 
 

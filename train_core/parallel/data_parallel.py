@@ -164,7 +164,7 @@ class Reduction:
     """Sums one bucket's gradients over the replicas as soon as this rank has added all of a step's to it."""
 
     def __init__(self, bucket: Bucket, replicas: FlatReplicas, num_passes: int) -> None:
-        """`num_passes` backward passes are added before the sum."""
+        """The sum starts after `num_passes` backward passes have added their gradients."""
         self.bucket, self.replicas = bucket, replicas
         # Counting is enough to know when the last gradient has come, whatever the schedule's order is.
         self.num_gradients = num_passes * sum(member.num_uses for member in bucket.members)

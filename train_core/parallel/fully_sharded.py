@@ -84,7 +84,7 @@ class FullySharded:
             parameter.grad = None
 
     def reduced_gradients(self) -> list[Tensor]:
-        """FSDP2 takes the mean over the replicas, and here it is the sum that is asked for."""
+        """The gradients of this replica's rows; FSDP2 makes means over the replicas, turned into sums here."""
         gradients = list[Tensor]()
         for name, parameter in self.parameters:
             gradient = parameter.grad
@@ -140,7 +140,7 @@ class _Watched:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, **options: object
     ) -> None:
-        """`options` hold the operation of a reduction, and that no handle is wanted to wait with."""
+        """Start the collective. FSDP2's `options` name a reduction's operation, and ask for no handle to wait with."""
         start = partial(self.collective, output_tensor, input_tensor, group=group, **options)
         self.line.clock.follow(self.line.start(self.kind, output_tensor.nbytes), start)
 

@@ -28,7 +28,7 @@ ALONE = Axis()
 
 
 class Listener(Protocol):
-    """Who is told before a gradient is added to a parameter's buffer, and after."""
+    """Whoever wants to be told before and after a gradient is added to a parameter's buffer."""
 
     def before_gradient(self) -> None: ...
 
@@ -120,9 +120,10 @@ class DeferredProduct(NamedTuple):
 
 @contextmanager
 def deferred_products() -> Iterator[list[DeferredProduct]]:
-    """Collects the products of backward passes inside the block instead of making them.
+    """Collect the products of backward passes inside the block, and do not make them yet.
 
-    They are collected in a global, because autograd runs the backward passes of a GPU on threads of its own.
+    They are collected in a global and not in a thread's own variable, because autograd runs the backward passes of a
+    GPU on threads of its own.
     """
     global _deferred
     _deferred = []

@@ -187,7 +187,7 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dic
 
 
 def _style_of(module_name: str) -> Style | None:
-    """`layers.7.attention.qkv` is listed as `attention.qkv`."""
+    """The split form of a module, if it has one; `layers.7.attention.qkv` is listed as `attention.qkv`."""
     parts = module_name.split(".")
     return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
 

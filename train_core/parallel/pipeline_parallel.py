@@ -163,7 +163,7 @@ class PipelineExecutor:
         return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in
 
     def _ask_for(self, inputs: deque[Action], count: int) -> None:
-        """See to it that `count` inputs are on their way or have arrived, the next ones of `inputs`."""
+        """Ask for the next of `inputs` until `count` of them are on their way or have arrived."""
         while inputs and len(self._arriving) < count:
             action = inputs.popleft()
             channel = self._channel_in(action)

@@ -29,7 +29,7 @@ class Replicas(Protocol):
         ...
 
     def zero_gradients(self) -> None:
-        """Begin a step."""
+        """Begin a step: forget the gradients of the one before."""
         ...
 
     def reduced_gradients(self) -> list[Tensor]:
@@ -57,9 +57,9 @@ class Replicas(Protocol):
         ...
 
     def held_weights(self) -> list[Tensor]:
-        """Whatever weights this rank keeps between steps."""
+        """All weights that this rank keeps between steps, for those who count memory."""
         ...
 
     def held_gradients(self) -> list[Tensor]:
-        """Whatever gradients this rank keeps between steps."""
+        """All gradients that this rank keeps between steps, for those who count memory."""
         ...

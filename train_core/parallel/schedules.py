@@ -85,9 +85,10 @@ def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks:
 
 
 def zero_bubble(num_stages: int, stage: int, num_micro_batches: int) -> list[Action]:
-    """ZB-H1: 1F1B whose weight gradients come as many micro-batches late as there are stages before, filling waits.
+    """ZB-H1: 1F1B that puts weight gradients off, to compute them where a stage would otherwise wait.
 
-    A micro-batch is in flight until its weight gradients are done: num_stages of them on every stage.
+    A stage puts them off by as many micro-batches as there are stages before it. A micro-batch is in flight until its
+    weight gradients are done, so that every stage has num_stages of them in flight.
 
     Source: arXiv 2401.10241, section 2.2.
     """
@@ -111,7 +112,7 @@ def _forwards(num_stages: int, num_micro_batches: int, num_chunks: int) -> list[
 
 
 def _alternating(forwards: Sequence[Action], backwards: Sequence[Action], num_ahead: int) -> list[Action]:
-    """Some forward passes ahead, then one backward pass after each further one, then the rest of them."""
+    """Some forward passes ahead, then a backward pass after each further one, then the remaining backward passes."""
     num_ahead = min(num_ahead, len(forwards))
     actions = list(forwards[:num_ahead])
     for index, backward in enumerate(backwards):

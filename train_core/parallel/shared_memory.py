@@ -95,7 +95,7 @@ class SharedMemory:
         return shown
 
     def has_room(self) -> bool:
-        """All ranks have read what is in the slot that the next tensor goes to."""
+        """Whether all ranks have read what is in the slot that the next tensor goes to."""
         return self._have_all(self.num_started + 1 - NUM_SLOTS, READ)
 
     def make_room(self) -> None:

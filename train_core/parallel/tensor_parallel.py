@@ -5,9 +5,9 @@ row layer needs one reduction forward and one backward (arXiv 1909.08053, sectio
 
     x  --[ column: rows of w ]-->  this rank's heads or features  --[ row: columns of w ]-->  a summand  --sum--> y
 
-With sequence parallelism the
-activations between such pairs are sharded along the sequence, and each reduction becomes a reduce-scatter with an
-all-gather on the other side (arXiv 2205.05198, section 4.2.2). Shapes: t tensor-parallel size, else as in `model`.
+With sequence parallelism the activations between such pairs are sharded along the sequence, and each reduction becomes
+a reduce-scatter with an all-gather on the other side (arXiv 2205.05198, section 4.2.2). Shapes: t tensor-parallel size,
+else as in `model`.
 
 The functions keep their weight as `ctx.weight`, not through save_for_backward: under recomputation the saved tensor
 comes back as a detached alias without its main gradient, and the weight's gradient would silently vanish.
@@ -63,12 +63,14 @@ class _RowLinear(Function):
         # The bias is added after the sum, or it would be added once by every rank.
         partial = functional.linear(x, weight)
         out = (reduce_scatter if sequence else all_reduce)(partial, axis).wait()
+        # In place, because nothing else has the sum, and another tensor of its size would be kept for nothing.
         return out if bias is None else out.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         gathered = all_gather(grad_out, ctx.axis) if ctx.sequence else Pending(grad_out)
+        # From the shard, while the whole is on its way: such a bias is summed over the tensor axis before the update.
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         whole = gathered.wait()
         grad_x = whole @ ctx.weight
@@ -101,10 +103,10 @@ class _VocabularyEmbedding(Function):
 
 
 class _VocabularyCrossEntropy(Function):
-    """Mean cross-entropy of logits (s, b, V/t) without ever gathering them; one collective.
+    """Mean cross-entropy of logits (s, b, V/t), by one collective, which gathers a few numbers of every token.
 
-    One fp32 tensor of their size serves from the logits to their gradient: it is the largest of the step. Where logits
-    are fp32 it is the logits themselves, which nothing else reads.
+    One fp32 tensor of the logits' size serves from the logits to their gradient, because no other tensor of a step is
+    as large. Where logits are fp32 it is the logits themselves, which nothing else reads.
     """
 
     @staticmethod
@@ -114,6 +116,7 @@ class _VocabularyCrossEntropy(Function):
         target_logits = values.gather(-1, rows[..., None])[..., 0]
         if elsewhere is not None:
             target_logits = target_logits.masked_fill(elsewhere, 0.0)
+        # Relative to the largest logit, because the exponential of a large one would overflow.
         largest = values.amax(-1)
         exponentials = values.sub_(largest[..., None]).exp_()
         # Each rank has exponentials relative to its own largest logit, and rescales the sums of all to the overall one.
@@ -129,6 +132,7 @@ class _VocabularyCrossEntropy(Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         exponentials, to_softmax, rows = ctx.saved_tensors
+        # The gradient is the softmax, less one at the target, over the number of tokens. What was saved becomes it.
         of_target = (-grad_out / rows.numel()).expand(rows.shape)
         gradient = exponentials.mul_((to_softmax * -of_target)[..., None])
         if ctx.elsewhere is not None:
@@ -202,7 +206,7 @@ class SequenceShardedPositions(nn.Module):
 
     def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
         super().__init__()
-        self.axis = axis if sequence else Axis()
+        self.axis = axis if sequence else Axis()  # on an axis of one rank, `shard` gives the whole sequence
         weight = whole.weight
         assert isinstance(weight, nn.Parameter)
         self.weight = weight

@@ -15,6 +15,7 @@ def git_sha() -> str:
     recorded = ROOT / RECORDED
     if recorded.is_file():
         return recorded.read_text().strip()
+    # --exclude=* leaves tags out, so that the commit itself is printed.
     command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

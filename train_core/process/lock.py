@@ -26,6 +26,7 @@ def held(lock: Path) -> Iterator[None]:
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    # Tried again for a while, because a status that asks whether a job runs takes the lock for a moment too.
     deadline = time.monotonic() + PROBE_SECONDS
     try:
         while True:
@@ -39,4 +40,5 @@ def held(lock: Path) -> Iterator[None]:
                 time.sleep(PROBE_SECONDS / 100)
         yield
     finally:
+        # Closed and not unlocked: unlocking would take the lock from forked ranks that still run.
         os.close(descriptor)

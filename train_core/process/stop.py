@@ -32,10 +32,11 @@ class Stopped(SystemExit):
     """
 
     def __init__(self, step: int, number: int, num_steps: int) -> None:
-        super().__init__(128 + number)
+        super().__init__(128 + number)  # the exit code by which shells and Slurm know an end by this signal
         self.step, self.number, self.num_steps = step, number, num_steps
 
     def __reduce__(self) -> tuple[type[Stopped], tuple[int, int, int]]:
+        # Rank 0 sends it to its supervisor; pickle would otherwise call the class with the exit code alone.
         return type(self), (self.step, self.number, self.num_steps)
 
 
@@ -51,6 +52,7 @@ class StopSwitch:
     """Shared between a supervisor, whose signals turn it, and the ranks that it starts, which look at it."""
 
     def __init__(self) -> None:
+        # Without a lock, because a process that is killed while it holds one would leave the others waiting for it.
         self._number = RawValue(ctypes.c_int, 0)
 
     def __call__(self) -> int:
@@ -82,6 +84,7 @@ def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
     Args:
         switch: is turned instead, by SIGUSR2 too, where ranks save and stop when they are asked to.
     """
+    # Python lets only the main thread set handlers, and delivers signals only there.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -17,6 +17,8 @@ from conf.errors import UsageError
 from train_core.parallel.clock import Clock, DeviceClock
 
 MEETING_SECONDS = 600.0
+"""How long ranks wait for the last one to come: on a busy cluster, importing torch can take minutes on some nodes."""
+
 FIRST_PORT, NUM_PORTS = 15000, 15000  # below the ephemeral range of Linux, which starts at 32768
 
 
@@ -60,6 +62,7 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
         rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         address = f"tcp://{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         return Seat(rank, size, int(environment.get("LOCAL_RANK", rank)), address)
+    # A batch script has the job's variables too. That srun started this process is said only by the step's id.
     if {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"} <= environment.keys():
         return _seat_from_srun(environment)
     return None
@@ -69,6 +72,7 @@ def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     host = _reachable(first_host(nodes), environment.get("SLURM_LAUNCH_NODE_IPADDR"))
     port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
+    # A step may have fewer tasks than its job, so that the step's own variables come first.
     size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
     rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
     return Seat(rank, size, local_rank, f"tcp://{host}:{port}", may_be_bound=True)

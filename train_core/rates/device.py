@@ -60,7 +60,7 @@ def run_from_launcher(folder: Path) -> None:
 
 
 def _measure(folder: RatesFolder, plan: RatesPlan, world: World) -> DeviceRates:
-    axis = Axis(world.size, world.rank)
+    axis = Axis(world.size, world.rank)  # without a line: no clock has to know what is waited for
     stopwatch = Stopwatch(world, axis, plan.num_samples, plan.sample_seconds)
     links = [(link, size) for link in plan.links for size in link.group_sizes]
     num_parts, begun = 4 + len(links), 0
@@ -94,13 +94,14 @@ def _measure(folder: RatesFolder, plan: RatesPlan, world: World) -> DeviceRates:
         link_times=tuple(times),
         environment=environment(world),
         hostnames=tuple(sorted(cores)),
+        # The host with the fewest cores sets the pace of a job, whose ranks wait for each other.
         cores_per_host=min(map(len, cores.values())),
         finished=time.time(),
     )
 
 
 def _cores_of_hosts(axis: Axis) -> dict[str, set[int]]:
-    """Cores that the ranks of each host may use: with a binding launcher, every rank has its own."""
+    """The cores that the ranks of each host may use together. A launcher that binds ranks gives each one its own."""
     cores: dict[str, set[int]] = defaultdict(set)
     for hostname, usable in gather_objects((socket.gethostname(), usable_cores()), axis):
         cores[hostname] |= usable

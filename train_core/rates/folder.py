@@ -49,5 +49,5 @@ class RatesFolder(JobFolder):
         write_atomically(self.rates, rates.model_dump_json(indent=1))
 
     def read_rates(self) -> DeviceRates | None:
-        """None while nothing whole is there."""
+        """The rates; None until they have been written whole."""
         return self.read(DeviceRates, self.rates)

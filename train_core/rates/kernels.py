@@ -18,10 +18,11 @@ SMALL = 16
 
 NUM_SMALL_LAYERS = 4
 SHORTEST_SECONDS = 1e-9
+"""Stands in where noise makes the time with small kernels no longer than the time without: it has to be positive."""
 
 
 def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
-    """Matrix products of every shape in every precision."""
+    """Measure matrix products of every shape in every precision."""
     shapes = [
         *((product, True) for product in plan.large_products),
         *((product, False) for product in plan.thin_products),
@@ -37,12 +38,12 @@ def product_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[ProductRate]:
 def _product(product: Product, dtype: Dtype, stopwatch: Stopwatch) -> Run:
     left = _random((product.rows, product.depth), dtype, stopwatch)
     right = _random((product.depth, product.columns), dtype, stopwatch)
-    out = torch.mm(left, right)
+    out = torch.mm(left, right)  # written again in every run, so that no run allocates memory
     return lambda: torch.mm(left, right, out=out)
 
 
 def attention_rates(stopwatch: Stopwatch, plan: RatesPlan) -> list[AttentionRate]:
-    """Fused causal attention, forward and backward, of every shape in every precision."""
+    """Measure fused causal attention, forward and backward, of every shape in every precision."""
     asked = [(dtype, shape) for dtype in plan.dtypes for shape in plan.attention_shapes]
     rates = stopwatch.mean_rates([(shape.flops, _attention(shape, dtype, stopwatch)) for dtype, shape in asked])
     return [
@@ -83,7 +84,7 @@ def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
 
 
 def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
-    """Small layers of the trainer, forward and backward, over the kernels that the cost model counts in them."""
+    """The time of small layers, forward and backward, divided by the kernels that the cost model counts in them."""
     layers = torch.nn.Sequential(*(Layer(SMALL_LAYER) for _ in range(NUM_SMALL_LAYERS)))
     size = (SMALL_LAYER.seq_length, 1, SMALL_LAYER.hidden_size)
     inputs = torch.rand(size, requires_grad=True)
@@ -101,6 +102,7 @@ def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
         for _ in range(plan.num_small_kernels):
             tensor.mul_(1.0)
 
+    # Behind a long product the host gets ahead. Otherwise its calls would be timed, and not the kernels.
     alone, both = stopwatch.slowest_seconds([product, with_small_kernels])
     added = [max(seconds - alone.median, SHORTEST_SECONDS) for seconds in (both.median, both.lowest, both.highest)]
     return Spread(median=added[0], lowest=added[1], highest=added[2]).scaled(1 / plan.num_small_kernels)

@@ -14,6 +14,7 @@ from train_core.rates.record import PATTERNS, LinkTime, Pattern
 Floats: TypeAlias = NDArray[np.float64]
 NUM_REWEIGHTINGS = 30
 SMALLEST_RESIDUAL = 1e-3
+"""Rows that fit better than this weigh no more: the weight of a perfect fit would be infinite."""
 
 
 class LinkFit(NamedTuple):
@@ -72,6 +73,8 @@ def _terms(time: LinkTime) -> tuple[float, float]:
 
 def _least_absolute(relative: Floats) -> tuple[float, float]:
     """Coefficients, neither negative, for which the rows are nearest to 1 in the sum of absolute differences."""
+    # Least squares over and over, each row weighted by the reciprocal of what it last left (iterative reweighting). The
+    # sum of absolute differences lets outliers count for less than their squares would.
     weights = np.ones(len(relative))
     latency = per_byte = 0.0
     for _ in range(NUM_REWEIGHTINGS):
@@ -88,6 +91,7 @@ def _non_negative_least_squares(relative: Floats, weights: Floats) -> tuple[floa
     both = np.linalg.lstsq(scaled, target, rcond=None)[0]
     if both.min() >= 0:
         return float(both[0]), float(both[1])
+    # With two unknowns the best fit that is not negative has one of them at zero: the better of the two is taken.
     alone = [float(column @ target / (column @ column)) for column in scaled.T]
     left = [float(np.sum((alone[i] * scaled[:, i] - target) ** 2)) for i in range(2)]
     return (alone[0], 0.0) if left[0] < left[1] else (0.0, alone[1])

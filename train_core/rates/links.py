@@ -32,6 +32,7 @@ def _own_group(link: LinkPlan, group_size: int, world: Axis) -> tuple[Axis, list
     """This rank's group and its ranks; None for a rank that belongs to none and only waits."""
     for ranks in groups_of(link, group_size, world.size):
         if world.rank in ranks:
+            # Only members make a group, so that ranks without one need not take part.
             group = dist.new_group(ranks, use_local_synchronization=True)
             return Axis(group_size, ranks.index(world.rank), group), ranks
     return None
@@ -39,7 +40,7 @@ def _own_group(link: LinkPlan, group_size: int, world: Axis) -> tuple[Axis, list
 
 def _work(pattern: Pattern, num_bytes: int, own: tuple[Axis, list[int]] | None, device: torch.device) -> Run:
     """What this rank does in one run that is timed."""
-    if own is None:
+    if own is None:  # such a rank still meets the others before every sample
         return lambda: None
     axis, ranks = own
     share = -(-num_bytes // (FLOAT32_BYTES * axis.size))

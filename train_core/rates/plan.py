@@ -22,7 +22,7 @@ LARGE_PRODUCTS = {
     "cpu": ((1024, 1024, 1024), (512, 1024, 1024)),
     "gpu": ((8192, 8192, 8192), (16384, 8192, 8192), (4096, 12288, 12288)),
 }
-"""Rows, columns and depth of products that reach what a device can."""
+"""Rows, columns and depth of products that are large enough to reach a device's highest rate."""
 
 THIN_PRODUCTS = {
     "cpu": ((128, 768, 256), (128, 384, 256), (128, 256, 1024), (128, 256, 256), (512, 512, 256), (512, 256, 512)),
@@ -37,7 +37,7 @@ ATTENTION_SHAPES = {
 """Sequences, heads, length of a sequence, size of a head."""
 
 BUFFER_BYTES = {"cpu": 128 * MEBIBYTE, "gpu": 1024 * MEBIBYTE}
-"""More than caches hold."""
+"""More than caches hold, so that memory itself is measured."""
 
 MESSAGE_BYTES = {
     "cpu": tuple(KIBIBYTE * 8**power for power in range(6)),  # to 32 MiB
@@ -73,7 +73,10 @@ def rates_plan(cluster: ClusterSpec, kind: Literal["gpu", "cpu"], world_size: in
 
 
 def kernels_per_layer(cluster: ClusterSpec) -> int:
-    """Kernels that the cost model counts in a layer, forward and backward: what it costs more if each costs more."""
+    """How many kernels the cost model counts in a layer, forward and backward.
+
+    It is asked and not repeated here: if every kernel takes a second longer, a layer takes so many seconds longer.
+    """
     one = np.array([1])
     shard = Shard(one, one, np.array([False]), 0 * one)
 
@@ -107,7 +110,7 @@ def link_plans(cluster: ClusterSpec, world_size: int) -> tuple[LinkPlan, ...]:
 
 
 def _group_sizes(num_members: int) -> tuple[int, ...]:
-    """Powers of two that divide the members, and all of them; the smallest ones and the largest."""
+    """The group sizes to measure: the smallest powers of two that divide the members, and all members together."""
     sizes = [2**power for power in range(1, num_members.bit_length()) if num_members % 2**power == 0]
     distinct = sorted({*sizes, num_members})
     return tuple(distinct[: MOST_GROUP_SIZES - 1] + distinct[MOST_GROUP_SIZES - 1 :][-1:])

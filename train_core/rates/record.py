@@ -16,7 +16,6 @@ from train_core.measurement import Environment
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]
 PATTERNS: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter", "transfer")
 
-
 SMALL_LAYER = ModelSpec(
     name="small-layer",
     family="gpt",

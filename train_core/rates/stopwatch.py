@@ -14,6 +14,8 @@ from train_core.rates.record import Spread
 from train_core.training.meter import synchronize
 
 NUM_WARM_UPS = 2
+"""The first run loads kernels and joins ranks, and the time of the second says how many runs make a sample."""
+
 MOST_RUNS = 10_000
 Run: TypeAlias = Callable[[], object]
 
@@ -33,12 +35,16 @@ class Stopwatch:
     sample_seconds: float
 
     def slowest_seconds(self, runs: Sequence[Run]) -> list[Spread]:
-        """Seconds of each of `runs` once, on the rank that takes longest."""
+        """Seconds of one run of each of `runs`, on the rank that takes longest."""
         own = self._samples(runs)
         return [Spread.of(maximum(samples, self.axis, self.world.device)) for samples in own]
 
     def mean_rates(self, works: Sequence[tuple[float, Run]]) -> list[Spread]:
-        """Units of work per second of one rank, the mean over all; each of `works` is units and what does them."""
+        """Units of work that a rank does per second, as the mean over all ranks.
+
+        Args:
+            works: how many units a run does, and the run.
+        """
         own = self._samples([run for _, run in works])
         rates = [[work / seconds for seconds in samples] for (work, _), samples in zip(works, own, strict=True)]
         sums = (total(samples, self.axis, self.world.device) for samples in rates)
@@ -57,6 +63,7 @@ class Stopwatch:
         """How often to run for one sample; the same on all ranks."""
         for _ in range(NUM_WARM_UPS):
             once = self._seconds(run, 1)
+        # Ranks that ran a collective a different number of times would wait for each other for ever.
         slowest = maximum([once], self.axis, self.world.device)[0]
         return min(MOST_RUNS, max(1, math.ceil(self.sample_seconds / slowest)))
 

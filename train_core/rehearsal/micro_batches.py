@@ -26,7 +26,7 @@ def enough_micro_batches(experiment: Experiment, stage: int) -> int:
 
 
 def group_size(experiment: Experiment) -> int:
-    """Micro-batches that a schedule repeats together."""
+    """How many micro-batches a schedule takes together, group after group."""
     parallel = experiment.parallel
     return parallel.pipeline_parallel_size if parallel.schedule == "interleaved" else 1
 

@@ -38,7 +38,10 @@ FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
 
 
 def _attention_flops(num_products: int) -> Callable[..., int]:
-    """FLOPs of a fused kernel that makes so many products of the full square, from tensors (b, heads, s, head_size)."""
+    """How to count a fused kernel that makes so many products of the full square of scores.
+
+    Its tensors are (b, heads, s, head_size).
+    """
 
     def flops(*tensors: Any, **_: Any) -> int:
         b, heads, s, head_size = (int(size) for size in tensors[0].shape)
@@ -155,6 +158,7 @@ class StepObserver(TorchDispatchMode):
         key = Kind(_group_of(args), kind)
         amounts = self.amounts_of[self.clock.micro_batch]
         amounts["number", key] += 1
+        # The whole tensor is the largest argument: a gather's output, a scatter's input.
         amounts["bytes", key] += max(tensor.nbytes for tensor in tensors_of(args))
         if name in FILLING:
             for tensor in tensors_of(args[0]):
@@ -199,6 +203,7 @@ class StepObserver(TorchDispatchMode):
 
 def _group_of(args: Any) -> str:
     """The axis of a collective: the name that `mesh` gave the group among its arguments, or `world`."""
+    # Below Python, torch's operators take a group as a boxed object, at a place that differs between operations.
     group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch._C.ScriptObject))
     return "world" if group.group_desc == "default_pg" else str(group.group_desc)
 

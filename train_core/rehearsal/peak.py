@@ -45,6 +45,7 @@ class MemorySorter:
     def _kind_of(self, allocation: Allocation, now: int) -> str:
         if allocation.address in self.weights:
             return "weights_bytes"
+        # The address of gradients may have belonged to another tensor, which was freed before they were made.
         if allocation.address in self.gradients and (
             allocation.born < self.built or allocation.is_passing or allocation.freed is None
         ):
@@ -65,6 +66,7 @@ class MemorySorter:
 
     def _outlives_its_forward(self, allocation: Allocation) -> bool:
         events = self.observer.backward_events
+        # What still lives when the next backward pass begins was left behind for it or for a later one.
         following = bisect_right(events, allocation.born)
         return following < len(events) and (allocation.freed is None or allocation.freed > events[following])
 

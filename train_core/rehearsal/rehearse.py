@@ -23,7 +23,8 @@ def rehearse(experiment: Experiment) -> Rehearsal:
     """
     require_computable(experiment.model, experiment.batch.micro_batch_size)
     alike = [what_it_does(experiment, stage) for stage in range(experiment.parallel.pipeline_parallel_size)]
-    different = {done: alike.index(done) for done in alike}
+    different = {done: alike.index(done) for done in alike}  # the first stage of each kind stands for all of them
+    # Processes and not threads, because a rehearsal joins a world, and a process can be in one only.
     with ProcessPoolExecutor(min(MOST_PROCESSES, len(different)), mp_context=get_context("spawn")) as pool:
         rehearsed = pool.map(partial(_stage, experiment), different.values())
         found = dict(zip(different, rehearsed, strict=True))

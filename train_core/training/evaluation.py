@@ -20,7 +20,7 @@ def held_out_loss(trainer: Trainer) -> float:
     with torch.no_grad():
         for batch in range(num_batches):
             losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
-    trainer.replicas.after_evaluation()
+    trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
     # Every tensor rank of the last stage knows the loss; one of them reports it.
     share = float(losses) if mesh.tensor.rank == 0 else 0.0
     num_summands = num_batches * experiment.num_micro_batches * mesh.data.size

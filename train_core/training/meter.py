@@ -25,7 +25,10 @@ from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, 
 MEASURED = "measured"
 MATMUL_SECONDS = 0.5
 MATMUL_SIZES = {"cpu": 1024, "cuda": 8192}
+"""Large enough to reach the device's rate, and small enough that many products fit into the half second."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Tells machines apart where host names do not: containers of one machine have names of their own, and one boot."""
 
 
 def count_devices(world: World, axis: Axis) -> int:
@@ -47,11 +50,12 @@ def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, second
     a = torch.rand(n, n, device=world.device).to(dtype)  # constant data would draw less power and clock higher
     out = torch.mm(a, a)  # the first product also loads kernels
     synchronize(world.device)
+    # All ranks begin together, because cores that share caches, memory and power are slower when all of them work.
     total([0.0], axis, world.device)
     done, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         torch.mm(a, a, out=out)
-        synchronize(world.device)
+        synchronize(world.device)  # else the loop would count products that are only queued
         done += 1
     return total([2 * n**3 * done / elapsed], axis, world.device)[0]
 
@@ -87,6 +91,7 @@ class Meter:
         self.peak, self.peak_source = self._peak()
         self._forget_peak_memory()
         self.steps = list(history)
+        # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
         self.layout, self.terms = Layout.of(experiment), TermsHistory()
 
@@ -119,6 +124,7 @@ class Meter:
         seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
+        # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
         metrics = StepMetrics(
             step=step,
             num_steps=plan.num_steps,
@@ -143,7 +149,7 @@ class Meter:
         timed = [step.step_seconds for step in self.steps if not step.warmup and step.step not in traced] or [
             step.step_seconds for step in self.steps[experiment.training.num_warmup_steps :]
         ]
-        seconds = statistics.median(timed)
+        seconds = statistics.median(timed)  # one disturbed step must not change the result
         needed = model_flops(experiment.model, batch)
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
         rate = 1 / (seconds * self.num_devices)

@@ -57,8 +57,8 @@ def train(
         history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
         if trial is not None and done >= experiment.training.num_steps and not history:
             raise TrainingError(
-                f"the last checkpoint in {trial.checkpoints} is of step {done}, the last, but {trial.metrics.name}"
-                " does not say how its steps went",
+                f"the last checkpoint in {trial.checkpoints} is from step {done}, the final one, but"
+                f" {trial.metrics.name} does not say how its steps went",
                 "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
             )
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history)
@@ -67,6 +67,7 @@ def train(
             with traced(trial, world.rank, experiment.profile, step):
                 metrics = meter.timed(step, partial(_finite_step, trainer, step))
             if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
+                # Weights that are still being gathered would differ between replicas.
                 trainer.replicas.wait_for_weights()
                 require_equal_replicas(trainer.stage, trainer.mesh, step)
             if (every := experiment.training.evaluate_every) is not None and step % every == 0:
@@ -75,6 +76,7 @@ def train(
                 on_step(metrics)
             if checkpoints is not None and (checkpoints.is_due(step) or meter.stop_signal):
                 checkpoints.save(step)
+            # All ranks have the same signal since the step's last collective, so that none stops alone.
             if meter.stop_signal:
                 raise Stopped(step, meter.stop_signal, step - done)
         return meter.performance()
@@ -90,7 +92,8 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
 
 
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
-    """One step; an error where its loss or gradient is not finite, which says where such a value first came about."""
+    """Take one step. Where its loss or gradient is not finite, the error says where such a value first came about."""
+    # A few overflows in a row are how a dynamic loss scale finds its value; a long run of them is a divergence.
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
     scale = loss_scale.scale
     result = trainer.step(step)

@@ -85,9 +85,10 @@ class Trainer:
             return self.optimizer.step(step, share)
 
     def passes(self, step: int) -> Tensor:
-        """Forward and backward over this replica's part of the global batch; the sum of its losses."""
+        """Run all passes over this replica's part of the global batch; returns the sum of its losses."""
         self.stage.randomness.step = step
         self.replicas.zero_gradients()
+        # Losses are divided before backward, so that the sum of all gradients is the gradient of the mean loss.
         scale = self.optimizer.loss_scale.scale / self.num_summands
         return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), scale)
 

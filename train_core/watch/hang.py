@@ -59,8 +59,9 @@ def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing 
     there = {waiting.rank} | {other.rank for other in beside if other is not None and other.waits_with(waiting)}
     doing = "gives no sign of life" if standing_of(rank) is None else "is at its own work"
     return Hang(
-        f"rank {rank} has not reached {_place(waiting)}; {ranks_text(there)} wait{'s' if len(there) == 1 else ''} there"
-        f" since {waiting.seconds:.0f} s, and rank {rank} {doing}",
+        f"rank {rank} has not reached {_place(waiting)}; {ranks_text(there)}"
+        f" {'has' if len(there) == 1 else 'have'} been waiting there for {waiting.seconds:.0f} s,"
+        f" and rank {rank} {doing}",
         rank,
     )
 

@@ -40,7 +40,10 @@ class Finding(NamedTuple):
 
 
 def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> str:
-    """Rank and module in which the first such value appears, in words. Every rank calls it, with unchanged weights."""
+    """Say in which rank and module the first value that is not finite appears.
+
+    Every rank calls it, with the weights as they were when the value appeared.
+    """
     in_weights = _in_weights(stage, mesh)
     in_passes = _in_passes(stage, mesh, run_passes)  # also after a finding, because other ranks wait in the passes
     found = gather_objects(in_weights or in_passes, mesh.world)

@@ -49,7 +49,7 @@ class TermsHistory:
             self._steps.append(terms)
 
     def recent_own_seconds(self) -> float:
-        """Median of the rank's own work over the last few steps, so that one hiccup makes no straggler."""
+        """Median of the rank's own work over the last few steps, so that one slow step makes no straggler."""
         return statistics.median(self._recent_own_seconds)
 
     def medians(self) -> list[float]:

@@ -108,7 +108,8 @@ def pair_of_products(
     plain = down(up(plain_x).tanh())
     plain.backward(upstream)
     split_up, split_down = ColumnParallelLinear(up, axis, sequence), RowParallelLinear(down, axis, sequence)
-    split_down.register_parameter("bias", nn.Parameter(down.bias.detach().clone()) if biased else None)
+    if biased:
+        split_down.bias = nn.Parameter(down.bias.detach().clone())
     split_x = (shard(x, axis) if sequence else x).clone().requires_grad_()
     split = split_down(split_up(split_x).tanh())
     split.backward(shard(upstream, axis) if sequence else upstream)

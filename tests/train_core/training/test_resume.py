@@ -196,7 +196,7 @@ def save_first(world: World, experiment: Experiment, folder: Path) -> None:
         ({"model.num_layers": 9}, "step-000001", r"of layers\.8\.\S+ it holds nothing, and model=tiny has"),
         ({"model.num_layers": 4}, "step-000001", r"of layers\.4\.\S+ it holds \(32,\), and model=tiny has nothing"),
         ({"model.ffn_hidden_size": 128}, "", r"feed_forward\.down\.weight it holds \(32, 64\), .* has \(32, 128\)"),
-        ({}, "step-000007", r"checkpoint\.load = .*: is no folder\. Name a checkpoint folder, or null"),
+        ({}, "step-000007", r"checkpoint\.load = .*: is not a folder\. Name a checkpoint folder, or null"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused_with_the_tensor_that_differs(

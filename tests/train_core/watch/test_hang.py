@@ -39,15 +39,15 @@ def hang(*standings: Standing) -> tuple[str, int | None]:
 def test_the_rank_that_has_not_started_the_collective_is_blamed() -> None:
     absent = standing(3, **AT_WORK, reached={"data": 1})
     assert hang(standing(0), standing(1), standing(2), absent) == (
-        "rank 3 has not reached all_reduce over data, 512 KiB (step 7); ranks 0-2 wait there since 600 s, and rank 3 is"
-        " at its own work",
+        "rank 3 has not reached all_reduce over data, 512 KiB (step 7); ranks 0-2 have been waiting there"
+        " for 600 s, and rank 3 is at its own work",
         3,
     )
 
 
 def test_a_rank_that_says_nothing_gives_no_sign_of_life() -> None:
     cause, blamed = hang(standing(0), standing(1), standing(3))
-    assert cause.endswith("ranks 0-1, 3 wait there since 600 s, and rank 2 gives no sign of life")
+    assert cause.endswith("ranks 0-1, 3 have been waiting there for 600 s, and rank 2 gives no sign of life")
     assert blamed == 2
 
 

@@ -55,7 +55,7 @@ def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_
     assert measurement.outcome is Outcome.FAILED
     assert measurement.failing_rank == 2
     assert measurement.cause.startswith("rank 2 has not reached all_reduce over data, ")
-    assert "(step 3); ranks 0-1 wait there since" in measurement.cause
+    assert "(step 3); ranks 0-1 have been waiting there for" in measurement.cause
     assert measurement.cause.endswith("and rank 2 is at its own work")
     assert "Rank 2 stands here:" in (measurement.traceback or "")
     assert "in sleep_for_ever" in (measurement.traceback or "")
@@ -73,7 +73,7 @@ def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(tri
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
     assert measurement.failing_rank == 3
     assert measurement.cause.startswith("rank 3 has not reached receive from rank 3, ")
-    assert "(step 2, micro-batch 0); rank 2 waits there since" in measurement.cause
+    assert "(step 2, micro-batch 0); rank 2 has been waiting there for" in measurement.cause
     assert measurement.cause.endswith("rank 3 gives no sign of life")
 
 
