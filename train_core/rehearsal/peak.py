@@ -45,10 +45,7 @@ class MemorySorter:
     def _kind_of(self, allocation: Allocation, now: int) -> str:
         if allocation.address in self.weights:
             return "weights_bytes"
-        # The address of gradients may have belonged to another tensor, which was freed before they were made.
-        if allocation.address in self.gradients and (
-            allocation.born < self.built or allocation.is_passing or allocation.freed is None
-        ):
+        if allocation.address in self.gradients and self._holds_gradients(allocation):
             return "gradients_bytes"
         if allocation.born < self.built:
             return "optimizer_bytes"
