@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[str, dict[str, Value]]] = {
     ),
     "Llama 2 7B": ("llama-2-7b", {}),
 }
-"""For each model the configuration that it starts from, and the values that differ from it."""
+"""Each model's configuration to start from, and the values in which it differs from that."""
 
 PUBLISHED_MFU = 50.0
 """Upper end of what Megatron-LM and torchtitan publish for one such device: 40-50 %."""
@@ -105,7 +105,7 @@ def _utilization(run: Run) -> float:
 
 
 def _candidates(name: str, cluster: str) -> Iterator[Experiment]:
-    """For each recomputation mode, the micro-batch that is predicted to be fastest of those that fit."""
+    """For each recomputation mode, yield the micro-batch that is predicted to be the fastest of those that fit."""
     configuration, changed = MODELS[name]
     tree = compose_tree([f"model={configuration}", f"cluster={cluster}", "precision=bf16"])
     sequences = TOKENS_PER_STEP // settings_of(tree).model.seq_length

@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """Token ids and targets (b, s) to the mean loss; the head is the token embedding."""
+    """Maps token ids and targets (b, s) to the mean loss. The head shares its weights with the token embedding."""
 
     def __init__(self, vocab_size: int, seq_length: int, hidden_size: int, num_heads: int, num_layers: int) -> None:
         super().__init__()

@@ -69,6 +69,7 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
     seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
     world = join(seat, choose_device("cpu", rank))
     trainer, timelines = Trainer(experiment, world, folder), []
+    # The trainer iterates over its list of actions once a step, so a list that takes notes needs no other hook.
     actions = trainer.actions = Recorded(trainer.actions)
     for step in range(1, NUM_STEPS + 1):
         trainer.step(step)

@@ -117,6 +117,7 @@ class Stepping:
         context = multiprocessing.get_context("fork")
         pipes = [context.Pipe() for _ in range(num_processes)]
         self.ends = [ours for ours, _ in pipes]
+        # Daemons end with the benchmark, should it be interrupted between two steps.
         self.processes = [
             context.Process(target=_serve, args=(rank, theirs, steps, arguments), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)

@@ -88,7 +88,7 @@ class Refit:
 
     @property
     def error_left_out(self) -> float | None:
-        """The same, each trial predicted by constants that were fitted without it; None below five trials."""
+        """The mean error if each trial is predicted by constants fitted without it; None below five trials."""
         pairs = [(each.left_out, each.trial.step_seconds) for each in self.trials if each.left_out is not None]
         return _mean_error([(predicted, seconds) for predicted, seconds in pairs if predicted]) if pairs else None
 

@@ -52,6 +52,7 @@ class Constant:
 
     def coordinate(self, value: float) -> float:
         """The coordinate of `value`, in steps."""
+        # A value of 0 has no logarithm, and the lowest value is nearest to it.
         return math.log(max(value, self.lowest), self.factor) if self.factor else value / self.unit
 
     def value(self, coordinate: float) -> float:

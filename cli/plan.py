@@ -120,7 +120,7 @@ def _known(option: str, value: str | None, known: Sequence[Word]) -> Word | None
 
 
 def print_plan(record: SweepRecord) -> None:
-    """Every point of a sweep as predicted."""
+    """Print every point of a sweep as predicted."""
     from results.terminal import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)

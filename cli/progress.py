@@ -19,6 +19,8 @@ from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
 WIDE_COLUMNS = 110
+"""From this width on, the last line of the log fits beside the numbers."""
+
 LOG_COLUMNS = 40
 
 
@@ -165,6 +167,7 @@ def _footer(states: Sequence[Reading]) -> Text:
 
 
 def _counted(states: Sequence[Reading]) -> str:
+    # Points that cannot run are no work, neither done nor to do.
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
     ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
     return f"{ended} of {len(chosen)} trials ended"

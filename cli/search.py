@@ -59,7 +59,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
 
 
 def _run_mixed(asked: Composition, options: SearchOptions) -> None:
-    """One job over several types of devices."""
+    """Search plans for one job over several types of devices, and print the best."""
     from sweeps.planner.mixed import choose_mixed
 
     assert options.mixed is not None
@@ -94,7 +94,7 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
     from sweeps.planner.scaling import doublings, scaling_curve
 
     if len({space.setting.cluster.name for space in spaces}) > 1:
-        raise UsageError("A scaling curve is of one cluster, and several were offered", "Leave out --clusters.")
+        raise UsageError("A scaling curve is for one cluster, but several were given", "Leave out --clusters.")
     if len(spaces) == 1:
         sizes = doublings(spaces[0].world_size, spaces[0].setting.cluster.devices_per_node)
         spaces = [replace(spaces[0], world_size=size) for size in sizes]

@@ -7,7 +7,7 @@ from cli.console import console, headed, shown_path
 
 
 def status(name: SweepName, overrides: OverrideTexts = None) -> None:
-    """Every trial: state, progress, cause of failure, last log line, log path."""
+    """Show every trial: state, progress, cause of failure, last log line, log path."""
     from cli.status_table import status_table
     from launcher.state import reconciled
     from launcher.trainings import trainings_of

@@ -17,6 +17,7 @@ from results.terminal import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
+# The line of such a trial in the table says all that there is to say.
 UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
 
 

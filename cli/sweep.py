@@ -89,6 +89,7 @@ def _submit(place: Place, planned: Sweep, retry_failed: bool) -> None:
         f"{done.num_submitted} trials submitted ({_hours(place, done.device_hours)}), {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
+    # The commands below are meant to be copied, so they repeat an output folder that was chosen.
     elsewhere = place.composition.overrides.of({"output_dir"}).texts
     where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in ("status", "report", "cancel"):

@@ -73,6 +73,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from launcher.where import choose_place
     from train_core.data.tokens import prepare, token_folder
 
+    # The name becomes a folder, which must not lie outside of the output folder.
     if name is not None and not is_name(name):
         remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
         raise ConfigError("--name", name, "is not a plain name for a folder", remedy)
@@ -88,6 +89,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         )
     require_memory(estimate(run.experiment))
     prepare(run.experiment, token_folder(run.folder, run.experiment))
+    # A folder that was there already keeps the plan that its training was begun with.
     if run.best is not None:
         write_long_run(run, sweep, own)
     print_unwrapped(_introduction(run))

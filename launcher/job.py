@@ -26,7 +26,7 @@ LEAST_STEPS = 2
 
 
 def run_in_slurm(folder: str) -> None:
-    """One rank of a trial, started by srun. Runs on every task of the job."""
+    """Run one rank of a trial. srun starts this in every task of the job."""
     submission = _own_submission(JobFolder(folder))
     if submission is None:
         return
@@ -46,7 +46,7 @@ def run_in_slurm(folder: str) -> None:
 
 
 def measure_rates_in_slurm(folder: str) -> None:
-    """One rank of a calibration, started by srun. Runs on every task of the job."""
+    """Run one rank of a calibration. srun starts this in every task of the job."""
     if _own_submission(JobFolder(folder)) is None:
         return
     from train_core.rates.device import run_from_launcher
@@ -55,7 +55,7 @@ def measure_rates_in_slurm(folder: str) -> None:
 
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
-    """All ranks of a trial, supervised here. Devices are numbers among the visible ones; none means the CPU."""
+    """Run and supervise all ranks of a trial. Devices are numbers among the visible ones; none means the CPU."""
     from train_core.job.trial import run_trial_here
 
     run_trial_here(Path(folder), devices, time_limit_seconds)

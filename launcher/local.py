@@ -196,7 +196,7 @@ def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None
     # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.
     limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
     if time.time() - submission.submitted >= limit:
-        cause = "did not end at its time limit and was ended"
+        cause = "did not stop at its time limit and was killed"
         return without_numbers(_experiment(trial).fingerprint, Outcome.TIMED_OUT, cause, submission.submitted, words)
     cause = "the job's supervisor ended without writing a measurement (killed, or it could not start)"
     return without_numbers(_experiment(trial).fingerprint, Outcome.FAILED, cause, submission.submitted, words)

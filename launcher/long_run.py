@@ -90,11 +90,11 @@ def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
 def _continued(folder: TrialFolder, asked: list[str]) -> LongRun:
     other, found = "or begin another training with --name NAME", read_stored(folder)
     if found is None:
-        raise UsageError(f"{folder.trial} is not of a training from a sweep", f"Remove it, {other}.")
+        raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
     before = found.overrides
     if before != asked:
         problem = f"{folder.path} holds a training with {' '.join(before) or 'no overrides'}"
-        raise UsageError(f"{problem}, and now {' '.join(asked) or 'none'} was asked", f"Give the same, {other}.")
+        raise UsageError(f"{problem}, and now {' '.join(asked) or 'none'} was requested", f"Give the same, {other}.")
     return found.run
 
 
@@ -117,5 +117,5 @@ def _require_of_training(overrides: Overrides) -> None:
     for override in overrides:
         changes_cluster = override.group in ("cluster", "device") and override.key != "cluster"
         if changes_cluster or override.group not in PLACE_GROUPS | Experiment.model_fields.keys():
-            problem = "changes nothing of a training, which takes its cluster from the sweep"
+            problem = "has no effect on a training, which takes its cluster from the sweep"
             raise ConfigError(override.key, override.value, problem, "Leave it out, or give it to `trisweep sweep`.")

@@ -154,7 +154,7 @@ def _extra(slurm: SlurmSpec) -> dict[str, Any]:
         name = option.lstrip("-").replace("-", "_")
         if name in OWN_OPTIONS:
             remedy = "Use the key of its own under slurm, or leave it to the trial."
-            raise ConfigError(f"slurm.extra_sbatch.{option}", value, "is not free to choose", remedy)
+            raise ConfigError(f"slurm.extra_sbatch.{option}", value, "cannot be set here", remedy)
         if value is not False:
             extra[name if name in _get_default_parameters() else option.lstrip("-")] = value
     return extra

@@ -109,7 +109,7 @@ def _words(outcome: Outcome, cause: str, log: str) -> RankFailure:
 
 def _unknown(state: JobState | None, log: str) -> RankFailure:
     how = f"Slurm says {state.name}" if state else "Slurm no longer knows it"
-    return _words(Outcome.FAILED, f"the job ended without a measurement and without a word ({how})", log)
+    return _words(Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log)
 
 
 def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:

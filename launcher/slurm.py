@@ -116,7 +116,7 @@ def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageE
 
 
 def logs_folder(folder: SweepFolder) -> Path:
-    """Where submitit keeps what it hands to the jobs, and their output."""
+    """The folder that holds what jobs are handed, and what they print."""
     return folder.submitit.absolute()
 
 

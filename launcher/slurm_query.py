@@ -1,4 +1,4 @@
-"""Asking Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
+"""Ask Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
 
 Slurm gives a number out again once it has lost the job that had it, so a number alone does not say whose job it is:
 every state comes with the job's name, which ends with a token that no other job has.

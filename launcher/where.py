@@ -18,7 +18,7 @@ SLURM_PING_SECONDS = 10
 
 @dataclass(frozen=True)
 class Place:
-    """Where a sweep runs.
+    """The place at which a sweep runs.
 
     Attributes:
         composition: of the whole sweep, as it runs here.

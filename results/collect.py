@@ -32,7 +32,7 @@ PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every r
 def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
     """A sweep as a table in the order of its record; the columns are the same however far it has come."""
     rows = [_row(result, relation) for result, relation in zip(results, scalings(results), strict=True)]
-    return pandas.DataFrame(rows, columns=list(rows[0]) if rows else None)
+    return pandas.DataFrame(rows)
 
 
 def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:

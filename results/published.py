@@ -86,6 +86,6 @@ def chosen_figures(ids: Sequence[str]) -> list[PublishedFigure]:
             near = difflib.get_close_matches(wanted, known, n=1)
             remedy = f"Did you mean {near[0]}? " if near else ""
             raise ConfigError(
-                "sweep.published", wanted, "is no id in published.csv", f"{remedy}Known: {', '.join(known)}."
+                "sweep.published", wanted, "is not an id in published.csv", f"{remedy}Known: {', '.join(known)}."
             )
     return [known[wanted] for wanted in ids]

@@ -62,7 +62,7 @@ def predict(experiment: Experiment) -> Prediction:
 
 
 def memory_table(found: Rehearsal, predicted: Prediction) -> Table:
-    """Every stage at its fullest moment, GiB by what is held."""
+    """The memory of every stage at its fullest moment, in GiB, split by what it is held for."""
     table = Table(
         title="Memory of one rank of every stage at its fullest moment, GiB",
         caption="What tensors take; without the framework's share and gaps. predicted: by the cost model.",

@@ -61,6 +61,7 @@ def _cells(found: Score) -> tuple[str, ...]:
 def _worst(one: Comparison | None) -> str:
     if one is None or one.step_error is None:
         return ABSENT
+    # Spreadsheets like to write a whole number as 8.0.
     layout = " ".join(text_of(one.row, column).removesuffix(".0") for column in LAYOUT_COLUMNS)
     return f"{100 * one.step_error:+.1f} %: " + f"{text_of(one.row, 'model')} {layout}".strip()
 

@@ -110,7 +110,7 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
             raise ConfigError(
                 key,
                 value,
-                f"is no value that the proxy of sweep {spec.name} measures",
+                f"is not a value that the proxy of sweep {spec.name} measures",
                 f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
             )
     return make_trials(tree, spec.proxy, restricting)

@@ -72,7 +72,7 @@ class Submission(Frozen):
         return self._path(self.error, rank)
 
     def adopted_by(self, master: str) -> Submission:
-        """The same, with the number of the job that Slurm made of it; `master` is that of the whole array."""
+        """This submission with the number of its job. `master` is the number of the whole array."""
         job_id = master if self.element is None else f"{master}_{self.element}"
         return self.model_copy(update={"job_id": job_id})
 
@@ -81,7 +81,10 @@ class Submission(Frozen):
 
 
 def read_submission(folder: JobFolder) -> Submission | None:
-    """None when nothing was ever submitted, or when the file was damaged and has been put aside."""
+    """The folder's submission.
+
+    None when nothing was ever submitted, or when the file was damaged and has been put aside.
+    """
     return folder.read(Submission, folder.submission)
 
 

@@ -75,7 +75,7 @@ class RunContent:
         return max((metric.step for metric in self.metrics if metric.key.startswith(STEP_PREFIX)), default=0)
 
     def metrics_after(self, step: int) -> list[LoggedMetric]:
-        """All but those of optimizer steps up to `step`."""
+        """All metrics except those of optimizer steps up to `step`, which the run in the store holds already."""
         return [metric for metric in self.metrics if metric.step > step or not metric.key.startswith(STEP_PREFIX)]
 
     @property

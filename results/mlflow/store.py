@@ -41,7 +41,7 @@ def artifact_dir(output_dir: Path) -> Path:
 
 
 def tracking_uri(tracking: TrackingSpec, output_dir: Path) -> str:
-    """Where MLflow stores runs, as MLflow spells it."""
+    """The URI of the store, as MLflow spells it."""
     if tracking.kind == "sqlite":
         return f"sqlite:///{database_path(output_dir)}"
     assert tracking.uri is not None

@@ -97,7 +97,7 @@ def loss_curves(best_first: Sequence[TrialReading]) -> Figure | None:
 
 
 def predicted_step_terms(fitting: Sequence[Trial]) -> Figure | None:
-    """Where the predicted step goes, stacked, for the fastest points that fit."""
+    """Stacked bars that show where the predicted step goes, for the fastest points that fit."""
     shown = [(trial, trial.estimate) for trial in fitting if trial.estimate]
     if not shown:
         return None

@@ -138,7 +138,7 @@ def _lacking_table(lacking: Sequence[Trial]) -> ReportTable | None:
             number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
         )
         for trial in lacking
-        for estimate in [_estimate(trial)]
+        for estimate in [_estimate(trial)]  # gives the estimate a name in here
     ]
     return ReportTable(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"}) if rows else None
 

@@ -33,7 +33,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """Where the report is."""
+    """The three files of the report."""
 
     markdown: Path
     csv: Path

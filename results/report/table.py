@@ -60,5 +60,5 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _safe(cell: str) -> str:
-    """One line, and nothing that Markdown would take for a column or a tag."""
+    """The cell on one line, without anything that Markdown would take for a column or a tag."""
     return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -139,7 +139,7 @@ def test_a_folder_of_something_else_is_left_alone(started: Any, content: str) ->
     run = long_run(folder, Overrides.parse([STEPS]), None)
     run.folder.path.mkdir(parents=True)
     run.folder.trial.write_text(content)
-    with pytest.raises(UsageError, match="is not of a training from a sweep"):
+    with pytest.raises(UsageError, match="does not belong to a training from a sweep"):
         long_run(folder, Overrides.parse([STEPS]), None)
     assert run.folder.trial.read_text() == content
 
@@ -153,7 +153,7 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
     with pytest.raises(InfeasiblePlan, match=r"parallel\.world_size"):
         long_run(folder, Overrides.parse([STEPS, "parallel.tensor_parallel_size=3"]), None)
     for ignored in ("cluster.device.memory_bytes=1", "device=h100-80gb", "hydra.job.name=x", "sweep=smoke"):
-        with pytest.raises(ConfigError, match=r"changes nothing of a training"):
+        with pytest.raises(ConfigError, match=r"has no effect on a training"):
             long_run(folder, Overrides.parse([STEPS, ignored]), None)
     with pytest.raises(ConfigError, match=r"model\.made\.up = 1: is not a key of the configuration"):
         long_run(folder, Overrides.parse([STEPS, "+model.made.up=1"]), None)

@@ -45,6 +45,13 @@ def test_predicted_and_measured_have_columns_of_their_own_with_the_same_field_na
     assert base["scaling_efficiency"] == 1.0
 
 
+def test_what_only_a_later_point_sets_has_a_column_too(write_sweep: WriteSweep) -> None:
+    folder, _ = write_sweep(TRIALS)
+    frame = collect(Sweep.stored_in(folder).read())
+    assert row(frame, "waiting")["point.pipeline_parallel_size"] == 2
+    assert math.isnan(row(frame, "base")["point.pipeline_parallel_size"])
+
+
 def test_an_unmeasured_trial_has_a_prediction_and_no_measurement(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
     waiting = row(collect(Sweep.stored_in(folder).read()), "waiting")

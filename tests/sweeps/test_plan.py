@@ -96,7 +96,7 @@ def test_a_record_survives_the_disk(tmp_path: object, proxy_175b: SweepRecord) -
 
 
 def test_a_value_that_the_proxy_does_not_know_is_refused_and_not_ignored() -> None:
-    with pytest.raises(ConfigError, match=r"micro_batch_size = 7: is no value that the proxy.*Use one of 1, 2, 4"):
+    with pytest.raises(ConfigError, match=r"micro_batch_size = 7: is not a value that the proxy.*Use one of 1, 2, 4"):
         plan_sweep(composed(["sweep=175b", "batch.micro_batch_size=7"]), proxy=True, git_sha="abc")
 
 
