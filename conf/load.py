@@ -188,6 +188,7 @@ def value_at(tree: Tree, dotted: str) -> Value:
 
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
+    # A name that an override states is meant, and no slip.
     chosen, key = overrides.chosen(group), f"{group}.name"
     named = value_at(tree, key)
     if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():

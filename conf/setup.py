@@ -137,6 +137,7 @@ def _check_tensor_axis(setup: Setup) -> None:
     # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
     if setup.num_nodes > 1 and not parallel.tensor_parallel_across_nodes:
         _require_divides(key, size, "cluster.devices_per_node", setup.cluster.devices_per_node)
+    # Every tensor rank holds an equal part of each of these, whole heads among them.
     _require_divides(key, size, "model.num_attention_heads", model.num_attention_heads)
     _require_divides(key, size, "model.num_query_groups", model.num_query_groups)
     _require_divides(key, size, "model.ffn_hidden_size", model.ffn_hidden_size)

@@ -167,6 +167,7 @@ class ClusterSpec(Frozen):
 
     @model_validator(mode="after")
     def _links_widen(self) -> ClusterSpec:
+        # The cost model finds a tier by bisection, and takes the last one for the widest.
         extents = [link.num_devices for link in self.links]
         if extents != sorted(set(extents)):
             raise ConfigError(

@@ -233,7 +233,7 @@ def _rank(
     ascending = np.argsort(bounds, kind="stable")
     for start in range(0, len(ascending), MOST_ROWS_AT_ONCE):
         part = ascending[start : start + MOST_ROWS_AT_ONCE]
-        part = part[bounds[part] < ranking.limit]
+        part = part[bounds[part] < ranking.limit]  # the limit falls as better plans are found
         if len(part) == 0:
             return
         rows = _rows(spaces[0], sizes, order, np.array(sizes.zero_stages)[stage[part]], shard[part], share[part])
@@ -308,6 +308,7 @@ def _strategy(
         layers = (base + 1,) * fuller + (base,) * (rows.counts[index] - fuller)
         cluster = spaces[index].setting.cluster
         blocks.append(MixedBlock(cluster.name, cluster.device.name, spaces[index].world_size, layers))
+    # The number of layers is a placeholder, since the list of all stages' layers replaces it below.
     (plan,) = strategies_of(rows.plans.rows(np.array([row])), 1, tensor_parallel_across_nodes=False)
     return MixedStrategy(
         strategy=plan.changed(layers_per_stage=tuple(layers for block in blocks for layers in block.layers_per_stage)),

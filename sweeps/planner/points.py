@@ -153,7 +153,7 @@ def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[Planne
 
     A pinned knob has no probe. A pinned list of layers pins the number of stages with it.
     """
-    taken = set(best)
+    taken = set(best)  # what is measured anyway needs no probe
     pinned = {*space.pinned, *(["pipeline_parallel_size"] if space.pinned.get("layers_per_stage") else [])}
     kind = {name: best[0].value_of(name) for name in ("schedule", "zero_stage")}
     for knob, assumption in PROBES.items():

@@ -148,6 +148,7 @@ def zero_stages(space: Space, pipeline_parallel_size: int, data_parallel_size: i
 
 def layer_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     """Layers of the first and the last stage: even first, then lighter ends, the rest spread evenly between them."""
+    # Of equally fast plans a search keeps the first one, so the even spread comes first.
     even = even_ends(num_layers, num_stages)
     lighter = range(MOST_LAYERS_LIGHTER + 1)
     if num_stages == 1:

@@ -71,6 +71,7 @@ class Strategy:
 
 
 def _as_hydra_reads_it(value: object) -> str:
+    """The value in the grammar of Hydra's overrides, which differs from Python's."""
     if value is None:
         return "null"
     if isinstance(value, tuple):
@@ -80,6 +81,7 @@ def _as_hydra_reads_it(value: object) -> str:
 
 def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tuple[int, ...]:
     """Layers of every stage as `Plans` spreads them between a given first and last stage."""
+    # The earlier inner stages take one more, as in `train_core.costs.stages`, so that estimates of both forms agree.
     if num_stages == 1:
         return (first,)
     if num_stages == 2:

@@ -25,7 +25,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     parameters = group_parameters(
         setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
     )
-    share = -(-parameters // shards)
+    share = -(-parameters // shards)  # shards are padded to the same length, so all ranks hold as much
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
     stage, activations = _fullest(setting, plans, work, group)
     gaps: Integers = np.asarray(0)

@@ -125,7 +125,7 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
     Source: arXiv 1910.02054, section 7 (ZeRO).
     """
     parallel, precision, d = experiment.parallel, experiment.precision, experiment.data_parallel_size
-    scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # data_parallel.FlatReplicas
+    scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # as in data_parallel.FlatReplicas
     # Under ZeRO-2 no rank keeps whole gradients, so they are summed after every micro-batch instead of once a step.
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
     shards = d if parallel.zero_stage >= 1 else 1
