@@ -14,6 +14,7 @@ import pytest
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm_query import query_jobs
+from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -25,10 +26,12 @@ from train_core.measurement import Outcome
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
+def until(condition: Callable[[], object], sweep: Sweep, seconds: float = 60) -> None:
+    """Wait, and where that is in vain say how the trials of the sweep stand."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        if time.monotonic() > deadline:
+            pytest.fail(str([(at.name, at.scheduler_state, at.outcome, at.cause) for at in reconciled(sweep.read())]))
         time.sleep(0.2)
 
 
@@ -63,19 +66,19 @@ def test_a_completed_trial_keeps_its_result_and_ranks_that_outlived_their_job_st
     sweep = Sweep(folder, record_of([layout, layout | {"training.num_steps": 1_000_000}]))
     submit(sweep, slurm)
     completed, endless = sweep.read()
-    until(lambda: completed.folder.measurement.exists() and endless.folder.metrics.exists(), 90)
+    until(lambda: completed.folder.measurement.exists() and endless.folder.metrics.exists(), sweep, 200)
     result = completed.folder.measurement.read_bytes()
     jobs = [each.job_id for each in sweep.read() if each.job_id]
 
     outlived = outlive_daemons(sweep, "1")
     for job_id in jobs:
         subprocess.run(["scontrol", "requeue", job_id], check=True)
-    until(lambda: last_attempt(endless.folder.claim) == Attempt(1, 1), 60)
-    until(lambda: not outlived.is_running(), 30)
-    until(lambda: query_jobs([jobs[0]])[jobs[0]].name == "COMPLETED", 60)
+    until(lambda: last_attempt(endless.folder.claim) == Attempt(1, 1), sweep, 90)
+    until(lambda: not outlived.is_running(), sweep)
+    until(lambda: query_jobs([jobs[0]])[jobs[0]].name == "COMPLETED", sweep, 90)
     assert completed.folder.measurement.read_bytes() == result
     assert endless.folder.read_failures() == []
-    wait_until(*sweep, lambda states: states[1].num_steps_done > 1, 30)
+    wait_until(*sweep, lambda states: states[1].num_steps_done > 1, 90)
     assert cancel_sweep(sweep) == 1
-    states = wait_until(*sweep, lambda states: all(each.outcome and each.outcome.is_final for each in states), 30)
+    states = wait_until(*sweep, lambda states: all(each.outcome and each.outcome.is_final for each in states), 60)
     assert [each.outcome for each in states] == [Outcome.COMPLETED, Outcome.CANCELLED]

@@ -59,7 +59,9 @@ def test_a_rank_that_started_the_collective_and_works_on_meanwhile_is_not_blamed
 def test_waits_are_followed_through_the_pipeline_to_who_waits_for_nobody() -> None:
     cause, blamed = hang(receiving(0, 1), receiving(1, 2), standing(2, **AT_WORK))
     assert blamed == 2
-    assert cause.startswith("rank 2 has not reached receive from rank 2, 8 KiB (step 7, micro-batch 3); rank 1 waits")
+    assert cause.startswith(
+        "rank 2 has not reached receive from rank 2, 8 KiB (step 7, micro-batch 3); rank 1 has been waiting"
+    )
 
 
 def test_of_two_that_are_missing_the_one_that_waits_for_nobody_is_blamed() -> None:
