@@ -15,25 +15,12 @@ from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
-from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
+from tests.steps import STEP
+from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.lock import held
 
 NUM_FOLDERS = 10_000
 FAILURE = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="there", time=5.0)
-
-
-STEP = StepMetrics(
-    step=1,
-    num_steps=3,
-    loss=2.5,
-    gradient_norm=1.0,
-    learning_rate=1e-3,
-    step_seconds=0.5,
-    tokens_per_second=100.0,
-    model_flops_per_second_per_device=1e9,
-    warmup=False,
-    time=0.0,
-)
 
 
 class Job(NamedTuple):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.steps import STEP
 from train_core.attempt import Attempt, AttemptOver
-from train_core.measurement import Outcome, RankFailure, StepMetrics
+from train_core.measurement import Outcome, RankFailure
 from train_core.trial_folder import TrialFolder, replacing, write_atomically
 
 
@@ -61,18 +62,6 @@ def test_a_file_that_came_first_stays_where_that_was_asked_for(tmp_path: Path) -
 
 
 FAILURE = RankFailure(rank=1, outcome=Outcome.FAILED, cause="its peer is gone", traceback="", time=1.0)
-STEP = StepMetrics(
-    step=1,
-    num_steps=2,
-    loss=5.5,
-    gradient_norm=1.0,
-    learning_rate=1e-3,
-    step_seconds=0.5,
-    tokens_per_second=100.0,
-    model_flops_per_second_per_device=1e9,
-    warmup=False,
-    time=1.0,
-)
 
 
 @pytest.mark.parametrize("later", [Attempt(1, 1), Attempt(2, 0)])
