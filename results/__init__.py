@@ -1,10 +1,12 @@
-"""What came of a sweep: rows, scaling efficiency, published figures, MLflow and the report.
+"""What came of a sweep. This package reads the folders of jobs, and writes nothing but reports and MLflow's store.
 
-It reads the folders of jobs, and writes reports and MLflow's store alone. Others use:
-
-- `collect`, `scaling`: one row for each trial, and what is left of the baseline's throughput;
-- `published`: figures that others have published;
-- `report.report`, `mlflow.sweep_import`, `mlflow.ui`: the report, the runs in MLflow, and its page;
-- `search`: what the search of all plans answers; `score`, `score_table`: how far predictions are from measurements;
-- `terminal`, `rehearsal_table`, `units`: tables and numbers as people read them.
+collect            one row for each trial: what it is, how it ended, what was predicted and what measured
+scaling            what is left of the baseline's throughput when more devices do the work
+published          figures that others have published, for display beside ours
+report             the report of a sweep, as Markdown, CSV and one HTML page
+mlflow             the runs of a sweep in MLflow, and its UI
+search             what the search of all plans answers
+score              how far predictions are from a table's measurements; `score_table` shows it
+terminal           tables for a terminal; `rehearsal_table` is that of a rehearsal
+units              numbers as people read them
 """
