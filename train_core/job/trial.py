@@ -65,7 +65,9 @@ def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
         # Here and not in the ranks, so that a wrong path is one message and not one of each rank.
         prepare(experiment, token_folder(job.trial, experiment))
     except TrisweepError as error:
-        return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
+        # No rank has started yet, so that none is to blame.
+        failure = failure_of(0, error).model_copy(update={"blamed": None})
+        return failed_measurement(experiment.fingerprint, failure, started)
     return supervise(job, experiment.fingerprint, started)
 
 
