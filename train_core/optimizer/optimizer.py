@@ -12,7 +12,7 @@ from conf.experiment import Experiment
 from conf.schema import TrainingPlan
 from train_core.optimizer.adam import AdamState
 from train_core.optimizer.loss_scale import LossScale
-from train_core.parallel.collectives import all_reduce, total
+from train_core.parallel.collectives import all_reduce
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.replicas import Replicas
 
@@ -148,12 +148,13 @@ class Optimizer:
         counted = [
             _norm(gradient)
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
-            if treatment.counted
+            if treatment.is_counted_by(self.mesh.tensor.rank)
         ]
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         square = torch.stack(counted).square().sum() if counted else zero
-        shares = torch.stack((loss_share.double(), square)).tolist()
-        loss, squares = total(shares, self.mesh.world, self.device)
+        # They stay on the device until they are summed, so that the host waits once.
+        shares = torch.stack((loss_share.double(), square))
+        loss, squares = all_reduce(shares, self.mesh.world).wait().tolist()
         holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # so many replicas counted the same values
         return loss, math.sqrt(squares / holders) / self.loss_scale.scale
 
