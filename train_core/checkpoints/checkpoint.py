@@ -44,7 +44,7 @@ from train_core.checkpoints.checkpoint_folder import (
     publish,
     read_facts,
 )
-from train_core.checkpoints.huggingface import is_weights
+from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
 from train_core.optimizer.adam import AdamState
 from train_core.optimizer.optimizer import Optimizer
