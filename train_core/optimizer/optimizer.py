@@ -119,7 +119,7 @@ class Optimizer:
         bad = [
             treatment
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
-            if treatment.counted and not _norm(gradient).isfinite()
+            if treatment.is_counted_by(self.mesh.tensor.rank) and not _norm(gradient).isfinite()
         ]
         return OwnShare(
             bool(loss_share.isfinite()),

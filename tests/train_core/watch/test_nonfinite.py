@@ -147,7 +147,7 @@ def injured_once(
             if (world.rank, step) == (rank, 2) and left and left.pop():  # noqa: B023
                 if where == "loss":
                     return losses * NAN
-                counted = [treatment.counted for treatment in trainer.replicas.treatments]
+                counted = [of.is_counted_by(trainer.mesh.tensor.rank) for of in trainer.replicas.treatments]
                 trainer.replicas.held_gradients()[counted.index(True)][3] = NAN
             return losses
 
