@@ -31,7 +31,7 @@ from train_core.checkpoints.checkpoint_folder import (
     publish,
 )
 from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for
-from train_core.checkpoints.huggingface import is_weights
+from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.not_written import free_bytes, not_written
 from train_core.checkpoints.pieces import pieces_of
 from train_core.checkpoints.progress import Progress
