@@ -184,6 +184,9 @@ class RankFailure(Frozen):
 DISK = "disk"
 """The line of a `Standing` whose rank waits for the file system, and for no rank."""
 
+WRITER = "checkpoint"
+"""How the thread that writes checkpoints is called."""
+
 
 class Standing(Frozen):
     """`waits/rank-N.json`: where a rank stands while a job seems to hang.
@@ -195,7 +198,7 @@ class Standing(Frozen):
         ranks: those without which the operation does not end; for a transfer the other end.
         reached: how many operations it has started, by axis.
         seconds: for how long it has stood there.
-        stack: where its training thread is, innermost call last.
+        stack: where its training thread is, and one that writes a checkpoint, innermost call last.
     """
 
     rank: int
