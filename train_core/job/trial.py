@@ -68,7 +68,9 @@ def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
         # What a rank says of its weights is in its log alone.
         warn_of_differences(experiment.checkpoint.load, experiment.model)
     except TrisweepError as error:
-        return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
+        # No rank has started yet, so that none is to blame.
+        failure = failure_of(0, error).model_copy(update={"blamed": None})
+        return failed_measurement(experiment.fingerprint, failure, started)
     return supervise(job, experiment.fingerprint, started)
 
 
