@@ -1,0 +1,55 @@
+"""How far two trainings are apart: in the losses and the gradients' norms of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from conf.schema import Dtype
+from train_core.measurement import StepMetrics
+
+
+class Difference(NamedTuple):
+    """The largest relative differences over all steps."""
+
+    loss: float
+    norm: float
+
+    def within(self, other: Difference) -> bool:
+        return self.loss <= other.loss and self.norm <= other.norm
+
+    def __str__(self) -> str:
+        return f"losses differ by {self.loss:.0e}, norms by {self.norm:.0e}"
+
+
+TOLERANCES: dict[Dtype, Difference] = {
+    "fp32": Difference(1e-4, 1e-3),
+    "bf16": Difference(5e-3, 5e-2),
+    "fp16": Difference(1e-3, 1e-2),
+}
+"""Ten times and more what CPU ranks show. What GPUs show is not known yet."""
+
+
+def difference(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> Difference:
+    """The largest differences; infinite where the steps are not the same ones."""
+    if [step.step for step in steps] != [step.step for step in expected] or not steps:
+        return Difference(float("inf"), float("inf"))
+    pairs = list(zip(steps, expected, strict=True))
+    loss = max(_relative(one.loss, other.loss) for one, other in pairs)
+    return Difference(loss, max(_relative(one.gradient_norm, other.gradient_norm) for one, other in pairs))
+
+
+def _relative(value: float, expected: float) -> float:
+    return abs(value - expected) / max(abs(expected), 1e-12)
+
+
+def same_bits(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> bool:
+    """Whether all losses and norms are equal to the last bit."""
+    told, wanted = ([(step.step, step.loss, step.gradient_norm) for step in some] for some in (steps, expected))
+    return told == wanted
+
+
+def judged(found: Difference, limit: Difference) -> str:
+    """The difference in words, with the limit where it is exceeded."""
+    exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
+    return f"{found}{exceeded}"
