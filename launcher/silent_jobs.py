@@ -67,9 +67,7 @@ def verdict(reading: Reading, submission: Submission, state: JobState | None) ->
     assert reading.experiment is not None
     failure = why_ended(reading.folder, submission, state)
     measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
-    ended = state.ended if state and state.ended else time.time()
-    rankless = {"failing_rank": None} if failure.rank < 0 else {}
-    return measurement.model_copy(update={**rankless, "ended": ended})
+    return measurement.model_copy(update={"ended": state.ended if state and state.ended else time.time()})
 
 
 def why_ended(folder: JobFolder, submission: Submission, state: JobState | None) -> RankFailure:
@@ -121,7 +119,9 @@ def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailur
             known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = _last_lines(tail(submission.error_of(rank)))
             cause = f"rank {rank} {known}"
-            return RankFailure(rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time())
+            return RankFailure(
+                rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank
+            )
     return None
 
 

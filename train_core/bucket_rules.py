@@ -26,17 +26,26 @@ are several buckets, of which one is summed while gradients of the next are stil
 class Treatment(NamedTuple):
     """What the parameters of a bucket have in common.
 
+    It says nothing of the rank, so that the buckets of all tensor ranks are alike. What several of them hold would else
+    lie at another offset on each, where a sum over three or more replicas adds in another order and rounds otherwise.
+
     Attributes:
         decays: weight decay applies (to matrices, not to biases and norms).
-        counted: this rank counts them in the global norm; of several ranks that hold the same values one does.
+        repeated: several tensor ranks hold the same values.
+        is_copy: another pipeline stage holds the same values, and counts them.
         partial: their gradients have to be summed over the tensor axis.
         tied: their gradients have to be summed over the two stages that hold the token embedding.
     """
 
     decays: bool
-    counted: bool
+    repeated: bool
+    is_copy: bool
     partial: bool
-    tied: bool = False
+    tied: bool
+
+    def is_counted_by(self, tensor_rank: int) -> bool:
+        """Whether this rank counts them in the global norm; of several that hold the same values one does."""
+        return not self.is_copy and (not self.repeated or tensor_rank == 0)
 
 
 def bucketed(

@@ -151,8 +151,8 @@ class Measurement(Frozen):
 
     Attributes:
         cause: one sentence for people; empty when the trial completed.
-        failing_rank: the rank that failed first, where one is known.
-        traceback: that rank's traceback.
+        failing_rank: the rank that is to blame; null where no single rank is, as when two replicas differ.
+        traceback: where the failure was noticed, by that rank or by one that waited for it.
     """
 
     fingerprint: str
@@ -170,7 +170,7 @@ class RankFailure(Frozen):
     """`failures/rank-N.json`: left by a rank that caught its own exception or waited in vain, before it exits.
 
     Attributes:
-        blamed: the rank whose fault it is, where that is another one.
+        blamed: the rank whose fault it is: mostly the rank itself. None where no single rank is to blame.
     """
 
     rank: int

@@ -76,7 +76,9 @@ def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Sile
     trial, submission = silent
     submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
     trial.folder.write_failure(
-        RankFailure(rank=3, outcome=Outcome.OUT_OF_MEMORY, cause="OutOfMemoryError: GPU", traceback="t", time=1.0)
+        RankFailure(
+            rank=3, outcome=Outcome.OUT_OF_MEMORY, cause="OutOfMemoryError: GPU", traceback="t", time=1.0, blamed=3
+        )
     )
     measurement = verdict(trial, submission, JobState("FAILED", time.time()))
     assert (measurement.outcome, measurement.failing_rank) == (Outcome.OUT_OF_MEMORY, 3)

@@ -33,7 +33,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
-from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import (
     KEY,
     Facts,
@@ -45,8 +44,8 @@ from train_core.checkpoints.checkpoint_folder import (
     publish,
     read_facts,
 )
-from train_core.checkpoints.huggingface import is_weights
-from train_core.model.transformer import Transformer
+from train_core.checkpoints.huggingface_config import is_weights
+from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
 from train_core.optimizer.adam import AdamState
 from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.boxes import Box
@@ -182,7 +181,9 @@ class Checkpoints:
         return None if load is None or is_weights(load) else _given(Path(load).expanduser())
 
     def _read(self, checkpoint: Path) -> Facts:
-        _require_same_model(checkpoint, self.experiment.model)
+        model = self.experiment.model
+        require_same_spec(checkpoint, read_facts(checkpoint).model, model)
+        require_same_shapes(checkpoint, dict(_saved_shapes(checkpoint)), model)
         states, replicas = self.optimizer.states, self.replicas
         with _quiet():
             load(_pieces(states, replicas.boxes()), storage_reader=FileSystemReader(checkpoint))
@@ -271,18 +272,6 @@ def _given(path: Path) -> Path:
     instead = last_whole(path.parent)
     remedy = "Name another one, or null." if instead is None else f"The last whole one beside it is {instead}."
     raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
-
-
-def _require_same_model(checkpoint: Path, model: ModelSpec) -> None:
-    """Refuse a checkpoint of another model. Every rank compares all tensors, so that all refuse alike."""
-    saved = dict(_saved_shapes(checkpoint))
-    with torch.device("meta"):
-        wanted = {name: tuple(parameter.shape) for name, parameter in Transformer(model).named_parameters()}
-    for name in sorted({*saved, *wanted}):
-        if saved.get(name) != wanted.get(name):
-            has, wants = saved.get(name, "nothing"), wanted.get(name, "nothing")
-            problem = f"belongs to another model: of {name} it holds {has}, and model={model.name} has {wants}"
-            raise ConfigError(KEY, str(checkpoint), problem, "Name a checkpoint of this model, or change model.*.")
 
 
 def _saved_shapes(checkpoint: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

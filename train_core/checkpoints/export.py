@@ -16,12 +16,12 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from conf.errors import UsageError
-from conf.schema import ROTARY_BASE, Dtype
+from conf.schema import NORM_EPSILON, ROTARY_BASE, Dtype
 from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
 from train_core.model.dtypes import DTYPES
-from train_core.model.transformer import NORM_EPSILON, Transformer
+from train_core.model.transformer import Transformer
 
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
@@ -124,6 +124,8 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
             "activation_function": "gelu_new",
             "layer_norm_epsilon": NORM_EPSILON,
         }
+    if spec.rotary_scaling is not None:
+        shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
     return shared | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

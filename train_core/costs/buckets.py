@@ -10,12 +10,9 @@ from train_core.bucket_rules import Treatment, bucketed, padded_length
 
 
 class Parameter(NamedTuple):
-    """A parameter of a stage's first tensor rank, with what `Treatment` says of it. A vector has one column."""
+    """A parameter of one tensor rank; all of a stage's have the same. A vector has one column."""
 
-    decays: bool
-    counted: bool
-    partial: bool
-    tied: bool
+    treatment: Treatment
     rows: int
     columns: int = 1
 
@@ -23,13 +20,9 @@ class Parameter(NamedTuple):
     def length(self) -> int:
         return self.rows * self.columns
 
-    @property
-    def treatment(self) -> Treatment:
-        return Treatment(self.decays, self.counted, self.partial, self.tied)
-
 
 def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]]:
-    """How each bucket of a stage's first tensor rank is treated and how long it is, in the trainer's order."""
+    """How each bucket of a stage is treated and how long it is, in the trainer's order."""
 
     def treatment(parameter: Parameter) -> Treatment:
         return parameter.treatment
@@ -44,7 +37,7 @@ def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]
 
 
 def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
-    """The parameters of a stage's first tensor rank in model order, as the trainer makes them."""
+    """The parameters of one tensor rank of a stage in model order, as the trainer makes them."""
     is_first, is_last = stage == 0, stage == experiment.parallel.pipeline_parallel_size - 1
     if is_first:
         yield from _embedding(experiment, tied=experiment.model.tied_embeddings and not is_last)
@@ -55,26 +48,25 @@ def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
 
 
 def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
-    model, partial = experiment.model, experiment.parallel.sequence_parallel
+    model = experiment.model
     rows = model.vocab_size // experiment.parallel.tensor_parallel_size
-    yield Parameter(True, True, False, tied, rows, model.hidden_size)
+    yield Parameter(_split(decays=True, tied=tied), rows, model.hidden_size)
     if model.family == "gpt":
-        yield Parameter(True, True, partial, False, model.seq_length, model.hidden_size)
+        yield Parameter(_whole(experiment, decays=True), model.seq_length, model.hidden_size)
 
 
 def layer_parameters_of(experiment: Experiment) -> Iterator[Parameter]:
     """The parameters of any one layer, since all layers are alike."""
-    model, parallel = experiment.model, experiment.parallel
-    t, partial = parallel.tensor_parallel_size, parallel.sequence_parallel
+    model, t = experiment.model, experiment.parallel.tensor_parallel_size
     h, q, f = model.hidden_size, model.query_size // t, model.ffn_hidden_size // t
     columns = (q + 2 * model.key_value_size // t, (2 if model.gated_mlp else 1) * f)
     for column, row in zip(columns, (q, f), strict=True):
         yield from _norm(experiment)
-        yield Parameter(True, True, False, False, column, h)
-        yield Parameter(True, True, False, False, h, row)
+        yield Parameter(_split(decays=True), column, h)
+        yield Parameter(_split(decays=True), h, row)
         if model.family == "gpt":
-            yield Parameter(False, True, False, False, column)
-            yield Parameter(False, True, partial, False, h)
+            yield Parameter(_split(decays=False), column)
+            yield Parameter(_whole(experiment, decays=False), h)
 
 
 def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
@@ -84,9 +76,21 @@ def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
     # A tied head on a later stage is a second copy; the first stage counts it, so that the global norm has it once.
     if tied or not model.tied_embeddings:
         rows = model.vocab_size // experiment.parallel.tensor_parallel_size
-        yield Parameter(True, not tied, False, tied, rows, model.hidden_size)
+        yield Parameter(_split(decays=True, is_copy=tied, tied=tied), rows, model.hidden_size)
 
 
 def _norm(experiment: Experiment) -> list[Parameter]:
-    partial, vectors = experiment.parallel.sequence_parallel, 2 if experiment.model.family == "gpt" else 1
-    return [Parameter(False, True, partial, False, experiment.model.hidden_size)] * vectors
+    vectors = 2 if experiment.model.family == "gpt" else 1
+    return [Parameter(_whole(experiment, decays=False), experiment.model.hidden_size)] * vectors
+
+
+def _split(*, decays: bool, is_copy: bool = False, tied: bool = False) -> Treatment:
+    """Of a parameter of which each tensor rank holds a part."""
+    return Treatment(decays, repeated=False, is_copy=is_copy, partial=False, tied=tied)
+
+
+def _whole(experiment: Experiment, *, decays: bool) -> Treatment:
+    """Of a parameter that every tensor rank holds whole."""
+    parallel = experiment.parallel
+    is_repeated, is_partial = parallel.tensor_parallel_size > 1, parallel.sequence_parallel
+    return Treatment(decays, repeated=is_repeated, is_copy=False, partial=is_partial, tied=False)

@@ -155,7 +155,7 @@ def _add_shards(tally: Tally, experiment: Experiment) -> None:
         tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])
         tally.add("data", "reduce_scatter", sums, length * DTYPE_BYTES[precision.gradient_dtype])
     for parameter in parameters:
-        tally.add("tensor", "all_reduce", int(parameter.partial), _first_share(parameter, d) * FLOAT32_BYTES)
+        tally.add("tensor", "all_reduce", int(parameter.treatment.partial), _first_share(parameter, d) * FLOAT32_BYTES)
 
 
 def _first_share(parameter: Parameter, num_replicas: int) -> int:

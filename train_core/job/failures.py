@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrainingError, TrisweepError
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
@@ -79,6 +79,8 @@ def failure_of(rank: int, error: BaseException) -> RankFailure:
         cause=cause,
         traceback="".join(traceback.format_exception(error)),
         time=time.time(),
+        # Where all ranks end together, such as by a loss that is not finite, the error knows whose fault it is.
+        blamed=error.blamed if isinstance(error, TrainingError) else rank,
     )
 
 
@@ -103,7 +105,7 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
     # SIGKILL alone may have come from anybody; with the kernel's counter it was most likely the kernel.
     if exit_code == -signal.SIGKILL and oom_kills > 0:
         outcome, cause = Outcome.OUT_OF_MEMORY, f"{cause}; the kernel ended a process for lack of memory"
-    return RankFailure(rank=rank, outcome=outcome, cause=cause, traceback=tail, time=time.time())
+    return RankFailure(rank=rank, outcome=outcome, cause=cause, traceback=tail, time=time.time(), blamed=rank)
 
 
 def _last_lines(log: Path) -> str:
@@ -127,8 +129,7 @@ def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
 def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -> Measurement:
     """The measurement of a trial that one rank's failure ended."""
     unmeasured = without_numbers(fingerprint, failure.outcome, failure.cause, started, failure.traceback)
-    culprit = failure.rank if failure.blamed is None else failure.blamed
-    return unmeasured.model_copy(update={"failing_rank": culprit})
+    return unmeasured.model_copy(update={"failing_rank": failure.blamed})
 
 
 def without_numbers(

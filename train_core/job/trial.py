@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
 from train_core.attempt import Attempt
+from train_core.checkpoints.huggingface_config import warn_of_differences
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
 from train_core.job.supervisor import Job, supervise
@@ -64,8 +65,12 @@ def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
         # Here and not in the ranks, so that a wrong path is one message and not one of each rank.
         prepare(experiment, token_folder(job.trial, experiment))
+        # What a rank says of its weights is in its log alone.
+        warn_of_differences(experiment.checkpoint.load, experiment.model)
     except TrisweepError as error:
-        return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
+        # No rank has started yet, so that none is to blame.
+        failure = failure_of(0, error).model_copy(update={"blamed": None})
+        return failed_measurement(experiment.fingerprint, failure, started)
     return supervise(job, experiment.fingerprint, started)
 
 

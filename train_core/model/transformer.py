@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.schema import ROTARY_BASE
+from conf.schema import NORM_EPSILON
 from conf.world import ModelSpec
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
-
-NORM_EPSILON = 1e-5
+from train_core.model.rotary import rotary_frequencies
 
 
 class TokenEmbedding(nn.Module):
@@ -181,8 +180,7 @@ def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tens
     """Cosines and sines (2, s, head_size / 2) of every position, in fp32; None where positions are learned."""
     if spec.family == "gpt":
         return None
-    head_size = spec.query_size // spec.num_attention_heads
-    return rotary_table(spec.seq_length, head_size, spec.rotary_base or ROTARY_BASE).to(device)
+    return rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
 
 
 class Transformer(nn.Module):

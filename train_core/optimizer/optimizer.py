@@ -12,12 +12,27 @@ from conf.experiment import Experiment
 from conf.schema import TrainingPlan
 from train_core.optimizer.adam import AdamState
 from train_core.optimizer.loss_scale import LossScale
-from train_core.parallel.collectives import all_reduce, total
+from train_core.parallel.collectives import all_reduce
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.replicas import Replicas
 
 NORM_ROW = 2**14
 """How many squares are summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""
+
+
+class OwnShare(NamedTuple):
+    """Whether what one rank added to a step's loss and to the gradient's norm was finite, each by itself.
+
+    Attributes:
+        gradient: the parts that are sums over replicas alone.
+        partial: the parts that are sums over the tensor axis too.
+        tied: the parts that are sums over the two stages of a tied embedding too.
+    """
+
+    loss: bool
+    gradient: bool
+    partial: bool
+    tied: bool
 
 
 class StepResult(NamedTuple):
@@ -27,12 +42,18 @@ class StepResult(NamedTuple):
         loss: the mean over the global batch.
         gradient_norm: the norm of the whole model's gradient before clipping.
         overflowed: fp16 gradients left their range, and the weights were left as they were.
+        own_share: of this rank, where loss or norm are not finite and nothing has overflowed; else None.
     """
 
     loss: float
     gradient_norm: float
     learning_rate: float
     overflowed: bool = False
+    own_share: OwnShare | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
 def learning_rate_at(step: int, plan: TrainingPlan) -> float:
@@ -85,7 +106,27 @@ class Optimizer:
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
             self.loss_scale.succeeded()
-        return StepResult(loss, gradient_norm, learning_rate, overflowed)
+        result = StepResult(loss, gradient_norm, learning_rate, overflowed)
+        if overflowed or result.is_finite:
+            return result
+        return result._replace(own_share=self._own_share(gradients, loss_share))
+
+    def is_finite(self, loss_share: Tensor) -> bool:
+        """Whether loss and norm of the gradients accumulated since `Replicas.zero_gradients` are; updates nothing."""
+        return all(map(math.isfinite, self._over_the_world(self.reduced_gradients(), loss_share)))
+
+    def _own_share(self, gradients: list[Tensor], loss_share: Tensor) -> OwnShare:
+        bad = [
+            treatment
+            for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
+            if treatment.is_counted_by(self.mesh.tensor.rank) and not _norm(gradient).isfinite()
+        ]
+        return OwnShare(
+            bool(loss_share.isfinite()),
+            gradient=not any(not (treatment.partial or treatment.tied) for treatment in bad),
+            partial=not any(treatment.partial for treatment in bad),
+            tied=not any(treatment.tied for treatment in bad),
+        )
 
     def reduced_gradients(self) -> list[Tensor]:
         """The gradient of every part, complete over replicas, tensor axis and the two stages of a tied embedding."""
@@ -107,12 +148,13 @@ class Optimizer:
         counted = [
             _norm(gradient)
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
-            if treatment.counted
+            if treatment.is_counted_by(self.mesh.tensor.rank)
         ]
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         square = torch.stack(counted).square().sum() if counted else zero
-        shares = torch.stack((loss_share.double(), square)).tolist()
-        loss, squares = total(shares, self.mesh.world, self.device)
+        # They stay on the device until they are summed, so that the host waits once.
+        shares = torch.stack((loss_share.double(), square))
+        loss, squares = all_reduce(shares, self.mesh.world).wait().tolist()
         holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # so many replicas counted the same values
         return loss, math.sqrt(squares / holders) / self.loss_scale.scale
 

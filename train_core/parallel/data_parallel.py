@@ -138,8 +138,9 @@ class FlatReplicas:
 
     def boxes_to_write(self) -> list[list[Box]]:
         # Under ZeRO-0 all replicas hold everything. Each still writes only a share, so that the work is divided.
+        rank = self.mesh.tensor.rank
         return [
-            self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.counted else []
+            self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.is_counted_by(rank) else []
             for bucket in self.buckets
         ]
 

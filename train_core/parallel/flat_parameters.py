@@ -69,14 +69,13 @@ def flatten(
 
 
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -> Treatment:
-    """How this rank treats one of its parameters."""
+    """How one of this rank's parameters is treated, which is alike on all ranks that hold it."""
     placement = stage.placements[name]
-    # A parameter that all tensor ranks hold whole may enter the global norm once, and so counts on the first of them.
-    held_once = placement.split_dim is not None or mesh.tensor.rank == 0
     has_copy = stage.chunks[0].spec.tied_embeddings and mesh.embedding.size > 1
     return Treatment(
         decays=parameter.dim() > 1,
-        counted=held_once and not placement.is_copy,
+        repeated=placement.split_dim is None and mesh.tensor.size > 1,
+        is_copy=placement.is_copy,
         partial=placement.partial_gradient,
         tied=has_copy and placement.name == TIED_EMBEDDING,
     )

@@ -111,8 +111,10 @@ class FullySharded:
         ]
 
     def boxes_to_write(self) -> list[list[Box]]:
+        rank = self.mesh.tensor.rank
         return [
-            boxes if treatment.counted else [] for boxes, treatment in zip(self.boxes(), self.treatments, strict=True)
+            boxes if treatment.is_counted_by(rank) else []
+            for boxes, treatment in zip(self.boxes(), self.treatments, strict=True)
         ]
 
     def _rows(self, name: str, shape: tuple[int, ...], local: Tensor) -> list[Box]:

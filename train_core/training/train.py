@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -20,7 +19,7 @@ from train_core.training.meter import Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
-from train_core.watch.nonfinite import origin_of_nonfinite
+from train_core.watch.nonfinite import Origin, origin_of_nonfinite
 from train_core.watch.traces import traced
 
 if TYPE_CHECKING:
@@ -99,19 +98,24 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
     result = trainer.step(step)
     if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
         loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
+        origin = _origin(trainer, step, result)
         raise TrainingError(
             f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step} with a loss scale of"
-            f" {scale:g}, {_origin(trainer, step)}",
-            "Lower training.learning_rate, or use precision=bf16.",
+            f" {scale:g}, {origin.words}",
+            origin.remedy or "Lower training.learning_rate, or use precision=bf16.",
+            origin.blamed,
         )
-    if not result.overflowed and not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
+    if not result.overflowed and not result.is_finite:
+        origin = _origin(trainer, step, result)
         raise TrainingError(
             f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm},"
-            f" {_origin(trainer, step)}",
-            "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
+            f" {origin.words}",
+            origin.remedy or "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
+            origin.blamed,
         )
     return result
 
 
-def _origin(trainer: Trainer, step: int) -> str:
-    return origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, step))
+def _origin(trainer: Trainer, step: int, result: StepResult) -> Origin:
+    again = partial(trainer.is_finite_again, step)
+    return origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, result.own_share)

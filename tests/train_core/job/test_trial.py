@@ -148,10 +148,31 @@ def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
     assert "training.learning_rate" in measurement.cause
 
 
+def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
+    trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_wrong() -> None:
+        from train_core.training.trainer import Trainer
+
+        undisturbed = Trainer.step
+
+        def disturbed(trainer: Trainer, step: int) -> Any:
+            trainer.stage.named_parameters()[0][1].data.fill_(float("nan"))
+            return undisturbed(trainer, step)
+
+        monkeypatch.setattr(Trainer, "step", disturbed)
+
+    on_rank(3, go_wrong)
+    measurement = run_trial_here(trial_of(LONG | {"parallel.world_size": 4, "batch.global_batch_size": 4}).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.failing_rank == 3, measurement.cause
+
+
 def test_a_wrong_data_path_is_one_message(trial_of: TrialOf) -> None:
     measurement = run_trial_here(trial_of(TENSOR_2 | {"data.path": "/nowhere"}).path)
     assert measurement.outcome is Outcome.FAILED
     assert measurement.cause.startswith("data.path = '/nowhere': does not exist")
+    assert measurement.failing_rank is None
 
 
 def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: TrialOf) -> None:

@@ -74,6 +74,21 @@ def test_shards_hold_every_element_of_every_parameter_once(
         assert torch.equal(parameter.detach(), expected[name]), "the parameter is a view of its bucket"
 
 
+def test_all_tensor_ranks_have_equal_buckets() -> None:
+    """Also of what each holds whole, which only the first counts in the norm of the gradient."""
+    stage = stage_of([(40, 8), (40,), (8, 20), (8,), (8,)])
+    for index in (0, 1, 2):
+        stage.placements[str(index)] = Placement(str(index), 0, partial_gradient=False, is_copy=False)
+    of_ranks = []
+    for rank in range(3):
+        mesh = replace(mesh_of(3), tensor=Axis(3, rank))
+        buckets = [(bucket.treatment, [member[::2] for member in bucket.members]) for bucket in flatten(stage, mesh)]
+        of_ranks.append(buckets)
+        counted = [treatment.is_counted_by(rank) for treatment, _ in buckets]
+        assert counted == [True, rank == 0, True], "biases that are split, those that are whole, matrices"
+    assert of_ranks[0] == of_ranks[1] == of_ranks[2]
+
+
 def updated_in_buckets(buckets: list[Bucket], plan: Any, gradients: list[dict[str, torch.Tensor]]) -> None:
     states = [AdamState(bucket.weights) for bucket in buckets]
     for count, of_step in enumerate(gradients, start=1):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import parallelize
 from train_core.process.world import World, usable_cores
 from train_core.training.meter import Meter, count_devices, matmul_flops_per_second
+from train_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU, "gloo")
@@ -48,6 +51,34 @@ def test_weights_decay_and_biases_and_norms_do_not(experiment_of: ExperimentOf) 
         assert inside == name.endswith(("qkv.weight", "projection.weight", "up.weight", "down.weight")) or (
             inside == name.startswith("embedding")
         ), name
+
+
+def values_read_by_the_update(world: World, experiment: Experiment, cache_dir: Path) -> list[list[int]]:
+    """The shapes of the tensors whose values the host takes from the device between the passes and the next step."""
+    trainer = Trainer(experiment, world, cache_dir)
+    losses, read = trainer.passes(1), list[list[int]]()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("tolist", "item", "cpu", "__float__", "__bool__"):
+            patch.setattr(torch.Tensor, name, _noted(getattr(torch.Tensor, name), read))
+        trainer.optimizer.step(1, losses)
+    return read
+
+
+def _noted(method: Callable[[torch.Tensor], Any], read: list[list[int]]) -> Callable[[torch.Tensor], Any]:
+    def noted(tensor: torch.Tensor) -> Any:
+        read.append(list(tensor.shape))
+        return method(tensor)
+
+    return noted
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_an_update_waits_for_the_device_once(
+    zero_stage: int, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """For the loss and the norm of the whole job, which come together."""
+    experiment = experiment_of({"parallel.world_size": 2, "parallel.zero_stage": zero_stage, "model.num_layers": 1})
+    assert worlds(2).run(values_read_by_the_update, experiment, tmp_path) == [[[2]], [[2]]]
 
 
 def test_first_weights_depend_on_the_name_and_the_seed() -> None:

@@ -1,0 +1,64 @@
+"""A checkpoint is of this model only when the same weights mean the same thing; what has no meaning may differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.world import ModelSpec
+from tests.composed import load
+from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
+
+AT = Path("checkpoints/step-000007")
+
+
+def spec(*overrides: str) -> ModelSpec:
+    return load(["model=tiny", *overrides]).model
+
+
+def llama(*overrides: str) -> ModelSpec:
+    return load(["model=llama-3.1-8b", *overrides]).model
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted"),
+    [
+        (spec(), spec("model.name=other")),
+        (spec("model.num_attention_heads=8"), spec("model.num_attention_heads=8", "model.head_size=4")),
+        (llama("model.seq_length=4096"), llama("model.seq_length=8192")),
+        (llama("model.rotary_base=null"), llama("model.rotary_base=10000.0")),
+    ],
+)
+def test_what_changes_no_result_may_differ(saved: ModelSpec, wanted: ModelSpec) -> None:
+    require_same_spec(AT, saved, wanted)
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted", "told"),
+    [
+        (
+            llama(),
+            llama("model.num_attention_heads=64", "model.head_size=64"),
+            "model.num_attention_heads = 64: is not the 32 of the model in the checkpoint checkpoints/step-000007."
+            " Use model.num_attention_heads=32 model.head_size=128,"
+            " or name a checkpoint of this model as checkpoint.load.",
+        ),
+        (llama(), llama("model.num_query_groups=16"), "model.num_query_groups = 16: is not the 8 of"),
+        (llama(), llama("model.rotary_base=10000.0"), "model.rotary_base = 10000.0: is not the 500000.0 of"),
+        (llama(), llama("model.gated_mlp=false"), "model.gated_mlp = False: is not the true of"),
+        (spec(), spec("model.seq_length=48"), "model.seq_length = 48: is not the"),
+        (spec(), llama(), "model.family = 'llama': is not the gpt of"),
+        (llama(), spec(), "model.family = 'gpt': is not the llama of"),
+    ],
+)
+def test_what_shapes_need_not_tell_is_refused_by_name(saved: ModelSpec, wanted: ModelSpec, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        require_same_spec(AT, saved, wanted)
+    assert str(refused.value).startswith(told), str(refused.value)
+
+
+def test_tensors_that_differ_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"of embedding\.positions\.weight it holds nothing, .* has \(64,"):
+        require_same_shapes(AT, {}, spec("model.seq_length=64"))
