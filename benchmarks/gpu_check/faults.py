@@ -29,16 +29,16 @@ ALLOCATED = re.compile(r"([\d.]+) ([GM]iB) is allocated by PyTorch")
 def faults(bench: Workbench) -> Iterator[Check]:
     """Each fault, with the verdict that is due."""
     start, hang = bench.scale.start_seconds, bench.scale.hang_seconds
-    num_ranks = min(4, bench.num_devices)
-    yield Check("a rank that stops is named", PART, max(2, num_ranks), start + 2 * hang, partial(_hang, bench))
+    num_ranks = 4 if bench.num_devices >= 4 else 2
+    yield Check("a rank that stops is named", PART, num_ranks, start + 2 * hang, partial(_hang, bench))
     yield Check("too large a batch is out of memory", PART, 1, start, partial(_out_of_memory, bench))
     yield Check("killed, it goes on where it was saved", PART, 1, 3 * start, partial(_resume, bench))
-    yield Check("saved in one layout, loaded in another", PART, 2, 3 * start, partial(_reshard, bench))
+    yield Check("saved in one layout, loaded in another", PART, num_ranks, 3 * start, partial(_reshard, bench))
 
 
 def _hang(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     """Stop the last rank with SIGSTOP, as a broken device or a stuck host would, and see who is blamed."""
-    layout = Layout(pipeline=2, data=len(devices) // 2) if len(devices) > 2 else Layout(data=2, zero_stage=1)
+    layout = Layout(pipeline=2, data=2) if len(devices) == 4 else Layout(data=2, zero_stage=1)
     values: dict[str, Value] = {**layout.values(), "training.num_steps": 100_000}
     job = bench.start("hang", bench.small("GPT", "fp32", values), devices, 3 * bench.scale.trial_seconds)
     if not job.wait_until(lambda: len(job.trial.read_metrics()) >= STEPS_BEFORE_FAULT):
@@ -72,16 +72,17 @@ def _out_of_memory(bench: Workbench, devices: tuple[int, ...]) -> Finding:
 
 
 def _overfull(bench: Workbench) -> Experiment:
-    """The small model with the first power of two of sequences that does not fit."""
+    """A small model with the first power of two of sequences that does not fit."""
     sequences = 1
     while sequences <= MOST_SEQUENCES:
         values: dict[str, Value] = {
+            **bench.scale.overfull,
             "data.source": "synthetic",
             "batch.micro_batch_size": sequences,
             "batch.global_batch_size": sequences,
         }
         experiment = bench.small("GPT", "fp32", values)
-        if estimate(experiment).allocated_bytes > OVERFULL * experiment.cluster.device.memory_bytes:
+        if estimate(experiment).allocated_bytes >= OVERFULL * experiment.cluster.device.memory_bytes:
             return experiment
         sequences *= 2
     raise LeftOut(f"{MOST_SEQUENCES} sequences still fit")
@@ -114,7 +115,7 @@ def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
 
 def _reshard(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     """Save on several devices, load on one and on several in another layout: the same next steps."""
-    wide = len(devices) > 2
+    wide = len(devices) == 4
     saved_in = Layout(tensor=2, pipeline=2) if wide else Layout(tensor=2, sequence_parallel=True)
     loaded_in = Layout(data=4, zero_stage=1) if wide else Layout(pipeline=2, schedule="zero-bubble")
     saving = {**saved_in.values(), "checkpoint.every_steps": STEPS_BEFORE_FAULT}

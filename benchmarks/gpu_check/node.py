@@ -13,6 +13,8 @@ from conf.units import TERA
 PATTERN = "dgx-h100"
 """What a device that no file describes is taken to be, but for what torch says of it."""
 
+GENERIC = "this-node"
+TRIED_OUT = "CPU ranks try the script out: no figure here says anything of a GPU."
 GUESSED_PEAK, GUESSED_FP32_PEAK = 300 * TERA, 30 * TERA
 """Of a device that no file describes. Predictions of time are as wrong as these; what is measured does not use them."""
 
@@ -38,7 +40,7 @@ def node_of(machine: Machine) -> Node:
     """The node that this machine is."""
     if machine.kind == "cpu":
         tree = compose_tree(["model=tiny", "cluster=local"])
-        return Node(with_values(tree, _sizes(machine)), "local", "Predictions are for ranks with a core each.")
+        return Node(with_values(tree, _sizes(machine)), "local", TRIED_OUT)
     first = machine.devices[0]
     cluster = cluster_of(first)
     tree = compose_tree(["model=tiny", f"cluster={cluster or PATTERN}"])
@@ -58,7 +60,7 @@ def _sizes(machine: Machine) -> dict[str, Value]:
 def _generic(device: FoundDevice) -> dict[str, object]:
     narrow = "fp16" if _lacks_bf16(device) else "bf16"
     return {
-        "cluster.name": "this-node",
+        "cluster.name": GENERIC,
         "cluster.gpu_names": [],
         "cluster.device.name": device.name,
         "cluster.device.memory_bytes": device.memory_bytes,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.gpu_check import faults, layouts, speed
+from benchmarks.gpu_check import faults, hardware, layouts, speed
 from benchmarks.gpu_check.check import Check
 from benchmarks.gpu_check.workbench import Workbench
 
-PARTS = (layouts.PART, faults.PART, speed.PART)
+PARTS = (layouts.PART, faults.PART, hardware.PART, speed.PART)
 
 
 def rounds(bench: Workbench, parts: Sequence[str]) -> Iterator[list[Check]]:
@@ -19,6 +19,8 @@ def rounds(bench: Workbench, parts: Sequence[str]) -> Iterator[list[Check]]:
     second = list(layouts.variants(bench, known)) if layouts.PART in parts else []
     second += layouts.layouts(bench, known, 2) if layouts.PART in parts else []
     yield [*second, *(faults.faults(bench) if faults.PART in parts else [])]
+    if hardware.PART in parts:
+        yield list(hardware.hardware(bench))
     if speed.PART in parts:
         yield list(speed.speeds(bench))
     if layouts.PART in parts:

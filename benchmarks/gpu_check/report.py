@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.gpu_check import layouts, speed
-from benchmarks.gpu_check.agreement import TOLERANCES
+from benchmarks.gpu_check import faults, hardware, layouts, speed
+from benchmarks.gpu_check.agreement import TOLERANCES, power
 from benchmarks.gpu_check.anonymous import anonymous
 from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import Machine, device_lines
@@ -51,9 +51,9 @@ def write_report(folder: Path, report: Report) -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """`38 checks passed, 1 failed, 2 left out`."""
+    """`38 checks: 35 passed, 1 failed, 2 left out`."""
     passed, failed, left_out = (sum(result.verdict is verdict for result in results) for verdict in Verdict)
-    return f"{passed} checks passed, {failed} failed, {left_out} left out"
+    return f"{len(results)} checks: {passed} passed, {failed} failed, {left_out} left out"
 
 
 def page_of(report: Report) -> str:
@@ -65,7 +65,10 @@ def page_of(report: Report) -> str:
         + ("" if report.is_whole else " It was interrupted, or is still running."),
         "",
         *_machine(report.machine),
-        *_checks(report.results),
+        *([report.remark, ""] if report.remark else []),
+        *_layouts(report.results),
+        *_faults(report.results),
+        *_hardware(report.results),
         *_speed(report),
         *_terms(report.results),
         *_not_passed("What failed", report.results, Verdict.FAILED),
@@ -80,14 +83,12 @@ def _machine(machine: Machine) -> list[str]:
     return [*(f"- {name}: {text}" for name, text in device_lines(machine).items()), ""]
 
 
-def _checks(results: Sequence[Result]) -> Iterator[str]:
-    yield from (
-        "## The same steps in every layout?",
-        "",
-        "| on | as on one device | largest relative difference |",
-        "|---|---|---|",
-    )
+def _layouts(results: Sequence[Result]) -> Iterator[str]:
     compared = [result for result in results if result.part == layouts.PART]
+    if not compared:
+        return
+    yield from ("## The same steps in every layout?", "")
+    yield from ("| on | as on one device | largest relative difference |", "|---|---|---|")
     for num_devices in sorted({result.num_devices for result in compared}):
         chosen = [result for result in compared if result.num_devices == num_devices]
         made = [result for result in chosen if result.verdict is not Verdict.LEFT_OUT]
@@ -99,7 +100,10 @@ def _checks(results: Sequence[Result]) -> Iterator[str]:
         yield f"| {where} | {passed} of {len(made)}{left_out} | {_largest(made)} |"
     limits = (f"{dtype} {limit.loss:g} in losses, {limit.norm:g} in norms" for dtype, limit in TOLERANCES.items())
     yield from ("", f"Up to these differences pass: {'; '.join(limits)}. Norms are the gradients'.", "")
-    others = [result for result in results if result.part not in (layouts.PART, speed.PART)]
+
+
+def _faults(results: Sequence[Result]) -> Iterator[str]:
+    others = [result for result in results if result.part == faults.PART]
     if others:
         yield from ("## Does it do what it says?", "", "| check | result | what was seen |", "|---|---|---|")
         yield from (f"| {result.name} | {result.verdict} | {_cell(result.seen)} |" for result in others)
@@ -113,8 +117,8 @@ def _largest(results: Sequence[Result]) -> str:
         if "dtype" in result.figures:
             found.setdefault(result.figures["dtype"], []).append(result.figures)
     return "; ".join(
-        f"{dtype}: {max(one['loss_difference'] for one in some):.0e} in losses,"
-        f" {max(one['norm_difference'] for one in some):.0e} in norms"
+        f"{dtype}: {power(max(figures['loss_difference'] for figures in some))} in losses,"
+        f" {power(max(figures['norm_difference'] for figures in some))} in norms"
         for dtype, some in found.items()
     )
 
@@ -125,11 +129,19 @@ def _cell(text: str) -> str:
     return " ".join(shortened.split()).replace("|", "/")
 
 
+def _hardware(results: Sequence[Result]) -> Iterator[str]:
+    rows = [row for result in results if result.part == hardware.PART for row in result.figures.get("rows", [])]
+    if rows:
+        yield from ("## What the hardware reaches", "", "| what | measured | the configuration says |", "|---|---|---|")
+        yield from (f"| {row['what']} | {row['measured']} | {row['stated']} |" for row in rows)
+        yield ""
+
+
 def _speed(report: Report) -> Iterator[str]:
     shapes = [result for result in report.results if result.part == speed.PART and "predicted" in result.figures]
     if not shapes:
         return
-    yield from ("## How fast", "", report.remark, "") if report.remark else ("## How fast", "")
+    yield from ("## How fast", "", "MFU: model FLOPs of a step over what the device's peak allows in its time.", "")
     yield "| model | layers | devices | layout | figures are | MFU % | step s | memory GiB |"
     yield "|---|---|---|---|---|---|---|---|"
     for result in shapes:

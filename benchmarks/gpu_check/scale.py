@@ -36,6 +36,7 @@ class Scale:
     Attributes:
         model: of the small model in which layouts are compared.
         query_groups: of the Llama.
+        overfull: what differs in the model whose batch is too large.
         hang_seconds: for how long a collective may wait.
         trial_seconds: the time limit of one small trial.
         start_seconds: what starting a job and its first step take on a healthy machine.
@@ -45,6 +46,7 @@ class Scale:
 
     model: dict[str, Value]
     query_groups: int
+    overfull: dict[str, Value]
     hang_seconds: float
     trial_seconds: float
     start_seconds: float
@@ -62,7 +64,9 @@ GPU = Scale(
         "model.seq_length": 256,
     },
     query_groups=8,
-    hang_seconds=30.0,
+    # With sequences of usual length few are enough. Tens of thousands would meet limits of the kernels first.
+    overfull={"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 2048},
+    hang_seconds=20.0,
     trial_seconds=120.0,
     start_seconds=20.0,
     long_steps=100,
@@ -78,6 +82,7 @@ CPU = Scale(
         "model.seq_length": 16,
     },
     query_groups=4,
+    overfull={},
     hang_seconds=4.0,
     trial_seconds=60.0,
     start_seconds=4.0,

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import psutil
 
+from benchmarks.gpu_check.check import LeftOut
 from benchmarks.gpu_check.scale import FAMILIES, TRAINING, Scale
 from conf.experiment import Experiment
 from conf.load import Tree, settings_of, with_values
@@ -23,9 +24,11 @@ from conf.schema import Dtype, Value
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import ROOT
+from train_core.rates.folder import RatesFolder
 from train_core.trial_folder import TrialFolder
 
 POLL_SECONDS = 0.02
+MOST_LOG_LINES = 40
 GRACE_SECONDS = 30.0
 """The supervisor keeps the time limit itself. One that is silent for so much longer is ended from here."""
 
@@ -50,9 +53,13 @@ class Ran(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """A trial that runs in processes of its own."""
+    """What runs in processes of its own.
 
-    trial: TrialFolder
+    Attributes:
+        deadline: in monotonic seconds.
+    """
+
+    log: Path
     process: subprocess.Popen[bytes]
     deadline: float
 
@@ -67,13 +74,12 @@ class Job:
             time.sleep(POLL_SECONDS)
         return True
 
-    def pid_of_rank(self, rank: int) -> int | None:
-        """The process of a rank: the one whose output goes into the rank's log."""
-        log = str(self.trial.rank_log(rank).resolve())
+    def pid_writing(self, log: Path) -> int | None:
+        """The process of the job whose output goes into a file: a rank has its own log."""
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with contextlib.suppress(OSError):
-                    if str(Path(f"/proc/{child.pid}/fd/1").readlink()) == log:
+                    if str(Path(f"/proc/{child.pid}/fd/1").readlink()) == str(log.resolve()):
                         return child.pid
         return None
 
@@ -83,19 +89,36 @@ class Job:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def ran(self) -> Ran:
-        """Wait for the end."""
-        started = time.time()
+    def wait(self) -> str:
+        """Wait for the end; how it came about, and the last words of the job."""
         try:
             self.process.wait(max(0.0, self.deadline - time.monotonic()) + GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
+        said = self.log.read_text(errors="replace").splitlines()[-MOST_LOG_LINES:]
+        return "\n".join([f"the job ended with exit code {self.process.returncode} and measured nothing", *said])
+
+
+@dataclass(eq=False)
+class TrialJob(Job):
+    """A trial that runs in processes of its own."""
+
+    trial: TrialFolder
+
+    def pid_of_rank(self, rank: int) -> int | None:
+        return self.pid_writing(self.trial.rank_log(rank))
+
+    def ran(self) -> Ran:
+        """Wait for the end."""
+        started, said = time.time(), self.wait()
         measurement = self.trial.read_measurement()
         if measurement is None:
-            cause = f"the job ended with exit code {self.process.returncode} and measured nothing"
-            said = self.trial.path.with_suffix(".log").read_text(errors="replace")
-            measurement = without_numbers("", Outcome.FAILED, cause, started, said)
+            cause, _, words = said.partition("\n")
+            measurement = without_numbers("", Outcome.FAILED, cause, started, words)
         return Ran(measurement, self.trial.read_metrics())
+
+
+SomeJob = TypeVar("SomeJob", bound=Job)
 
 
 @dataclass
@@ -148,7 +171,7 @@ class Workbench:
 
     def start(
         self, name: str, experiment: Experiment, devices: Sequence[int], seconds: float, memory: int | None = None
-    ) -> Job:
+    ) -> TrialJob:
         """Start a trial in the folder called `name`, whose last job has ended.
 
         Args:
@@ -160,17 +183,34 @@ class Workbench:
         gpus = devices[: experiment.parallel.world_size] if experiment.cluster.device.kind == "gpu" else ()
         options = ["--seconds", str(seconds), *(("--memory", str(memory)) if memory is not None else ())]
         options += ["--devices", *map(str, gpus)] if gpus else []
-        with trial.path.with_suffix(".log").open("ab") as log:
-            # A session of its own: Ctrl-C reaches only the check, which ends its jobs in order.
-            process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.gpu_check.job", str(trial.path.absolute()), *options],
+        log = trial.path.with_suffix(".log")
+        process = self._started("job", [str(trial.path.absolute()), *options], log)
+        return self._watched(TrialJob(log, process, time.monotonic() + seconds, trial))
+
+    def measure_rates(self, folder: RatesFolder, seconds: float) -> str:
+        """Run a calibration of this node to its end; its last words, if it measured nothing."""
+        log = folder.path.with_suffix(".log")
+        process = self._started("rates_job", [str(folder.path.absolute())], log)
+        job = self._watched(Job(log, process, time.monotonic() + seconds))
+        said = job.wait()
+        self.jobs.discard(job)
+        return said
+
+    def _started(self, module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """A process of this room, in a session of its own: Ctrl-C reaches only the check, which ends its jobs."""
+        if self.stopped.is_set():
+            raise LeftOut("interrupted")
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"benchmarks.gpu_check.{module}", *arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
-        job = Job(trial, process, time.monotonic() + seconds)
+
+    def _watched(self, job: SomeJob) -> SomeJob:
         self.jobs.add(job)
         if self.stopped.is_set():  # since it was last looked at
             job.kill()
@@ -187,7 +227,7 @@ class Workbench:
         """Run a trial to its end."""
         return self.ended(self.start(name, experiment, devices, seconds or self.scale.trial_seconds, memory))
 
-    def ended(self, job: Job) -> Ran:
+    def ended(self, job: TrialJob) -> Ran:
         """Wait for the end of a job."""
         ran = job.ran()
         self.jobs.discard(job)

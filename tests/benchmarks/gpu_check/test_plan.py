@@ -53,7 +53,9 @@ def test_a_device_that_no_file_describes_is_checked_with_the_memory_that_torch_s
 
 @pytest.mark.parametrize("device", [H200, UNKNOWN, V100], ids=lambda device: device.name)
 def test_the_overfull_batch_is_predicted_not_to_fit(bench_of: GpuBench, device: FoundDevice) -> None:
-    assert not estimate(_overfull(bench_of(device, 1))).fits
+    experiment = _overfull(bench_of(device, 1))
+    assert not estimate(experiment).fits
+    assert experiment.batch.micro_batch_size <= 64
 
 
 def test_names_of_checks_are_different_and_fit_a_line(bench_of: GpuBench) -> None:

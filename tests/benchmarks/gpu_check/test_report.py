@@ -46,7 +46,7 @@ REPORT = Report(machine_of(H200, 2), "", RESULTS, 300.0, True)
 
 def test_the_page_says_what_passed_what_failed_and_which_figures_are_predicted() -> None:
     page = page_of(REPORT)
-    assert "**3 checks passed, 1 failed, 1 left out**, in 5.0 minutes." in page
+    assert "**5 checks: 3 passed, 1 failed, 1 left out**, in 5.0 minutes." in page
     assert "- devices: 2 x NVIDIA H200 (139.8 GiB, 132 multiprocessors, capability 9.0)" in page
     assert "| 2 devices | 1 of 2 | fp32: 2e-07 in losses, 3e-06 in norms |" in page
     assert "| GPT 1.3B | 24 | 1 | tp1 | measured | 55.5 | 1.00 | 8.0 |" in page
