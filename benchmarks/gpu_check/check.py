@@ -146,7 +146,7 @@ class Runner:
 
     def _outcome(self, check: Check, devices: tuple[int, ...]) -> tuple[Verdict, str, Mapping[str, Any]]:
         if check.num_devices > self.num_devices:
-            return Verdict.LEFT_OUT, f"needs {check.num_devices} devices, and {self.num_devices} are here", {}
+            return Verdict.LEFT_OUT, f"needs {check.num_devices} devices; this machine has {self.num_devices}", {}
         if self.stopped.is_set():
             return Verdict.LEFT_OUT, "interrupted", {}
         if time.monotonic() + check.seconds > self.deadline:

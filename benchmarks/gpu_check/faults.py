@@ -52,7 +52,7 @@ def _hang(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     os.kill(pid, signal.SIGSTOP)
     ran = bench.ended(job)
     named = ran.measurement.outcome is Outcome.FAILED and ran.measurement.failing_rank == stopped
-    seen = f"rank {stopped} of {layout} was stopped; {ran.why}"
+    seen = f"rank {stopped} of {layout} was stopped. {ran.why}"
     return Finding(passed=named, seen=seen, figures=_without_steps(ran) | {"stopped": stopped})
 
 

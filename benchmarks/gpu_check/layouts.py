@@ -151,7 +151,7 @@ def layouts(bench: Workbench, known: References, num_devices: int) -> Iterator[C
 
 
 def _impossible(devices: tuple[int, ...]) -> Finding:
-    raise LeftOut(f"only {len(devices)} devices are here")
+    raise LeftOut(f"this machine has {len(devices)} devices")
 
 
 def _choices(bench: Workbench) -> Iterator[tuple[str, Dtype]]:

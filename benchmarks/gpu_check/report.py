@@ -106,7 +106,9 @@ def _faults(results: Sequence[Result]) -> Iterator[str]:
     others = [result for result in results if result.part == faults.PART]
     if others:
         yield from ("## Does it do what it says?", "", "| check | result | what was seen |", "|---|---|---|")
-        yield from (f"| {result.name} | {result.verdict} | {_cell(result.seen)} |" for result in others)
+        for result in others:
+            seen = _cell(result.seen) if result.verdict is Verdict.PASSED else "see below"
+            yield f"| {result.name} | {result.verdict} | {seen} |"
         yield ""
 
 
@@ -173,8 +175,12 @@ def _terms(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _not_passed(heading: str, results: Sequence[Result], verdict: Verdict) -> Iterator[str]:
-    chosen = [result for result in results if result.verdict is verdict]
-    if chosen:
+    """Each reason once, behind all the checks that it kept from passing."""
+    names_of: dict[str, list[str]] = {}
+    for result in results:
+        if result.verdict is verdict:
+            names_of.setdefault(_cell(result.seen), []).append(result.name)
+    if names_of:
         yield from (f"## {heading}", "")
-        yield from (f"- {result.name}: {_cell(result.seen)}" for result in chosen)
+        yield from (f"- **{'; '.join(names)}**: {reason}" for reason, names in names_of.items())
         yield ""

@@ -47,7 +47,7 @@ class Ran(NamedTuple):
     def why(self) -> str:
         """How it ended, in words."""
         blamed = self.measurement.failing_rank
-        whose = "" if blamed is None else f" of rank {blamed}"
+        whose = "" if blamed is None else f" (rank {blamed})"
         return f"{self.measurement.outcome}{whose}: {self.measurement.cause}"
 
 

@@ -61,6 +61,6 @@ def test_what_is_left_out_says_why() -> None:
         [check_of("large", num_devices=4), check_of("long", seconds=99), check_of("lonely", run=impossible)]
     )
     assert {result.verdict for result in results.values()} == {Verdict.LEFT_OUT}
-    assert results["large"].seen == "needs 4 devices, and 2 are here"
+    assert results["large"].seen == "needs 4 devices; this machine has 2"
     assert results["long"].seen == "takes about 99 s, and less was left of the time"
     assert results["lonely"].seen == "nothing to compare with"

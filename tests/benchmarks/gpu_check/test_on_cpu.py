@@ -57,6 +57,6 @@ def test_a_rank_that_stops_is_named_and_ctrl_c_keeps_the_report(tmp_path: Path) 
                 process.send_signal(signal.SIGINT)
     text = " ".join("".join(printed).split())
     assert process.returncode == 130
-    assert re.search(r"ok \d+ s a rank that stops is named rank 1 of dp2 zero1 was stopped; FAILED of rank 1:", text)
+    assert re.search(r"ok \d+ s a rank that stops is named rank 1 of dp2 zero1 was stopped. FAILED \(rank 1\):", text)
     assert "left out saved in one layout, loaded in another interrupted" in text
     assert "| a rank that stops is named | ok |" in (tmp_path / PAGE).read_text()
