@@ -181,6 +181,10 @@ class RankFailure(Frozen):
     blamed: int | None = None
 
 
+DISK = "disk"
+"""The line of a `Standing` whose rank waits for the file system, and for no rank."""
+
+
 class Standing(Frozen):
     """`waits/rank-N.json`: where a rank stands while a job seems to hang.
 

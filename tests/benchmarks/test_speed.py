@@ -42,12 +42,12 @@ def noted_steps(rank: int, path: Path, name: str) -> Iterator[None]:
         yield
 
 
-def test_steps_that_are_compared_are_taken_in_turn(tmp_path: Path) -> None:
+def test_steps_that_are_compared_are_taken_in_turn_and_each_comes_first_as_often(tmp_path: Path) -> None:
     ours, theirs = (Stepping(1, noted_steps, tmp_path / "order", name) for name in ("a", "b"))
-    pairs = paired(ours, theirs, 3)
+    pairs = paired(ours, theirs, 4)
     for stepping in (ours, theirs):
         stepping.end()
-    assert (tmp_path / "order").read_text() == "ababab"
+    assert (tmp_path / "order").read_text() == "abbaabba"
     assert all(measured.wall_seconds > 0 for pair in pairs for measured in pair)
 
 

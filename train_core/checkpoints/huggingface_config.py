@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conf.errors import ConfigError
+from conf.overrides import for_a_shell
 from conf.schema import NORM_EPSILON, ROTARY_BASE, Family
 from conf.world import ModelSpec, RotaryScaling
 from train_core.checkpoints.checkpoint_folder import KEY
@@ -208,7 +209,8 @@ def _require_positions(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -
     if scaling != spec.rotary_scaling:
         given = None if spec.rotary_scaling is None else spec.rotary_scaling.model_dump()
         problem = f"is not how {path} stretches rotary positions"
-        raise ConfigError("model.rotary_scaling", given, problem, f"Use {_as_override(scaling)}.")
+        wanted = for_a_shell("model.rotary_scaling", None if scaling is None else scaling.model_dump())
+        raise ConfigError("model.rotary_scaling", given, problem, f"Use {wanted}.")
 
 
 def _scaling(rotary: RopeParameters, path: Path) -> RotaryScaling | None:
@@ -225,13 +227,6 @@ def _scaling(rotary: RopeParameters, path: Path) -> RotaryScaling | None:
         return RotaryScaling(**values)
     except (ValidationError, ConfigError) as error:
         raise _unreadable(path, f"config.json scales rotary positions as llama3 with {values}: {error}") from None
-
-
-def _as_override(scaling: RotaryScaling | None) -> str:
-    if scaling is None:
-        return "model.rotary_scaling=null"
-    values = ",".join(f"{name}:{value}" for name, value in scaling)
-    return f"'model.rotary_scaling={{{values}}}'"
 
 
 def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:

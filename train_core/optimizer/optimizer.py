@@ -81,6 +81,7 @@ class Optimizer:
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
         num_updates: how often the weights have been updated; an overflow is no update.
+        being_copied: reached when a GPU has copied the states for a checkpoint; None where it copies none.
     """
 
     def __init__(self, replicas: Replicas, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
@@ -88,6 +89,7 @@ class Optimizer:
         self.loss_scale = LossScale.of(experiment.precision)
         self.num_updates = 0
         self.states = [AdamState(weights) for weights in replicas.own_weights()]
+        self.being_copied: torch.cuda.Event | None = None
 
     def step(self, step: int, loss_share: Tensor) -> StepResult:
         """Update the weights with the gradients accumulated since `Replicas.zero_gradients`.
@@ -165,6 +167,10 @@ class Optimizer:
 
     def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
         self.num_updates += 1
+        if self.being_copied is not None:
+            # The stream that computes waits here, and not the host: the copies must be of what was before this update.
+            torch.cuda.current_stream(self.device).wait_event(self.being_copied)
+            self.being_copied = None
         # Filled on the device, because a copy of the number from the host would wait for all that is queued there.
         count = torch.full((), float(self.num_updates), device=self.device)
         parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)

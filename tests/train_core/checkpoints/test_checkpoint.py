@@ -121,7 +121,7 @@ def bytes_copied_to_save(world: World, experiment: Experiment, folder: Path) -> 
     trainer = Trainer(experiment, world, folder / "tokens")
     written = list[dict[str, Any]]()
     with trainer.checkpoints(folder / "checkpoints") as checkpoints:
-        checkpoints._write = lambda pieces, facts: written.append(pieces)  # type: ignore[method-assign]
+        checkpoints._write = lambda pieces, wait, facts: written.append(pieces)  # type: ignore[method-assign]
         checkpoints.save(1)
     boxes = [box for pieces in written for piece in pieces.values() for box in piece.boxes.values()]
     states = {flat.untyped_storage().data_ptr() for one in trainer.optimizer.states for flat in one.tensors().values()}

@@ -35,22 +35,34 @@ class Trained(NamedTuple):
     weights: dict[str, np.ndarray]
 
 
-def train(experiment: Experiment, dtype: torch.dtype, order: int = 0) -> Trained:
+def train(experiment: Experiment, dtype: torch.dtype, rounding: int = 0) -> Trained:
     """Train on one rank in fp32 or fp64, whatever layout the experiment names.
 
     Args:
-        order: each adds up the sequences of a batch in another order, and in more parts, so that fp32 rounds otherwise.
+        rounding: the higher numbers let fp32 round otherwise, each in its own way: they start from weights of other
+            last bits, and add up the sequences of a batch in another order and in more parts.
     """
-    weights = {name: value.to(dtype).requires_grad_() for name, value in first_weights(experiment).items()}
-    adam, shuffled = AdamW(weights, experiment.training), np.random.default_rng(order).permutation
+    random = np.random.default_rng(rounding)
+    weights = {name: value.to(dtype) for name, value in first_weights(experiment).items()}
+    if rounding:
+        weights = {name: with_other_last_bits(value, random) for name, value in weights.items()}
+    for weight in weights.values():
+        weight.requires_grad_()
+    adam = AdamW(weights, experiment.training)
     losses, norms = [], []
     for step in range(1, experiment.training.num_steps + 1):
-        ids = shuffled(global_batch(experiment, step))
-        parts = np.array_split(ids, min(order + 1, len(ids)))
+        ids = random.permutation(global_batch(experiment, step))
+        parts = np.array_split(ids, min(rounding + 1, len(ids)))
         loss, gradients = loss_and_gradients([torch.from_numpy(part) for part in parts], weights, experiment.model)
         losses.append(loss)
         norms.append(adam.step(step, gradients))
     return Trained(losses, norms, {name: weight.detach().numpy() for name, weight in weights.items()})
+
+
+def with_other_last_bits(values: Tensor, random: np.random.Generator) -> Tensor:
+    """Each value in fp32 or one of its neighbours, drawn at random."""
+    steps = torch.from_numpy(random.integers(-1, 2, size=tuple(values.shape)))
+    return torch.nextafter(values, values + steps)
 
 
 def loss_and_gradients(parts: Sequence[Tensor], weights: Weights, model: ModelSpec) -> tuple[float, Weights]:

@@ -2,9 +2,9 @@
 
 Losses and gradient norms of every step and each weight after the last are held against the oracle in fp64, which stands
 for the exact result. A case within 1e-5 of it is right. Some go further by rounding alone: Adam divides a gradient that
-is nothing but rounding, such as that of a key's bias, by its own size. How far that leads is shown by the oracle in
-fp32, which sums the sequences of a batch in eight orders. In each figure beyond 1e-5 the trainer may then be at most
-three times as far off as the farthest of those.
+is nothing but rounding, such as that of a key's bias, by its own size. How far that leads is shown by eight runs of the
+oracle in fp32, which round differently. In each figure beyond 1e-5 the trainer may then be at most three times as far
+off as the farthest of those.
 
 `make test-all` runs 500 cases, and `make test` the first of them.
 """
@@ -29,7 +29,7 @@ from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 NUM_CASES, NUM_CASES_OF_MAKE_TEST = 500, 10
-TOLERANCE, NUM_ORDERS, MOST_TIMES_AS_FAR = 1e-5, 8, 3.0
+TOLERANCE, NUM_ROUNDINGS, MOST_TIMES_AS_FAR = 1e-5, 8, 3.0
 
 
 class Piece(NamedTuple):
@@ -132,7 +132,7 @@ def test_a_random_layout_trains_like_the_oracle(
     assert measured.weights.keys() == exact.weights.keys()
     far = {name: distance for name, distance in distances(measured, exact).items() if not distance < TOLERANCE}
     if far:
-        roundings = [distances(train(experiment, torch.float32, order), exact) for order in range(NUM_ORDERS)]
+        roundings = [distances(train(experiment, torch.float32, number), exact) for number in range(NUM_ROUNDINGS)]
         times_as_far = {name: distance / max(of[name] for of in roundings) for name, distance in far.items()}
         record_property("times as far as fp32", times_as_far)
         assert all(times <= MOST_TIMES_AS_FAR for times in times_as_far.values()), times_as_far

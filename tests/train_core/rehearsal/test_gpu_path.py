@@ -1,0 +1,229 @@
+"""The trainer's own code for GPUs, on fake CUDA tensors: what it asks of a device, seen operation by operation.
+
+Nothing is computed, so that this says nothing of numbers or of time. What `gpu_stand_ins` stands in for is not the
+trainer's; every part of the trainer is the one that trains, but for FSDP2's view of the replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.distributed.device_mesh import DeviceMesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from conf.errors import InfeasiblePlan
+from conf.experiment import Experiment
+from conf.load import with_values
+from conf.settings import Settings
+from tests.composed import compose_tree
+from tests.covering import covering
+from tests.train_core.rehearsal.gpu_observer import GpuObserver, Wait, without_kernel
+from tests.train_core.rehearsal.gpu_stand_ins import GPU, FakeGpuMode, no_driver
+from train_core.parallel.clock import DeviceClock
+from train_core.parallel.data_parallel import replicas_of
+from train_core.parallel.fully_sharded import FullySharded
+from train_core.parallel.mesh import Layout, Mesh
+from train_core.parallel.parallelize import Stage
+from train_core.parallel.replicas import Replicas
+from train_core.process.world import World
+from train_core.training.trainer import Parts, Trainer
+
+AMPERE, VOLTA = (8, 0), (7, 0)
+READ_OF_A_STEP = [Wait("a value that is read", None)]
+"""All that the host waits for in a step: the mean loss and the gradient's norm of the whole job, read together."""
+
+
+class Case(NamedTuple):
+    """One rank of one layout. `place` says which of four stages; a rank alone in its pipeline is the first and last."""
+
+    schedule: str
+    place: str
+    tensor: str
+    zero_stage: int
+    family: str
+    precision: str
+    recompute: str
+    dropout: float
+
+    @property
+    def stage(self) -> int:
+        return {"first": 0, "middle": 1, "last": 3, "alone": 0}[self.place]
+
+    def experiment(self) -> Experiment:
+        pipeline, tensor = (1 if self.place == "alone" else 4), (1 if self.tensor == "whole" else 2)
+        chunks = 2 if self.schedule == "interleaved" else 1
+        return experiment_of(
+            {
+                "parallel.schedule": self.schedule,
+                "parallel.world_size": 2 * tensor * pipeline,
+                "parallel.pipeline_parallel_size": pipeline,
+                "parallel.virtual_pipeline_size": chunks,
+                "parallel.tensor_parallel_size": tensor,
+                "parallel.sequence_parallel": self.tensor == "sequence",
+                "parallel.zero_stage": self.zero_stage,
+                "parallel.recompute": self.recompute,
+                "precision.dtype": self.precision,
+                "training.dropout": self.dropout,
+                "model.num_layers": pipeline * chunks,
+                "batch.global_batch_size": 2 * max(2, pipeline),
+            }
+            | (LLAMA if self.family == "llama" else {})
+        )
+
+
+LLAMA = {
+    "model.family": "llama",
+    "model.gated_mlp": True,
+    "model.tied_embeddings": False,
+    "model.rotary_base": 10000.0,
+    "model.num_query_groups": 2,
+}
+SMALL = {
+    "model.hidden_size": 32,
+    "model.num_attention_heads": 4,
+    "model.num_query_groups": 4,
+    "model.seq_length": 16,
+    "batch.micro_batch_size": 1,
+    "data.source": "synthetic",
+    "training.num_steps": 3,
+    "training.num_warmup_steps": 1,
+}
+
+
+def experiment_of(values: dict[str, Any], cluster: str = "selene") -> Experiment:
+    tree = compose_tree(["model=tiny", f"cluster={cluster}"])
+    return Settings.model_validate(with_values(tree, SMALL | values)).experiment()
+
+
+def cases() -> list[Case]:
+    schedules = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+    every = product(
+        schedules,
+        ("first", "middle", "last", "alone"),
+        ("whole", "split", "sequence"),
+        (0, 1, 2, 3),
+        ("gpt", "llama"),
+        ("bf16", "fp16", "fp32"),
+        ("none", "selective", "full"),
+        (0.0, 0.1),
+    )
+    possible = [case for case in map(Case._make, every) if is_possible(case)]
+    return covering(possible, lambda case: case._asdict())
+
+
+def is_possible(case: Case) -> bool:
+    try:
+        case.experiment()
+    except InfeasiblePlan:
+        return False
+    return True
+
+
+def replicas_on_gpus(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
+    """Those that train; FSDP2's view of them is not made of fake tensors, because it reads the ranks from it."""
+    if not experiment.is_fully_sharded:
+        return replicas_of(stage, mesh, experiment)
+
+    def mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
+        with _disable_current_modes():
+            return DeviceMesh.from_group(group, "cuda")
+
+    return FullySharded(stage, mesh, experiment, mesh_of)
+
+
+@contextmanager
+def trainer_on_gpu(
+    experiment: Experiment, stage: int, cache_dir: Path, capability: tuple[int, int] = AMPERE
+) -> Iterator[tuple[Trainer, GpuObserver]]:
+    """The trainer of a stage's first rank, of which the observer sees what is done inside the block."""
+    layout = Layout.of(experiment)
+    rank = layout.rank(stage, 0, 0)
+    dist.init_process_group("fake", rank=rank, world_size=layout.world_size, store=FakeStore())
+    try:
+        with no_driver(capability), FakeGpuMode() as fake:
+            world = World(rank, layout.world_size, GPU, "fake", DeviceClock())
+            trainer = Trainer(experiment, world, cache_dir, Parts(replicas=replicas_on_gpus))
+            fake.steps, observer = True, GpuObserver(world.clock)
+            with observer.watching():
+                yield trainer, observer
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(map(str, case)))
+def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(case: Case, tmp_path: Path) -> None:
+    with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):
+        for step in (1, 2):  # weights that travel beside a forward pass do so from the second step on
+            trainer.step(step)
+    assert [str(operation) for operation in seen.operations if without_kernel(operation)] == []
+    assert seen.on_host == []
+    assert seen.waits == 2 * READ_OF_A_STEP
+
+
+@contextmanager
+def watched() -> Iterator[GpuObserver]:
+    """Whatever is done to fake tensors inside the block, as if it were done in the passes of micro-batch 7."""
+    clock = DeviceClock()
+    clock.micro_batch = 7
+    observer = GpuObserver(clock)
+    with no_driver(AMPERE), FakeGpuMode(), observer.watching():
+        yield observer
+
+
+WAITS: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
+    "item": (lambda on_gpu, _: on_gpu[0].item(), "a value that is read"),
+    "a number": (lambda on_gpu, _: float(on_gpu.sum()), "a value that is read"),
+    "a condition": (lambda on_gpu, _: bool((on_gpu > 0).all()), "a value that is read"),
+    "tolist": (lambda on_gpu, _: on_gpu.tolist(), "a value that is read"),
+    "cpu": (lambda on_gpu, _: on_gpu.cpu(), "a copy to the host"),
+    "copy to the host": (lambda on_gpu, on_host: on_host.copy_(on_gpu), "a copy to the host"),
+    "from pageable memory": (lambda _, on_host: on_host.to(GPU, non_blocking=True), "a copy from pageable memory"),
+    "blocking": (lambda _, on_host: on_host.pin_memory().to(GPU), "a copy from pageable memory"),
+    "a list of numbers": (lambda *_: torch.tensor([1.0, 2.0], device=GPU), "a copy from pageable memory"),
+    "synchronize": (lambda *_: torch.cuda.current_stream(GPU).synchronize(), "a stream"),
+    "the whole device": (lambda *_: torch.cuda.synchronize(GPU), "the device"),
+}
+
+
+@pytest.mark.parametrize(("work", "why"), WAITS.values(), ids=WAITS)
+def test_whatever_makes_the_host_wait_is_seen(work: Callable[[Tensor, Tensor], object], why: str) -> None:
+    with watched() as seen:
+        work(torch.zeros(4, device=GPU), torch.zeros(4))
+    assert seen.waits == [Wait(why, 7)]
+
+
+def test_a_pinned_copy_that_does_not_block_is_no_wait() -> None:
+    with watched() as seen:
+        on_gpu = torch.zeros(4).pin_memory().to(GPU, non_blocking=True)
+        assert on_gpu.is_cuda
+    assert seen.waits == []
+
+
+def test_work_on_the_host_inside_a_pass_is_seen() -> None:
+    with watched() as seen:
+        torch.zeros(4) + 1
+    assert "aten.add.Tensor" in seen.on_host
+
+
+def test_an_operation_whose_result_depends_on_values_does_not_pass() -> None:
+    """Its size has to be read back from the device, which fake tensors cannot do."""
+    with watched(), pytest.raises(DynamicOutputShapeException):
+        torch.zeros(4, device=GPU).nonzero()
+
+
+def test_operations_that_gpus_lack_are_known() -> None:
+    aten = torch.ops.aten
+    lacking = (aten._scaled_dot_product_flash_attention_for_cpu.default, aten.mkldnn_linear.default)
+    having = (aten.mm.default, aten.add_.Tensor, aten.relu.default, aten.reshape.default, torch.ops.c10d.send.default)
+    assert all(map(without_kernel, lacking))
+    assert not any(map(without_kernel, having))
