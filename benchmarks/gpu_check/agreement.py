@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from benchmarks.gpu_check.check import Finding
+from benchmarks.gpu_check.workbench import Ran
 from conf.schema import Dtype
 from train_core.measurement import StepMetrics
 
@@ -58,3 +60,28 @@ def judged(found: Difference, limit: Difference) -> str:
     """The difference in words, with the limit where it is exceeded."""
     exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
     return f"{found}{exceeded}"
+
+
+def compared(ran: Ran, expected: list[StepMetrics], dtype: Dtype) -> Finding:
+    """Whether a job that completed took the steps that are expected, to the rounding of its precision."""
+    found, limit = difference(ran.steps, expected), TOLERANCES[dtype]
+    figures = {"dtype": dtype, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
+    return Finding(passed=found.within(limit), seen=judged(found, limit), figures=figures)
+
+
+def repeated(ran: Ran, expected: list[StepMetrics], is_exact: bool) -> Finding:
+    """Whether a training was repeated: to the last bit where that is promised, else within rounding."""
+    if not ran.completed:
+        return Finding(passed=False, seen=ran.why, figures=figures_of(ran))
+    found, equal = difference(ran.steps, expected), same_bits(ran.steps, expected)
+    figures = {"bitwise": equal, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
+    passed = equal or (not is_exact and found.within(TOLERANCES["fp32"]))
+    seen = f"equal bit for bit over {len(ran.steps)} steps" if equal else f"not bit for bit: {found}"
+    return Finding(passed=passed, seen=seen, figures=figures)
+
+
+def figures_of(ran: Ran) -> dict[str, Any]:
+    """What the JSON file holds of a job. The host's name stays here."""
+    measurement = ran.measurement.model_dump(mode="json", exclude={"environment": {"hostname"}})
+    steps = [{"step": step.step, "loss": step.loss, "gradient_norm": step.gradient_norm} for step in ran.steps]
+    return {"measurement": measurement, "steps": steps}

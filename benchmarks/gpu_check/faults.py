@@ -8,8 +8,9 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 
+from benchmarks.gpu_check.agreement import compared, figures_of, repeated
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
-from benchmarks.gpu_check.layouts import Layout, compared, figures_of, repeated
+from benchmarks.gpu_check.layouts import Layout
 from benchmarks.gpu_check.workbench import Ran, Workbench
 from conf.experiment import Experiment
 from conf.schema import Value

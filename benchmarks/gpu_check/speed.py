@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.fastest_fit import Fit, fastest_fit
+from benchmarks.gpu_check.agreement import figures_of
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
-from benchmarks.gpu_check.layouts import figures_of
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import Workbench
 from conf.load import Tree, compose_tree, with_values

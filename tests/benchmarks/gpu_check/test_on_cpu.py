@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu_check import layouts
+from benchmarks.gpu_check import layouts, one_device
 from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.check import Runner, Verdict
 from benchmarks.gpu_check.report import PAGE
@@ -30,7 +30,7 @@ def test_without_a_gpu_it_says_so_and_measures_nothing(capsys: pytest.CaptureFix
 
 def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
     known: layouts.References = {}
-    one = next(layouts.references(cpu_bench, known))
+    one = next(one_device.references(cpu_bench, known))
     sharded = next(check for check in layouts.layouts(cpu_bench, known, 2) if check.name.startswith("dp2 zero2"))
     runner = Runner(2, time.monotonic() + 100, lambda result: None)
     runner.run([sharded])  # before there is anything to compare with

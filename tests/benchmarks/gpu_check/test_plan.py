@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu_check.faults import _overfull
-from benchmarks.gpu_check.layouts import ALONE, LAYOUTS
+from benchmarks.gpu_check.layouts import LAYOUTS
+from benchmarks.gpu_check.one_device import WAYS
 from benchmarks.gpu_check.plan import PARTS, rounds
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
@@ -25,7 +26,7 @@ def test_every_layout_exists_on_the_node(bench_of: GpuBench, device: FoundDevice
         for layout in layouts:
             for family in FAMILIES:
                 assert bench.small(family, bench.narrow, layout.values()).parallel.world_size == num_devices
-    for values in ALONE.values():
+    for values in WAYS.values():
         assert bench.small("Llama", "fp32", values).parallel.world_size == 1
 
 
