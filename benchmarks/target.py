@@ -45,12 +45,12 @@ def at_most(what: str, limit: float, seen: float | None, unit: str = "", remark:
     return Target(what, target, _shown(seen, unit, remark), seen <= limit, f"{seen - limit:.2f}{unit}")
 
 
-def at_least(what: str, limit: float, seen: float | None, unit: str = "") -> Target:
+def at_least(what: str, limit: float, seen: float | None, unit: str = "", remark: str = "") -> Target:
     """A target that figures from `limit` on meet."""
     target = f">= {limit:g}{unit}"
     if seen is None:
         return Target(what, target, "-", None)
-    return Target(what, target, _shown(seen, unit), seen >= limit, f"{limit - seen:.2f}{unit}")
+    return Target(what, target, _shown(seen, unit, remark), seen >= limit, f"{limit - seen:.2f}{unit}")
 
 
 def within(what: str, wanted: float, margin: float, seen: float, unit: str = "") -> Target:

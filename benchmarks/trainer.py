@@ -3,7 +3,8 @@
 python -m benchmarks trainer
 
 Every figure is a median of ratios between two steps that were taken one right after the other, because the machine's
-speed changes while they run. The processes of both are there from the beginning and sleep between their steps.
+speed changes while they run; beside it stands between which ratios the middle half of the pairs lies. Each of the two
+goes first in every second pair. The processes of both are there from the beginning and sleep between their steps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ from train_core.model.dtypes import DTYPES
 from train_core.process.world import Seat, choose_device, file_rendezvous, join
 from train_core.training.trainer import Trainer
 
-NUM_ROUNDS = 7
+NUM_WARMUP_ROUNDS, NUM_ROUNDS = 2, 10
 ANSWER_SECONDS = 600
 SHAPE: dict[str, Value] = {
     "model.num_layers": 8,
@@ -69,22 +70,23 @@ class Measured(NamedTuple):
 
 def main() -> list[Target]:
     """Measure, and return every figure beside its target."""
-    one = compared({}, _plain(1))
-    targets = [at_least("one process: tokens/s to plain, one thread", 1.0, _speed(one))]
+    one = _speeds(compared({}, _plain(1)))
+    targets = [at_least("one process: tokens/s to plain, one thread", 1.0, median(one), remark=middle_half(one))]
     for name, (values, least) in LAYOUTS.items():
-        pairs = compared(values, _plain(2))
-        targets.append(at_least(f"{name}: tokens/s to plain, two threads", least, _speed(pairs)))
+        speeds = _speeds(compared(values, _plain(2)))
+        what = f"{name}: tokens/s to plain, two threads"
+        targets.append(at_least(what, least, median(speeds), remark=middle_half(speeds)))
     schedules = compared(DEEP_PIPELINE | {"parallel.schedule": "zero-bubble"}, _trainer(DEEP_PIPELINE))
-    cpu = median(ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules)
-    targets.append(at_most("pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B", 1.02, cpu))
-    return targets
+    costs = [ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules]
+    what = "pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B"
+    return [*targets, at_most(what, 1.02, median(costs), remark=middle_half(costs))]
 
 
 def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
     """Steps of the trainer and of others in turn, while no other processes of the benchmark exist."""
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = _trainer(values)(Path(folder, "ours")), others(Path(folder, "theirs"))
-        paired(ours, theirs, 1)  # the first steps allocate
+        paired(ours, theirs, NUM_WARMUP_ROUNDS)  # the first steps allocate
         pairs = paired(ours, theirs, NUM_ROUNDS)
         ours.end()
         theirs.end()
@@ -100,8 +102,14 @@ def _plain(num_threads: int) -> Callable[[Path], Stepping]:
     return lambda folder: Stepping(1, _plain_steps, experiment_of({}), num_threads)
 
 
-def _speed(pairs: Sequence[Pair]) -> float:
-    return median(theirs.wall_seconds / ours.wall_seconds for ours, theirs in pairs)
+def _speeds(pairs: Sequence[Pair]) -> list[float]:
+    return [theirs.wall_seconds / ours.wall_seconds for ours, theirs in pairs]
+
+
+def middle_half(ratios: Sequence[float]) -> str:
+    """How far the pairs differ, which says how much of a figure may be the machine's noise."""
+    lower, _, upper = quantiles(ratios, n=4)
+    return f"middle half {lower:.2f} to {upper:.2f}"
 
 
 def experiment_of(values: Mapping[str, Value]) -> Experiment:
@@ -142,8 +150,18 @@ Pair = tuple[Measured, Measured]
 
 
 def paired(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
-    """Take steps of both in turn, so that a change of the machine's speed meets both."""
-    return [(ours.step(), theirs.step()) for _ in range(num_rounds)]
+    """Take steps of both in turn, so that a change of the machine's speed meets both.
+
+    They take turns in being first too, or a speed that falls all the time would favour one.
+    """
+    pairs = []
+    for number in range(num_rounds):
+        if number % 2:
+            second = theirs.step()
+            pairs.append((ours.step(), second))
+        else:
+            pairs.append((ours.step(), theirs.step()))
+    return pairs
 
 
 def _answer(end: Connection) -> Measured:

@@ -43,9 +43,20 @@ class UsageError(TrisweepError):
         self.problem, self.remedy = problem, remedy
         super().__init__(f"{problem}. {remedy}")
 
-    def __reduce__(self) -> tuple[type[UsageError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[UsageError], tuple[object, ...]]:
         return type(self), (self.problem, self.remedy)
 
 
 class TrainingError(UsageError):
-    """A training has gone wrong while it ran, such as by diverging, and its weights must not be used."""
+    """A training has gone wrong while it ran, such as by diverging, and its weights must not be used.
+
+    Attributes:
+        blamed: the rank where it went wrong; None where no single rank is known to be at fault.
+    """
+
+    def __init__(self, problem: str, remedy: str, blamed: int | None = None) -> None:
+        super().__init__(problem, remedy)
+        self.blamed = blamed
+
+    def __reduce__(self) -> tuple[type[TrainingError], tuple[str, str, int | None]]:
+        return type(self), (self.problem, self.remedy, self.blamed)

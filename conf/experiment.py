@@ -53,6 +53,8 @@ class Experiment(Setup, Parts):
         content["data"]["max_bytes"] = self.data.max_bytes or 1
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
         content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
+        if self.model.rotary_scaling is None:  # folders written before there was a choice do not name it
+            del content["model"]["rotary_scaling"]
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

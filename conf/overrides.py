@@ -7,6 +7,7 @@ text of an override: `Overrides` answers what was chosen and what was set.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -87,6 +88,25 @@ class Overrides:
     def without(self, groups: Collection[str]) -> Overrides:
         """The overrides that have nothing to do with any of the groups."""
         return Overrides(tuple(override for override in self.entries if override.group not in groups))
+
+
+def written(value: object) -> str:
+    """A value in the grammar of Hydra's overrides, which differs from Python's."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case tuple() | list():
+            return "[" + ",".join(map(written, value)) + "]"
+        case dict():
+            return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
+    return str(value)
+
+
+def for_a_shell(key: str, value: object) -> str:
+    """The override that sets a key, as a person may copy it into a command."""
+    return shlex.quote(f"{key}={written(value)}")
 
 
 def _unquoted(value: str) -> str:

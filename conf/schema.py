@@ -25,6 +25,8 @@ Family = Literal["gpt", "llama"]
 Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
 """The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
+NORM_EPSILON = 1e-5
+"""What every norm adds to a mean square or a variance. Source: the config.json of GPT-2, Llama 2 and Llama 3.1."""
 
 
 class Frozen(BaseModel):
@@ -215,7 +217,7 @@ class WatchPlan(Frozen):
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
         compare_replicas_every: steps between comparisons of the weights' checksums over the data-parallel ranks; null
-            never compares.
+            never compares. Under ZeRO-1 and 2 a comparison finds what has changed since the last update.
         straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
     """

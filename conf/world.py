@@ -10,6 +10,31 @@ from conf.errors import ConfigError
 from conf.schema import Count, Dtype, Family, Fraction, Frozen, Name, NonNegative, Positive
 
 
+class RotaryScaling(Frozen):
+    """How rotary positions are stretched for sequences longer than those of pretraining: Hugging Face's type `llama3`.
+
+    An angle that turns around less than `low_freq_factor` times in `original_max_position_embeddings` tokens grows
+    `factor` times more slowly, one that turns more than `high_freq_factor` times stays, and between the two the speeds
+    are blended. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters.
+    """
+
+    factor: Annotated[float, Field(ge=1)]
+    low_freq_factor: Positive
+    high_freq_factor: Positive
+    original_max_position_embeddings: Count
+
+    @model_validator(mode="after")
+    def _bounds_are_apart(self) -> RotaryScaling:
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ConfigError(
+                "model.rotary_scaling.high_freq_factor",
+                self.high_freq_factor,
+                f"is not above low_freq_factor = {self.low_freq_factor}",
+                "Llama 3.1 has 1.0 and 4.0.",
+            )
+        return self
+
+
 class ModelSpec(Frozen):
     """A transformer decoder.
 
@@ -19,6 +44,8 @@ class ModelSpec(Frozen):
         num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
         head_size: width of one head; null means hidden_size / num_attention_heads.
         rotary_base: base of the frequencies of rotary positions; null means 10,000.
+        rotary_scaling: how rotary positions are stretched; null leaves them as they are, as do folders written before
+            there was a choice.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
@@ -34,6 +61,7 @@ class ModelSpec(Frozen):
     num_query_groups: Count
     head_size: Count | None
     rotary_base: Annotated[float, Field(gt=1)] | None
+    rotary_scaling: RotaryScaling | None = None
     gated_mlp: bool
     tied_embeddings: bool
     vocab_size: Count
@@ -72,6 +100,13 @@ class ModelSpec(Frozen):
                 self.query_size // self.num_attention_heads,
                 "is odd, and rotary positions turn pairs of its elements",
                 "Choose an even model.head_size, or fewer or more heads.",
+            )
+        if self.family == "gpt" and self.rotary_scaling is not None:
+            raise ConfigError(
+                "model.rotary_scaling",
+                self.rotary_scaling.model_dump(),
+                "stretches rotary positions, and model.family = gpt has learned ones",
+                "Use model.rotary_scaling=null, or model.family=llama.",
             )
         return self
 

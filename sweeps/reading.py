@@ -125,7 +125,7 @@ class Reading:
     def failing_rank(self) -> int | None:
         if self.measurement is not None:
             return self.measurement.failing_rank
-        return self.failure.rank if self.failure and self._failed else None
+        return self.failure.blamed if self.failure and self._failed else None
 
     @property
     def traceback(self) -> str | None:

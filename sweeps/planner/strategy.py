@@ -8,6 +8,7 @@ from typing import Any
 
 from conf.experiment import Experiment, Parts
 from conf.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
+from conf.overrides import written
 from conf.schema import BatchPlan, ParallelPlan
 from train_core.costs.setting import Plans
 
@@ -61,22 +62,13 @@ class Strategy:
 
     def overrides(self) -> list[str]:
         """Hydra overrides that choose this strategy."""
-        return [f"{key}={_as_hydra_reads_it(value)}" for key, value in self.settings().items()]
+        return [f"{key}={written(value)}" for key, value in self.settings().items()]
 
     def label(self, num_layers: int, leave_out: Collection[str] = ()) -> str:
         """Its layout in short, as trial folders name it."""
         p = self.parallel.pipeline_parallel_size
         layers = self.parallel.layers_per_stage or spread_layers(num_layers, p, *even_ends(num_layers, p))
         return label_of(self.parallel, self.batch, layers, leave_out)
-
-
-def _as_hydra_reads_it(value: object) -> str:
-    """The value in the grammar of Hydra's overrides, which differs from Python's."""
-    if value is None:
-        return "null"
-    if isinstance(value, tuple):
-        return "[" + ",".join(str(entry) for entry in value) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-from conf.overrides import Override, Overrides
+from conf.overrides import Override, Overrides, for_a_shell, written
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("train_core", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
@@ -53,3 +54,18 @@ def test_nobody_else_takes_the_text_of_an_override_apart() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert files
     assert [path for path in files if TAKEN_APART.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "model.x=null"),
+        (True, "model.x=true"),
+        ((3, 4), "'model.x=[3,4]'"),
+        ({"factor": 8.0, "kind": None}, "'model.x={factor:8.0,kind:null}'"),
+    ],
+)
+def test_a_value_can_be_copied_into_a_command(value: object, text: str) -> None:
+    assert for_a_shell("model.x", value) == text
+    (shown,) = shlex.split(text)
+    assert Override.parse(shown).value == written(value)

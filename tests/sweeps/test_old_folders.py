@@ -55,6 +55,7 @@ def test_what_old_files_say_of_text_that_is_not_read_is_nothing() -> None:
         (
             [
                 "model=llama-3.1-8b",
+                "model.rotary_scaling=null",  # as when its positions were not yet scaled
                 "cluster=dgx-h100",
                 "precision=bf16",
                 "parallel.world_size=16",

@@ -20,7 +20,9 @@ from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.lock import held
 
 NUM_FOLDERS = 10_000
-FAILURE = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="there", time=5.0)
+FAILURE = RankFailure(
+    rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="there", time=5.0, blamed=1
+)
 
 
 class Job(NamedTuple):

@@ -7,112 +7,46 @@ the boxes that were written.
 
 from __future__ import annotations
 
+import logging
+import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from train_core.checkpoints.checkpoint_folder import (
-    KEY,
     Facts,
-    damage,
+    Unreadable,
     delete_drafts,
     delete_others,
     draft_of,
-    last_whole,
+    last_to_go_on_from,
     publish,
-    read_facts,
 )
-from train_core.checkpoints.huggingface import is_weights
-from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
-from train_core.optimizer.adam import AdamState
+from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for
+from train_core.checkpoints.huggingface_config import is_weights
+from train_core.checkpoints.not_written import free_bytes, not_written
+from train_core.checkpoints.pieces import pieces_of
+from train_core.checkpoints.progress import Progress
+from train_core.checkpoints.reader import Reader, read
+from train_core.checkpoints.what_to_read import asked_for, said_by
+from train_core.checkpoints.writer import Writer
+from train_core.checkpoints.writers_group import group_of_writers
+from train_core.measurement import WRITER
 from train_core.optimizer.optimizer import Optimizer
-from train_core.parallel.boxes import Box
+from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis, found_by_first
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import use_device
 
-WRITING = timedelta(days=1)
-"""For how long a rank waits for others to write their share: however slow the disk is, it is no reason to give up. A
-lost rank ends the job by other means."""
-
-
-class Piece(Tensor):
-    """Holds boxes of one tensor of the model, and speaks the protocol of torch.distributed.checkpoint.
-
-    Attributes:
-        boxes: views of the rank's own memory, by their offsets in the whole tensor.
-        whole: the shape of the whole tensor.
-    """
-
-    boxes: dict[torch.Size, Tensor]
-    whole: torch.Size
-
-    @staticmethod
-    def of(shape: tuple[int, ...], boxes: dict[torch.Size, Tensor]) -> Piece:
-        """A piece of a tensor of the given shape."""
-        # torch.distributed.checkpoint asks only tensors for their boxes. The data of this one are never read.
-        piece: Piece = Tensor._make_subclass(Piece, next(iter(boxes.values())))
-        piece.boxes, piece.whole = boxes, torch.Size(shape)
-        return piece
-
-    def size(self, dim: int | None = None) -> Any:
-        """The size of the whole tensor, with which the sizes in a checkpoint are compared."""
-        return self.whole if dim is None else self.whole[dim]
-
-    def __create_write_items__(self, name: str, _: Any) -> list[WriteItem]:
-        return [
-            WriteItem(
-                index=MetadataIndex(name, offsets),
-                type=WriteItemType.SHARD,
-                tensor_data=TensorWriteData(
-                    chunk=ChunkStorageMetadata(offsets, box.size()),
-                    properties=TensorProperties.create_from_tensor(box),
-                    size=self.whole,
-                ),
-            )
-            for offsets, box in self.boxes.items()
-        ]
-
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(offsets, box.size()) for offsets, box in self.boxes.items()]
-
-    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
-        assert index.offset is not None
-        return self.boxes[index.offset]
-
-
-def _pieces(states: list[AdamState], boxes: list[list[Box]], *, copied: bool = False) -> dict[str, Any]:
-    """What is read or written, by kind and the parameter's global name: views of `states`, or copies on the host."""
-    found: dict[str, tuple[tuple[int, ...], dict[torch.Size, Tensor]]] = {}
-    for state, held in zip(states, boxes, strict=True):
-        for kind, flat in state.tensors().items():
-            for box in held:
-                _, views = found.setdefault(f"{kind}.{box.name}", (box.shape, {}))
-                view = box.of(flat)
-                views[torch.Size(box.offsets)] = view.to("cpu", copy=True) if copied else view
-    return {key: Piece.of(shape, views) for key, (shape, views) in found.items()}
+LOGGER = logging.getLogger(__name__)
 
 
 class Checkpoints:
@@ -139,10 +73,11 @@ class Checkpoints:
         self.experiment, self.world, self.folder = experiment, world, folder
         self.plan, self.require_current = experiment.checkpoint, require_current
         # The writer has a group of its own, because its collectives run beside those of the training.
-        shares = folder is not None and world.size > 1
-        self.group = dist.new_group(backend="gloo", timeout=WRITING) if shares else None
+        self.group = group_of_writers(world.size) if folder is not None and world.size > 1 else None
+        self.progress = Progress(world.line or Line("world", (world.rank,), Clock()))
+        self.copies = HostCopies(optimizer)
         # CUDA's current device is a thread's own, and the writer copies from this rank's.
-        self.writer = ThreadPoolExecutor(1, "checkpoint", use_device, (optimizer.device,))
+        self.writer = ThreadPoolExecutor(1, WRITER, use_device, (optimizer.device,))
         self.writing: Future[None] | None = None
 
     def __enter__(self) -> Checkpoints:
@@ -159,39 +94,49 @@ class Checkpoints:
 
         Raises:
             ConfigError: `checkpoint.load` is no whole checkpoint of this model.
+            UsageError: the folder has checkpoints, and all of them are damaged.
         """
-        # One rank looks for all, or ranks might restore different steps where a folder is just being changed.
-        own = found_by_first(self._last_of_folder, self.world)
+        own = self._read_last(self._last_of_folder)
         if own is not None:
-            return self._read(own).step
+            return own.step
         given = found_by_first(self._given, self.world)
         if given is not None:
-            self._read(given)
+            self._read_last(partial(asked_for, given))
         return 0  # a training that starts from another one's state still does all of its own steps
 
-    def _last_of_folder(self) -> Path | None:
+    def _read_last(self, find: Callable[[Mapping[Path, str]], Path | None]) -> Facts | None:
+        """Read what `find` finds; where that is damaged, what it finds when it is told so. None where it finds none."""
+        unreadable: dict[Path, str] = {}
+        # One rank looks for all, or ranks might restore different steps where a folder is just being changed.
+        while (found := found_by_first(partial(find, unreadable), self.world)) is not None:
+            try:
+                return self._read(found)
+            except Unreadable as problem:  # raised on all ranks alike
+                unreadable[found] = str(problem)
+        return None
+
+    def _last_of_folder(self, unreadable: Mapping[Path, str]) -> Path | None:
         if self.folder is None:
             return None
         delete_drafts(self.folder)
-        return last_whole(self.folder)
+        return last_to_go_on_from(self.folder, unreadable)
 
     def _given(self) -> Path | None:
         """What to start from; None also where `checkpoint.load` names weights, which the model has already."""
         load = self.plan.load
-        return None if load is None or is_weights(load) else _given(Path(load).expanduser())
+        return None if load is None or is_weights(load) else Path(load).expanduser()
 
     def _read(self, checkpoint: Path) -> Facts:
-        model = self.experiment.model
-        require_same_spec(checkpoint, read_facts(checkpoint).model, model)
-        require_same_shapes(checkpoint, dict(_saved_shapes(checkpoint)), model)
+        facts, metadata = found_by_first(partial(said_by, checkpoint, self.experiment.model), self.world)
         states, replicas = self.optimizer.states, self.replicas
-        with _quiet():
-            load(_pieces(states, replicas.boxes()), storage_reader=FileSystemReader(checkpoint))
+        is_checked = facts.metadata_crc32 is not None
+        if not is_checked and self.world.rank == 0:
+            LOGGER.warning("checkpoint %s has no checksums; what it holds is taken as it is", checkpoint)
+        read(pieces_of(states, replicas.boxes()), Reader(checkpoint, metadata), is_checked=is_checked)
         # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
         for state, weights in zip(states, replicas.own_weights(), strict=True):
             state.write_to(weights)
         replicas.share_weights()
-        facts = read_facts(checkpoint)
         self.optimizer.num_updates = facts.num_updates
         self.optimizer.loss_scale.restore(facts.loss_scale)
         return facts
@@ -210,24 +155,28 @@ class Checkpoints:
         """
         assert self.folder is not None
         self.wait()  # for the checkpoint before, so that there is at most one copy of the state in memory
-        # Copied on this thread: on the writer's, the model's next pass would change what is being copied.
         boxes = self.replicas.boxes_to_write()
-        pieces = _pieces(self.optimizer.states, boxes, copied=self.plan.asynchronous)
-        self.writing = self.writer.submit(self._write, pieces, self._facts(step))
+        # Copied from this thread: on the writer's, the model's next pass would change what is being copied.
+        if self.plan.asynchronous:
+            pieces, wait = self.copies.of(boxes)
+        else:
+            pieces, wait = pieces_of(self.optimizer.states, boxes), nothing_to_wait_for
+        self.progress.work("planning a checkpoint")
+        self.writing = self.writer.submit(self._write, pieces, wait, self._facts(step))
         if not self.plan.asynchronous:
             self.wait()
 
     def wait(self) -> None:
+        """Return when the last save is on disk.
+
+        Raises:
+            UsageError: it could not be written.
+        """
         writing, self.writing = self.writing, None
         if writing is None:
             return
-        try:
-            writing.result()
-        except (OSError, CheckpointException) as error:
-            # torch collects the failures of all ranks; that of the first one stands for them.
-            cause = error if isinstance(error, OSError) else next(iter(error.failures.values()))[0]
-            problem = f"a checkpoint could not be written to {self.folder}: {cause}"
-            raise UsageError(problem, "Make room there, or choose another output_dir.") from error
+        self.progress.wait(writing)
+        writing.result()
 
     def _facts(self, step: int) -> Facts:
         experiment, optimizer = self.experiment, self.optimizer
@@ -241,41 +190,33 @@ class Checkpoints:
             file_bytes={},
         )
 
-    def _write(self, pieces: dict[str, Any], facts: Facts) -> None:
+    def _write(self, pieces: dict[str, Any], wait: Wait, facts: Facts) -> None:
         assert self.folder is not None
         self.require_current()
-        with _quiet():
-            save(pieces, storage_writer=FileSystemWriter(draft_of(self.folder, facts.step)), process_group=self.group)
-        if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
-            self.require_current()  # a later attempt may have begun meanwhile
-            publish(self.folder, facts)
-            # Only now, so that a kill at any moment leaves a whole checkpoint.
-            delete_others(self.folder, facts.step, self.plan.keep_last)
+        wait()
+        free = free_bytes(self.folder)
+        draft = draft_of(self.folder, facts.step)
+        try:
+            self._write_files(pieces, draft)
+            if self.world.rank == 0:  # all have written: `save` gathers their word on rank 0
+                self._publish(facts)
+        except (OSError, CheckpointException) as error:
+            if self.world.rank == 0:
+                self.require_current()  # or a later attempt has deleted this draft, and may be writing one of its own
+                # A full disk would have no room for the words that say so, either.
+                shutil.rmtree(draft, ignore_errors=True)
+            raise not_written(error, self.world.rank, self.folder, facts, free) from error
 
+    def _write_files(self, pieces: dict[str, Any], draft: Path) -> None:
+        with warnings.catch_warnings():
+            # A process that is alone is how a job of one rank is meant to be.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            save(pieces, storage_writer=Writer(draft, self.progress), process_group=self.group)
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's warning that a process is alone, which is how a job of one rank is meant to be."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield
-
-
-def _given(path: Path) -> Path:
-    """The checkpoint that was asked for: itself, or the last one of a folder of them."""
-    if (problem := damage(path)) is None:
-        return path
-    if (last := last_whole(path)) is not None:
-        return last
-    if not path.is_dir():
-        raise ConfigError(KEY, str(path), "is not a folder", "Name a checkpoint folder, or null.")
-    instead = last_whole(path.parent)
-    remedy = "Name another one, or null." if instead is None else f"The last whole one beside it is {instead}."
-    raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
-
-
-def _saved_shapes(checkpoint: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    prefix = "weights."
-    for key, saved in FileSystemReader(checkpoint).read_metadata().state_dict_metadata.items():
-        if key.startswith(prefix) and isinstance(saved, TensorStorageMetadata):
-            yield key.removeprefix(prefix), tuple(saved.size)
+    def _publish(self, facts: Facts) -> None:
+        assert self.folder is not None
+        self.progress.work("publishing a checkpoint and deleting older ones")
+        self.require_current()  # a later attempt may have begun meanwhile
+        publish(self.folder, facts)
+        # Only now, so that a kill at any moment leaves a whole checkpoint.
+        delete_others(self.folder, facts.step, self.plan.keep_last)

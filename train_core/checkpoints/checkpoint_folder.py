@@ -1,25 +1,37 @@
 """Which checkpoints a folder holds, and which of them are whole. No torch.
 
 A checkpoint is written into a draft folder beside the others and renamed when its last byte is on disk, so that a kill
-at any time leaves whole ones and drafts. Files that were cut off later are found by their sizes.
+at any time leaves whole ones and drafts. Files that were cut off later are found by their sizes, and other damage by
+checksums: `checkpoint.json` has its own and that of `.metadata`, which has that of every box in the other files.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import socket
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.schema import Frozen
 from conf.world import ModelSpec
 
-FACTS, KEY = "checkpoint.json", "checkpoint.load"
+FACTS, METADATA, KEY = "checkpoint.json", ".metadata", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)
+
+
+class Unreadable(TrisweepError):
+    """A checkpoint does not hold what was written. The message goes on after its name: "has a .metadata that ...".
+
+    An error of ours so that it reaches all ranks as it is.
+    """
 
 
 class Facts(Frozen):
@@ -31,6 +43,8 @@ class Facts(Frozen):
         label: the layout that wrote it, for people.
         loss_scale: see `loss_scale.LossScale.state`; empty where it is constant.
         file_bytes: size of every other file.
+        metadata_crc32: checksum of `.metadata`; None in checkpoints that were written before there were checksums.
+        crc32: checksum of all that is said here besides.
     """
 
     step: int
@@ -39,6 +53,8 @@ class Facts(Frozen):
     model: ModelSpec
     loss_scale: dict[str, float]
     file_bytes: dict[str, int]
+    metadata_crc32: int | None = None
+    crc32: int | None = None
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -50,40 +66,91 @@ def draft_of(folder: Path, step: int) -> Path:
 
 
 def read_facts(checkpoint: Path) -> Facts:
-    return Facts.model_validate_json((checkpoint / FACTS).read_text())
+    """Raises Unreadable where they are not there, or not what was written."""
+    try:
+        content = (checkpoint / FACTS).read_bytes()
+        facts = Facts.model_validate_json(content)
+    except (OSError, ValidationError):
+        raise Unreadable(f"has no readable {FACTS}") from None
+    if facts.crc32 is not None and facts.crc32 != _checksum(json.loads(content)):
+        raise Unreadable(f"has a {FACTS} that is not as it was written")
+    return facts
+
+
+def _checksum(said: dict[str, object]) -> int:
+    """The checksum of all values of a `checkpoint.json` but itself, as they stand there.
+
+    Not of a `Facts` read from it: a later version of the program may know of more values than the file has.
+    """
+    rest = {key: value for key, value in said.items() if key != "crc32"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint; None when it is whole."""
+    """What is wrong with a checkpoint as far as can be told without reading its tensors; None where nothing is."""
     try:
         facts = read_facts(checkpoint)
-    except (OSError, ValidationError, UnicodeDecodeError):
-        return f"has no readable {FACTS}"
-    for name, expected in facts.file_bytes.items():
-        path = checkpoint / name
-        found = path.stat().st_size if path.exists() else None
-        if found != expected:
-            return f"lacks {name}" if found is None else f"has {found} of the {expected} bytes of {name}"
+        for name, expected in facts.file_bytes.items():
+            found = (checkpoint / name).stat().st_size
+            if found != expected:
+                return f"has {found} of the {expected} bytes of {name}"
+        if facts.metadata_crc32 is not None and _crc32_of(checkpoint / METADATA) != facts.metadata_crc32:
+            return f"has a {METADATA} that is not as it was written"
+    except FileNotFoundError as error:
+        return f"lacks {Path(error.filename).name}"
+    except OSError as error:
+        return f"has files that cannot be read ({error.strerror})"
+    except Unreadable as problem:
+        return str(problem)
     return None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _crc32_of(path: Path) -> int:
+    return zlib.crc32(path.read_bytes())
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
     """All checkpoints in the order of their steps, whether they are whole or not."""
-    return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()), key=_step)
+    return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()), key=step_of)
 
 
-def _step(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def last_whole(folder: Path) -> Path | None:
-    """The latest checkpoint that is whole; damaged ones that are later are named in the log."""
-    for checkpoint in reversed(_checkpoints(folder)):
-        problem = damage(checkpoint)
+def last_whole(folder: Path, unreadable: Mapping[Path, str] = MappingProxyType({})) -> Path | None:
+    """The latest checkpoint that is whole. Damaged ones that are later are named in the log.
+
+    Args:
+        unreadable: checkpoints whose tensors have turned out to be damaged, and what is wrong with each.
+    """
+    passed_over: list[tuple[Path, str]] = []
+    found = None
+    for checkpoint in reversed(checkpoints_in(folder)):
+        problem = unreadable.get(checkpoint) or damage(checkpoint)
         if problem is None:
-            return checkpoint
-        LOGGER.warning("checkpoint %s %s; going back to an earlier one", checkpoint, problem)
-    return None
+            found = checkpoint
+            break
+        passed_over.append((checkpoint, problem))
+    instead = "there is no earlier one that is whole" if found is None else f"going back to step {step_of(found)}"
+    for checkpoint, problem in passed_over:
+        LOGGER.warning("checkpoint %s %s; %s", checkpoint, problem, instead)
+    return found
+
+
+def last_to_go_on_from(folder: Path, unreadable: Mapping[Path, str]) -> Path | None:
+    """The latest whole checkpoint of a training; None where it has not saved one yet. See `last_whole`.
+
+    Raises:
+        UsageError: it has, and all of them are damaged. To begin anew is for people to decide, not for a restart.
+    """
+    found = last_whole(folder, unreadable)
+    if found is None and (damaged := checkpoints_in(folder)):
+        problem = (
+            f"{damaged[-1]} {unreadable.get(damaged[-1]) or damage(damaged[-1])}, and no other checkpoint is whole"
+        )
+        raise UsageError(problem, f"Bring back a copy of one, or move {folder} away to begin with step 1.")
+    return found
 
 
 def require_start(load: str | None, own: Path) -> None:
@@ -102,12 +169,14 @@ def require_start(load: str | None, own: Path) -> None:
 
 
 def publish(folder: Path, facts: Facts) -> None:
-    """Make the draft of a step, whose files are all written, a checkpoint; their sizes are added to its facts."""
+    """Make the draft of a step, whose files are all written, a checkpoint. Sizes and checksums join its facts."""
     draft, final = draft_of(folder, facts.step), path_of(folder, facts.step)
-    # The facts come last: without them a folder counts as damaged, however it came to be there.
     file_bytes = {path.name: path.stat().st_size for path in draft.iterdir()}
+    crc32 = _crc32_of(draft / METADATA)
+    said = facts.model_copy(update={"file_bytes": file_bytes, "metadata_crc32": crc32}).model_dump(mode="json")
+    # The facts come last: without them a folder counts as damaged, however it came to be there.
     with (draft / FACTS).open("w") as file:
-        file.write(facts.model_copy(update={"file_bytes": file_bytes}).model_dump_json(indent=1))
+        json.dump(said | {"crc32": _checksum(said)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     # A checkpoint of this step can only be a damaged one: after a whole one the step would not have been done again.
@@ -119,12 +188,12 @@ def delete_others(folder: Path, step: int, keep_last: int) -> None:
     """After `step` has been saved, delete the checkpoints of later steps, which will be done again, and all checkpoints
     that are older than the last `keep_last` whole ones.
     """
-    checkpoints = _checkpoints(folder)
+    checkpoints = checkpoints_in(folder)
     # Damaged ones do not count as kept, or a few of them would push out all that are whole.
-    whole = [path for path in checkpoints if _step(path) <= step and damage(path) is None]
-    oldest = min((_step(path) for path in whole[-keep_last:]), default=0)
+    whole = [path for path in checkpoints if step_of(path) <= step and damage(path) is None]
+    oldest = min((step_of(path) for path in whole[-keep_last:]), default=0)
     for checkpoint in checkpoints:
-        if not oldest <= _step(checkpoint) <= step:
+        if not oldest <= step_of(checkpoint) <= step:
             shutil.rmtree(checkpoint)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from conf.errors import UsageError
-from conf.schema import ROTARY_BASE, Dtype
+from conf.schema import NORM_EPSILON, ROTARY_BASE, Dtype
 from conf.world import ModelSpec
-from train_core.checkpoints.checkpoint_folder import damage, last_whole, read_facts
+from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
+from train_core.checkpoints.metadata import read_metadata
+from train_core.checkpoints.reader import Reader, read
 from train_core.model.dtypes import DTYPES
-from train_core.model.transformer import NORM_EPSILON, Transformer
+from train_core.model.transformer import Transformer
 
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
@@ -45,10 +44,11 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     """Write the weights of a whole checkpoint into a new folder; returns the files.
 
     Raises:
-        UsageError: the folder exists, or cannot be written.
+        UsageError: the folder exists, or cannot be written; or the checkpoint turns out to be damaged.
         ConfigError: the model has no place in either layout.
     """
-    spec = read_facts(checkpoint).model
+    facts = read_facts(checkpoint)
+    spec = facts.model
     require_layout(spec)
     if out.exists():
         raise UsageError(f"{out} exists already", "Name a folder that does not exist.")
@@ -57,9 +57,12 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     try:
         shutil.rmtree(draft, ignore_errors=True)  # an earlier export may have been killed
         draft.mkdir(parents=True)
-        _write_files(draft, _tensors(checkpoint, spec, DTYPES[dtype]))
+        _write_files(draft, _tensors(checkpoint, facts, DTYPES[dtype]))
         (draft / "config.json").write_text(json.dumps(hugging_face_config(spec, dtype), indent=2) + "\n")
         draft.rename(out)
+    except Unreadable as problem:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise UsageError(f"{checkpoint} {problem}", "Name another checkpoint.") from None
     except OSError as error:
         raise UsageError(
             f"{out} could not be written: {error}", "Choose a folder with room for the weights."
@@ -67,17 +70,16 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     return sorted(out.iterdir())
 
 
-def _tensors(checkpoint: Path, spec: ModelSpec, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _tensors(checkpoint: Path, facts: Facts, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """The tensors by name, one at a time, so that a model larger than memory can be written."""
+    spec, reader = facts.model, Reader(checkpoint, read_metadata(checkpoint, facts))
     with torch.device("meta"):
         shapes = {name: parameter.shape for name, parameter in Transformer(spec).named_parameters()}
     for name, shape in shapes.items():
-        read = {f"weights.{name}": torch.empty(shape)}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            load(read, storage_reader=FileSystemReader(checkpoint))
+        parameter = torch.empty(shape)
+        read({f"weights.{name}": parameter}, reader, is_checked=facts.metadata_crc32 is not None)
         source = source_of(name, spec)
-        tensors = from_rows(read[f"weights.{name}"].to(dtype), source, spec)
+        tensors = from_rows(parameter.to(dtype), source, spec)
         yield from zip(source.names, tensors, strict=True)
 
 
@@ -124,6 +126,8 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
             "activation_function": "gelu_new",
             "layer_norm_epsilon": NORM_EPSILON,
         }
+    if spec.rotary_scaling is not None:
+        shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
     return shared | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

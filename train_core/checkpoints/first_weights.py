@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from conf.experiment import Experiment
+from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences
 from train_core.parallel.collectives import Axis, found_by_first
 from train_core.parallel.parallelize import FirstValue
 
@@ -19,9 +20,11 @@ def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) ->
     path = experiment.checkpoint.load
     if path is None:
         return None
+    if not found_by_first(partial(is_weights, path), world):
+        return None
     from train_core.checkpoints import huggingface  # here, because it imports a reader of the files' format
 
-    if not found_by_first(partial(huggingface.is_weights, path), world):
-        return None
+    if world.rank == 0:  # once for the job, and not once for each rank
+        warn_of_differences(path, experiment.model)
     weights = huggingface.Weights(path, experiment.model)
     return lambda name, shape: weights.value(name, shape).to(device)

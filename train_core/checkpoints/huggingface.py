@@ -125,14 +125,6 @@ def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None
     return [(count, size, groups) for count in (spec.num_attention_heads // groups, 1, 1)]
 
 
-def is_weights(path: str | None) -> bool:
-    """Whether `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
-    if path is None:
-        return False
-    found = Path(path).expanduser()
-    return (found.suffix == ".safetensors" and found.is_file()) or any(found.glob("*.safetensors"))
-
-
 class Weights:
     """A file or a folder of Hugging Face weights, held against a model: every tensor is there, and of its shape.
 
@@ -146,7 +138,7 @@ class Weights:
         require_layout(spec)
         self.path, self.spec = Path(path).expanduser(), spec
         self.files = self._files()
-        require_config(self.path if self.path.is_dir() else self.path.parent, spec)
+        require_config(self.path, spec)
         self._require_own_head()
         with torch.device("meta"):
             wanted = {name: tuple(p.shape) for name, p in Transformer(spec).named_parameters()}

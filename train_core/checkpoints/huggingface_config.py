@@ -1,17 +1,23 @@
-"""What a config.json beside Hugging Face weights says that the shapes of tensors do not: heads, positions, norms."""
+"""What a config.json beside Hugging Face weights says that the shapes of tensors do not. No torch.
+
+Whatever would compute something else than the weights were trained for is refused by the name of its key; what differs
+and is still taken is said.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conf.errors import ConfigError
-from conf.schema import ROTARY_BASE
-from conf.world import ModelSpec
+from conf.overrides import for_a_shell
+from conf.schema import NORM_EPSILON, ROTARY_BASE, Family
+from conf.world import ModelSpec, RotaryScaling
 from train_core.checkpoints.checkpoint_folder import KEY
-from train_core.model.transformer import NORM_EPSILON
 
 LOGGER = logging.getLogger(__name__)
 
@@ -24,6 +30,11 @@ class RopeParameters(BaseModel):
     rope_type: str | None = None
     type: str | None = None
     rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    factor: float | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    original_max_position_embeddings: int | None = None
 
 
 class HuggingFaceConfig(BaseModel):
@@ -31,44 +42,141 @@ class HuggingFaceConfig(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
+    model_type: str | None = None
+    quantization_config: dict[str, Any] | None = None
+    vocab_size: int | None = None
     n_head: int | None = None
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
     tie_word_embeddings: bool | None = None
     layer_norm_epsilon: float | None = None
     rms_norm_eps: float | None = None
+    activation_function: str | None = None
+    scale_attn_weights: bool | None = None
+    scale_attn_by_inverse_layer_idx: bool | None = None
+    reorder_and_upcast_attn: bool | None = None
+    hidden_act: str | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    sliding_window: int | None = None
+    partial_rotary_factor: float | None = None
     rope_theta: float | None = None
     rope_parameters: RopeParameters | None = None
     rope_scaling: RopeParameters | None = None
 
 
-def require_config(folder: Path, spec: ModelSpec) -> None:
-    """Where a config.json lies in the folder, it must mean the same heads and positions; nothing has to lie there.
+FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llama"}
+"""The types of models that are computed as a family here; a Mistral is a Llama with a window."""
+
+MISTRAL_WINDOW = 4096
+"""What a Mistral's file means that does not name its window. Source: transformers, MistralConfig."""
+
+
+class Fixed(NamedTuple):
+    """What this trainer computes, whatever a file says, and the values of the key that mean the same."""
+
+    values: tuple[str | bool | float, ...]
+    computes: str
+
+
+FIXED: dict[Family, dict[str, Fixed]] = {
+    "gpt": {
+        "activation_function": Fixed(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "GELU in its tanh form"),
+        "scale_attn_weights": Fixed((True,), "scores divided by the square root of the head size"),
+        "scale_attn_by_inverse_layer_idx": Fixed((False,), "scores of the same scale in every layer"),
+    },
+    "llama": {
+        "hidden_act": Fixed(("silu", "swish"), "SiLU"),
+        "attention_bias": Fixed((False,), "attention without biases"),
+        "mlp_bias": Fixed((False,), "feed-forward layers without biases"),
+        "partial_rotary_factor": Fixed((1.0,), "positions that turn whole heads"),
+    },
+}
+
+
+def is_weights(path: str | None) -> bool:
+    """Whether `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
+    if path is None:
+        return False
+    found = Path(path).expanduser()
+    return (found.suffix == ".safetensors" and found.is_file()) or any(found.glob("*.safetensors"))
+
+
+def require_config(weights: Path, spec: ModelSpec) -> None:
+    """Where a config.json lies beside the weights, it must mean this model; nothing has to lie there.
 
     Raises:
         ConfigError: it means something else, or cannot be read.
     """
-    path = folder / "config.json"
-    if not path.exists():
+    if (path := _config_beside(weights)).exists():
+        config = _read(path)
+        _require_architecture(config, path, spec)
+        _require_heads(config, path, spec)
+        _require_positions(config, path, spec)
+
+
+def warn_of_differences(path: str | None, spec: ModelSpec) -> None:
+    """Log what differs between weights that `checkpoint.load` may name and the model that takes them nevertheless.
+
+    Raises:
+        ConfigError: see `require_config`.
+    """
+    if path is None or not is_weights(path):
         return
+    weights = Path(path).expanduser()
+    require_config(weights, spec)
+    if (beside := _config_beside(weights)).exists():
+        for difference in _differences(_read(beside), spec):
+            LOGGER.warning("%s names %s", beside, difference)
+
+
+def _config_beside(weights: Path) -> Path:
+    return (weights if weights.is_dir() else weights.parent) / "config.json"
+
+
+def _read(path: Path) -> HuggingFaceConfig:
     try:
         config = HuggingFaceConfig.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise _refusal(path, f"config.json cannot be read ({error.strerror})") from None
+        raise _unreadable(path, f"config.json cannot be read ({error.strerror})") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise _refusal(path, f"config.json: {f'{where}: ' if where else ''}{first['msg']}") from None
-    _require_heads(config, path, spec)
-    _require_positions(config, path, spec)
-    given = (config.rms_norm_eps, config.layer_norm_epsilon, NORM_EPSILON)
-    epsilon = next(value for value in given if value is not None)
-    if epsilon != NORM_EPSILON:
-        LOGGER.warning("%s was trained with epsilon %g in its norms; this trainer uses %g", path, epsilon, NORM_EPSILON)
+        raise _unreadable(path, f"config.json: {f'{where}: ' if where else ''}{first['msg']}") from None
+    if config.model_type == "mistral" and "sliding_window" not in config.model_fields_set:
+        config.sliding_window = MISTRAL_WINDOW
+    return config
 
 
-def _refusal(path: Path, problem: str) -> ConfigError:
+def _unreadable(path: Path, problem: str) -> ConfigError:
     return ConfigError(KEY, str(path.parent), problem, "Correct that file, or move it away.")
+
+
+def _other_model(path: Path, key: str, value: object, computes: str, remedy: str) -> ConfigError:
+    problem = f"config.json names {key} = {json.dumps(value)}, and this trainer computes {computes}"
+    return ConfigError(KEY, str(path.parent), problem, remedy)
+
+
+def _require_architecture(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
+    """Its layers must compute what the layers of the family compute here."""
+    kind = config.model_type
+    if kind is not None and kind not in FAMILIES:
+        remedy = "Use weights of one of these, or checkpoint.load=null for random ones."
+        raise _other_model(path, "model_type", kind, f"{', '.join(FAMILIES)} alone", remedy)
+    if kind is not None and (family := FAMILIES[kind]) != spec.family:
+        problem = f'is not that of {path}, which names model_type = "{kind}"'
+        raise ConfigError("model.family", spec.family, problem, f"Use model.family={family}, or other weights.")
+    if config.quantization_config is not None:
+        remedy = "Use the weights that were not quantized, or convert these to bf16."
+        method = config.quantization_config.get("quant_method")
+        raise _other_model(path, "quantization_config.quant_method", method, "with whole weights alone", remedy)
+    for key, fixed in FIXED[spec.family].items():
+        if (value := getattr(config, key)) is not None and value not in fixed.values:
+            remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
+            raise _other_model(path, key, value, fixed.computes, remedy)
+    if (window := config.sliding_window) is not None and window < spec.seq_length:
+        computes = f"attention to all of the model.seq_length = {spec.seq_length} tokens"
+        raise _other_model(path, "sliding_window", window, computes, f"Use model.seq_length={window} or less.")
 
 
 def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
@@ -86,10 +194,54 @@ def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> No
 
 
 def _require_positions(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
+    """Rotary positions must turn as fast; learned ones are tensors."""
+    if spec.family == "gpt":
+        return
     rotary = config.rope_parameters or config.rope_scaling or RopeParameters()
     base, ours = config.rope_theta or rotary.rope_theta or ROTARY_BASE, spec.rotary_base or ROTARY_BASE
-    if spec.family == "llama" and base != ours:
+    if base != ours:
         problem = f"is not the {base:g} that {path} names as rope_theta"
         raise ConfigError("model.rotary_base", ours, problem, f"Use model.rotary_base={float(base)}.")
-    if (rotary.rope_type or rotary.type or "default") != "default":
-        LOGGER.warning("%s scales its rotary positions for longer sequences; this trainer does not", path)
+    if (part := rotary.partial_rotary_factor) not in (None, 1.0):
+        remedy = "Use weights of a model whose heads turn whole, or checkpoint.load=null for random ones."
+        raise _other_model(path, "partial_rotary_factor", part, "positions that turn whole heads", remedy)
+    scaling = _scaling(rotary, path)
+    if scaling != spec.rotary_scaling:
+        given = None if spec.rotary_scaling is None else spec.rotary_scaling.model_dump()
+        problem = f"is not how {path} stretches rotary positions"
+        wanted = for_a_shell("model.rotary_scaling", None if scaling is None else scaling.model_dump())
+        raise ConfigError("model.rotary_scaling", given, problem, f"Use {wanted}.")
+
+
+def _scaling(rotary: RopeParameters, path: Path) -> RotaryScaling | None:
+    kind = rotary.rope_type or rotary.type or "default"
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        remedy = "Use weights of a model with one of these, or checkpoint.load=null for random ones."
+        raise _other_model(path, "rope_type", kind, "rotary positions of the types default and llama3 alone", remedy)
+    values = {name: getattr(rotary, name) for name in RotaryScaling.model_fields}
+    if lacking := [name for name, value in values.items() if value is None]:
+        raise _unreadable(path, f"config.json scales rotary positions as llama3 without {', '.join(lacking)}")
+    try:
+        return RotaryScaling(**values)
+    except (ValidationError, ConfigError) as error:
+        raise _unreadable(path, f"config.json scales rotary positions as llama3 with {values}: {error}") from None
+
+
+def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
+    """What a file names that is taken although it differs, in words that follow `names`."""
+    found = []
+    eps = "layer_norm_epsilon" if spec.family == "gpt" else "rms_norm_eps"
+    if (epsilon := getattr(config, eps)) is not None and epsilon != NORM_EPSILON:
+        found.append(f"{eps} = {epsilon:g}; the norms of this trainer have {NORM_EPSILON:g}")
+    if (rows := config.vocab_size) is not None and rows < spec.vocab_size:
+        found.append(
+            f"vocab_size = {rows}, and model.vocab_size = {spec.vocab_size}; the {spec.vocab_size - rows} rows beyond"
+            " start as the mean of the others, and an export keeps them"
+        )
+    if config.reorder_and_upcast_attn:
+        found.append("reorder_and_upcast_attn = true; this trainer computes scores in precision.dtype")
+    if (window := config.sliding_window) is not None:
+        found.append(f"sliding_window = {window}; sequences here fit into it, and an export does not have it")
+    return found

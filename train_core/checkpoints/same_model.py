@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from conf.errors import ConfigError
+from conf.overrides import for_a_shell, written
 from conf.schema import ROTARY_BASE
 from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
@@ -25,8 +26,8 @@ def require_same_spec(checkpoint: Path, saved: ModelSpec, model: ModelSpec) -> N
     if not differing:
         return
     first = differing[0]
-    problem = f"is not the {_said(has[first])} of the model in the checkpoint {checkpoint}"
-    same = " ".join(f"model.{key}={_said(has[key])}" for key in differing)
+    problem = f"is not the {written(has[first])} of the model in the checkpoint {checkpoint}"
+    same = " ".join(for_a_shell(f"model.{key}", has[key]) for key in differing)
     remedy = f"Use {same}, or name a checkpoint of this model as {KEY}."
     raise ConfigError(f"model.{first}", wanted[first], problem, remedy)
 
@@ -39,11 +40,6 @@ def _meaning(model: ModelSpec) -> dict[str, Any]:
     # Rotary positions have no weights, so that the same ones serve sequences of any length.
     del values["seq_length"]
     return values | {"rotary_base": model.rotary_base or ROTARY_BASE}
-
-
-def _said(value: object) -> str:
-    """A value as it stands in an override."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def require_same_shapes(checkpoint: Path, saved: Mapping[str, tuple[int, ...]], model: ModelSpec) -> None:

@@ -251,8 +251,9 @@ def _takes_groups(setting: Setting) -> bool:
 def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes that the fullest moment of a layer's backward holds beside the layer's activations.
 
-    That moment is either the weight gradient of the way down, next to the gradient of its input; or that of the way up,
-    next to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left.
+    That moment is the weight gradient of the way down, next to the gradient of its input; or that of the way up, next
+    to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left; or the end
+    of a repeated forward pass, whose output is there once more.
     """
     model, width = setting.model, setting.dtype_bytes
     if not setting.implementation.counted_moments:
@@ -261,8 +262,9 @@ def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     inside = _tokens(setting, shard) * (model.ffn_hidden_size // shard.tensor_parallel_size) * width
     (up, _), (_, down) = _products(setting, shard)[2:]
     made = setting.weight_gradient_copy_bytes * model.hidden_size
-    fullest: Integers = np.maximum(inside + made * down, _hidden_bytes(setting, shard) - inside + made * up)
-    return fullest
+    hidden = _hidden_bytes(setting, shard)
+    fullest: Integers = np.maximum(inside + made * down, hidden - inside + made * up)
+    return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)
 
 
 def _hidden_bytes(setting: Setting, shard: Shard) -> Integers:

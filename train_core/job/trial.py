@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
 from train_core.attempt import Attempt
+from train_core.checkpoints.huggingface_config import warn_of_differences
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
 from train_core.job.supervisor import Job, supervise
@@ -50,8 +51,18 @@ def run_trial_here(
         started, gpus = time.time(), _gpus(experiment, devices)
         job = Job(trial, experiment.parallel.world_size, gpus, time_limit_seconds, on_step, switch or never)
         measurement = _measure(job, experiment, started)
-        trial.write_measurement(measurement)
+        _write(trial, measurement)
     return measurement
+
+
+def _write(trial: TrialFolder, measurement: Measurement) -> None:
+    """Write `measurement.json`. Where that cannot be done, how the trial ended is told in the error instead."""
+    try:
+        trial.write_measurement(measurement)
+    except OSError as error:
+        cause = measurement.cause.removesuffix(".") or "the training ended well"
+        problem = f"{measurement.outcome}: {cause}. Nor could {trial.measurement} be written ({error.strerror})"
+        raise UsageError(problem, "Make room there, and run the same command again.") from None
 
 
 def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None:
@@ -64,8 +75,12 @@ def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
         # Here and not in the ranks, so that a wrong path is one message and not one of each rank.
         prepare(experiment, token_folder(job.trial, experiment))
+        # What a rank says of its weights is in its log alone.
+        warn_of_differences(experiment.checkpoint.load, experiment.model)
     except TrisweepError as error:
-        return failed_measurement(experiment.fingerprint, failure_of(0, error), started)
+        # No rank has started yet, so that none is to blame.
+        failure = failure_of(0, error).model_copy(update={"blamed": None})
+        return failed_measurement(experiment.fingerprint, failure, started)
     return supervise(job, experiment.fingerprint, started)
 
 

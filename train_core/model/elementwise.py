@@ -89,9 +89,8 @@ def gated(x: Tensor, block_size: int, activation: Activation) -> Tensor:
     return out.flatten(-2)
 
 
-def rotary_table(seq_length: int, head_size: int, base: float) -> Tensor:
-    """Cosines and sines (2, s, d/2) of position x base^(-2i/d). Source: arXiv 2104.09864, equation 15."""
-    frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+def rotary_table(seq_length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines (2, s, d/2) of position x frequency. Source: arXiv 2104.09864, equation 15."""
     angles = torch.arange(seq_length, dtype=torch.float32)[:, None] * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.schema import ROTARY_BASE
+from conf.schema import NORM_EPSILON
 from conf.world import ModelSpec
 from train_core.attention_rules import flash_runs
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
+from train_core.model.rotary import rotary_frequencies
 
-NORM_EPSILON = 1e-5
 AMPERE = (8, 0)
 """The capability, as torch tells it, of the first GPUs of NVIDIA that multiply bf16."""
 
@@ -190,8 +190,7 @@ def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tens
     """Cosines and sines (2, s, head_size / 2) of every position, in fp32; None where positions are learned."""
     if spec.family == "gpt":
         return None
-    head_size = spec.query_size // spec.num_attention_heads
-    return rotary_table(spec.seq_length, head_size, spec.rotary_base or ROTARY_BASE).to(device)
+    return rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
 
 
 class Transformer(nn.Module):

@@ -20,6 +20,21 @@ NORM_ROW = 2**14
 """How many squares are summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""
 
 
+class OwnShare(NamedTuple):
+    """Whether what one rank added to a step's loss and to the gradient's norm was finite, each by itself.
+
+    Attributes:
+        gradient: the parts that are sums over replicas alone.
+        partial: the parts that are sums over the tensor axis too.
+        tied: the parts that are sums over the two stages of a tied embedding too.
+    """
+
+    loss: bool
+    gradient: bool
+    partial: bool
+    tied: bool
+
+
 class StepResult(NamedTuple):
     """What one optimizer step saw, over the whole job.
 
@@ -27,12 +42,18 @@ class StepResult(NamedTuple):
         loss: the mean over the global batch.
         gradient_norm: the norm of the whole model's gradient before clipping.
         overflowed: fp16 gradients left their range, and the weights were left as they were.
+        own_share: of this rank, where loss or norm are not finite and nothing has overflowed; else None.
     """
 
     loss: float
     gradient_norm: float
     learning_rate: float
     overflowed: bool = False
+    own_share: OwnShare | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
 def learning_rate_at(step: int, plan: TrainingPlan) -> float:
@@ -60,6 +81,7 @@ class Optimizer:
     Attributes:
         loss_scale: the factor that every loss is multiplied by before backward.
         num_updates: how often the weights have been updated; an overflow is no update.
+        being_copied: reached when a GPU has copied the states for a checkpoint; None where it copies none.
     """
 
     def __init__(self, replicas: Replicas, mesh: Mesh, experiment: Experiment, device: torch.device) -> None:
@@ -67,6 +89,7 @@ class Optimizer:
         self.loss_scale = LossScale.of(experiment.precision)
         self.num_updates = 0
         self.states = [AdamState(weights) for weights in replicas.own_weights()]
+        self.being_copied: torch.cuda.Event | None = None
 
     def step(self, step: int, loss_share: Tensor) -> StepResult:
         """Update the weights with the gradients accumulated since `Replicas.zero_gradients`.
@@ -85,7 +108,27 @@ class Optimizer:
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
             self.loss_scale.succeeded()
-        return StepResult(loss, gradient_norm, learning_rate, overflowed)
+        result = StepResult(loss, gradient_norm, learning_rate, overflowed)
+        if overflowed or result.is_finite:
+            return result
+        return result._replace(own_share=self._own_share(gradients, loss_share))
+
+    def is_finite(self, loss_share: Tensor) -> bool:
+        """Whether loss and norm of the gradients accumulated since `Replicas.zero_gradients` are; updates nothing."""
+        return all(map(math.isfinite, self._over_the_world(self.reduced_gradients(), loss_share)))
+
+    def _own_share(self, gradients: list[Tensor], loss_share: Tensor) -> OwnShare:
+        bad = [
+            treatment
+            for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
+            if treatment.is_counted_by(self.mesh.tensor.rank) and not _norm(gradient).isfinite()
+        ]
+        return OwnShare(
+            bool(loss_share.isfinite()),
+            gradient=not any(not (treatment.partial or treatment.tied) for treatment in bad),
+            partial=not any(treatment.partial for treatment in bad),
+            tied=not any(treatment.tied for treatment in bad),
+        )
 
     def reduced_gradients(self) -> list[Tensor]:
         """The gradient of every part, complete over replicas, tensor axis and the two stages of a tied embedding."""
@@ -124,6 +167,10 @@ class Optimizer:
 
     def _update(self, gradients: list[Tensor], learning_rate: float, factor: float) -> None:
         self.num_updates += 1
+        if self.being_copied is not None:
+            # The stream that computes waits here, and not the host: the copies must be of what was before this update.
+            torch.cuda.current_stream(self.device).wait_event(self.being_copied)
+            self.being_copied = None
         # Filled on the device, because a copy of the number from the host would wait for all that is queued there.
         count = torch.full((), float(self.num_updates), device=self.device)
         parts = zip(self.states, self.replicas.treatments, gradients, self.replicas.own_weights(), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,14 +75,33 @@ class Trainer:
         )
         self.actions = actions_of(experiment, self.mesh.pipeline.rank)
 
-    def step(self, step: int) -> StepResult:
-        """One optimizer step over the global batch; steps count from 1."""
+    def step(self, step: int, before_update: Callable[[], None] = lambda: None) -> StepResult:
+        """One optimizer step over the global batch; steps count from 1.
+
+        Args:
+            before_update: called when all passes have been run, and the weights are still those of the step before.
+        """
         self.mesh.clock.begin_step(step)
-        losses = self.passes(step)
-        # Every tensor rank of the last stage knows the loss; one of them reports it.
-        share = losses / self.num_summands if self.mesh.tensor.rank == 0 else losses * 0
+        share = self._loss_share(step)
+        before_update()
         with self.mesh.clock.part("optimizer"):
             return self.optimizer.step(step, share)
+
+    def is_finite_again(self, step: int) -> bool:
+        """Run a step's passes and sums once more, without its update; whether its loss and norm are finite."""
+        return self.optimizer.is_finite(self._loss_share(step))
+
+    def _loss_share(self, step: int) -> Tensor:
+        """Run all passes; returns this rank's summand of the mean loss."""
+        losses = self.passes(step)
+        # Every tensor rank of the last stage knows the loss; one of them reports it.
+        return losses / self.num_summands if self.mesh.tensor.rank == 0 else losses * 0
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """The fp32 weights that this rank updates, in pieces, with the names that the whole model has for them."""
+        for state, boxes in zip(self.optimizer.states, self.replicas.boxes(), strict=True):
+            for box in boxes:
+                yield box.name, box.of(state.masters)
 
     def passes(self, step: int) -> Tensor:
         """Run all passes over this replica's part of the global batch; returns the sum of its losses."""

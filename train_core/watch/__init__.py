@@ -4,5 +4,6 @@ watchdog, hang   end a job that hangs, and say which rank the others wait for
 step_terms       where a rank's step goes, and who straggles
 agreement        replicas that no longer hold the same bits
 nonfinite        where the first value that is not finite comes from
+transient        which ranks such a value may have come from when it does not come again
 traces           torch's profiler around chosen steps
 """

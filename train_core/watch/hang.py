@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from train_core.measurement import Standing
+from train_core.measurement import DISK, Standing
 
 
 class Hang(NamedTuple):
@@ -26,19 +26,29 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
     Args:
         standing_of: where another rank stands; None if it does not say, because it is dead or stopped.
     """
+    if own.line == DISK:
+        return _held_up_by_its_disk(own, standing_of)
     # The rank that waits need not wait for the culprit itself: rank 0 may wait for rank 1, which waits for rank 2.
     followed, seen = [own], {own.rank}
     for waiting in followed:  # the list grows inside the loop, by the ranks that are waited for
         missing = _missing(waiting, standing_of)
         found = {rank: standing_of(rank) for rank in missing}
         for rank, standing in found.items():
-            if standing is None or standing.operation is None:
+            if standing is None or standing.operation is None or standing.line == DISK:
                 return _absent(rank, waiting, standing_of)
         followed += [standing for rank, standing in found.items() if standing is not None and rank not in seen]
         seen |= found.keys()
     if len(seen) == 1:
         return Hang(f"{_place(own)} does not end although all its ranks have reached it", None)
     return Hang(f"{ranks_text(seen)} wait for each other, rank {own.rank} in {_place(own)}", None)
+
+
+def _held_up_by_its_disk(own: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
+    found = [standing for rank in own.ranks if (standing := standing_of(rank)) and standing.line == DISK]
+    # Others may be there too and come forward. Those that stand as long as this one have the same trouble.
+    stuck = {own.rank} | {standing.rank for standing in found if standing.seconds > own.seconds / 2}
+    cause = f"the disk has not answered {ranks_text(stuck)} for {own.seconds:.0f} s in {_place(own)}"
+    return Hang(cause, own.rank if len(stuck) == 1 else None)
 
 
 def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -> list[int]:
@@ -57,7 +67,8 @@ def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -
 def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
     beside = (standing_of(other) for other in waiting.ranks) if waiting.number else ()
     there = {waiting.rank} | {other.rank for other in beside if other is not None and other.waits_with(waiting)}
-    doing = "gives no sign of life" if standing_of(rank) is None else "is at its own work"
+    standing = standing_of(rank)
+    doing = "gives no sign of life" if standing is None else f"is {standing.operation or 'at its own work'}"
     return Hang(
         f"rank {rank} has not reached {_place(waiting)}; {ranks_text(there)}"
         f" {'has' if len(there) == 1 else 'have'} been waiting there for {waiting.seconds:.0f} s,"
@@ -73,8 +84,13 @@ def _place(waiting: Standing) -> str:
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, or `ranks 0-2, 7`."""
-    ordered = sorted(set(ranks))
+    return counted_text("rank", ranks)
+
+
+def counted_text(what: str, numbers: Iterable[int]) -> str:
+    """`step 3`, or `steps 0-2, 7`."""
+    ordered = sorted(set(numbers))
     cuts = [0, *(index for index, (rank, after) in enumerate(pairwise(ordered), 1) if after > rank + 1), len(ordered)]
     runs = [(ordered[first], ordered[end - 1]) for first, end in pairwise(cuts)]
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank{'s' if len(ordered) > 1 else ''} {text}"
+    return f"{what}{'s' if len(ordered) > 1 else ''} {text}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
@@ -12,13 +12,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from train_core.optimizer.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
 from train_core.parallel.main_gradient import looked_at
-from train_core.parallel.mesh import Mesh
+from train_core.parallel.mesh import Layout, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
+from train_core.watch.transient import suspects
 
-WEIGHT, OUTPUT, GRADIENT = range(3)
+MASTER, WEIGHT, OUTPUT, GRADIENT = range(4)
+ALL_MICRO_BATCHES = sys.maxsize
+"""Stands for the number of a micro-batch where a value is a sum over all of them."""
+
+HARDWARE_REMEDY = (
+    "The same passes gave finite values, so suspect a device or link of {ranks} and not the learning rate: leave its"
+    " node out, and start again."
+)
+WEIGHT_REMEDY = (
+    "Every update so far had a finite gradient, so suspect the device of rank {rank}, or the checkpoint that it began"
+    " with, and not the learning rate: leave its node out, and start again."
+)
 Look = Callable[[int, str, Tensor], None]
 
 
@@ -26,7 +39,8 @@ class Finding(NamedTuple):
     """A tensor that is not finite; findings sort by when they came about.
 
     Attributes:
-        phase: WEIGHT, OUTPUT or GRADIENT, in the order of a step.
+        phase: MASTER, WEIGHT, OUTPUT or GRADIENT. Masters come first, because under ZeRO one rank updates what all
+            replicas then hold.
         stage: the stage of the pipeline, negative in backward, where the last stage comes first.
         order: how many tensors the rank had looked at before; the ranks of a stage look at the same ones.
     """
@@ -39,19 +53,80 @@ class Finding(NamedTuple):
     place: str
 
 
-def origin_of_nonfinite(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> str:
+class Origin(NamedTuple):
+    """Where the value came from, in words that end a sentence.
+
+    Attributes:
+        blamed: the rank where it appeared first; None where several saw it at the same point.
+        remedy: what to do where the learning rate is not the cause; None where it may be.
+    """
+
+    words: str
+    blamed: int | None
+    remedy: str | None = None
+
+
+def origin_of_nonfinite(
+    stage: Stage,
+    mesh: Mesh,
+    masters: Iterable[tuple[str, Tensor]],
+    is_finite_again: Callable[[], bool],
+    own_share: OwnShare | None = None,
+) -> Origin:
     """Say in which rank and module the first value that is not finite appears.
 
     Every rank calls it, with the weights as they were when the value appeared.
+
+    Args:
+        masters: the fp32 weights that this rank updates, by name.
+        is_finite_again: runs the passes and their sums again.
+        own_share: what this rank had added to the sums when the value appeared.
     """
-    in_weights = _in_weights(stage, mesh)
-    in_passes = _in_passes(stage, mesh, run_passes)  # also after a finding, because other ranks wait in the passes
-    found = gather_objects(in_weights or in_passes, mesh.world)
-    findings = sorted(finding for finding in found if finding is not None)
-    if not findings:
-        return "passes run again were finite"
-    ranks = ranks_text(finding.rank for finding in findings)
-    return f"first in {findings[0].place} of rank {findings[0].rank}; {ranks} saw such values"
+    in_weights = _in_masters(masters, mesh) or _in_weights(stage, mesh)
+    # The passes run again also after a finding, because other ranks wait in them.
+    in_passes, is_finite = _in_passes(stage, mesh, is_finite_again)
+    found = gather_objects((in_weights or in_passes, own_share), mesh.world)
+    findings = sorted(finding for finding, _ in found if finding is not None)
+    if findings:
+        return _lasting(findings, mesh.layout)
+    if not is_finite:
+        return Origin("although every output and gradient is finite: they are too large to be summed", None)
+    shares = [share for _, share in found if share is not None]
+    return _passing(suspects(mesh.layout, shares) if shares else list(range(mesh.world.size)))
+
+
+def _lasting(findings: list[Finding], layout: Layout) -> Origin:
+    first = findings[0]
+    # A true divergence, or a bad weight that all replicas were given, shows on several ranks at the same point.
+    alike = [finding.rank for finding in findings if finding[:-2] == first[:-2]]
+    beside = any(_is_independent(finding, first, layout) for finding in findings)
+    seen_by = ranks_text(finding.rank for finding in findings)
+    words = f"first in {first.place} of {ranks_text(alike)}; {seen_by} saw such values"
+    if beside or len(alike) > 1:
+        return Origin(words, None)
+    return Origin(words, first.rank, WEIGHT_REMEDY.format(rank=first.rank) if first.phase in (MASTER, WEIGHT) else None)
+
+
+def _is_independent(finding: Finding, first: Finding, layout: Layout) -> bool:
+    """Whether another replica found it by itself, at whatever point of the same phase: until gradients are summed,
+    replicas give each other nothing.
+    """
+    replica, first_replica = (layout.coordinates(found.rank)[1] for found in (finding, first))
+    return finding.phase == first.phase and finding.micro_batch != ALL_MICRO_BATCHES and replica != first_replica
+
+
+def _passing(ranks: list[int]) -> Origin:
+    one = len(ranks) == 1
+    source = ranks_text(ranks) if one else f"one of {ranks_text(ranks)}"
+    words = f"which did not come again when the passes were repeated; its source is {source}"
+    return Origin(words, ranks[0] if one else None, HARDWARE_REMEDY.format(ranks=source))
+
+
+def _in_masters(masters: Iterable[tuple[str, Tensor]], mesh: Mesh) -> Finding | None:
+    for order, (name, values) in enumerate(masters):
+        if not torch.isfinite(values).all():
+            return Finding(MASTER, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
+    return None
 
 
 def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
@@ -61,8 +136,8 @@ def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
     return None
 
 
-def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Finding | None:
-    """The first finding of this rank in the passes, which are run again with a hook on everything.
+def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) -> tuple[Finding | None, bool]:
+    """The first finding of this rank in the passes, which are run again with a hook on everything, and how they end.
 
     Compiled layers run as they are written, because the compiler has left out the hooks of what is in them.
     """
@@ -81,7 +156,7 @@ def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Fi
         findings.append(
             Finding(
                 phase,
-                sys.maxsize if micro_batch is None else micro_batch,
+                ALL_MICRO_BATCHES if micro_batch is None else micro_batch,
                 order,
                 number,
                 mesh.world.rank,
@@ -90,11 +165,11 @@ def _in_passes(stage: Stage, mesh: Mesh, run_passes: Callable[[], object]) -> Fi
         )
 
     with _observed(stage, look), torch.compiler.set_stance("force_eager"):
-        run_passes()
+        is_finite = is_finite_again()
     for name, parameter in stage.named_parameters():
         if parameter.grad is not None:  # ZeRO-3's rows of it, summed over the replicas
             look(GRADIENT, name, _local(parameter.grad))
-    return findings[0] if findings else None
+    return (findings[0] if findings else None), is_finite
 
 
 @contextmanager

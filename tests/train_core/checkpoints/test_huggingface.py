@@ -14,11 +14,16 @@ from torch import Tensor
 from conf.errors import ConfigError
 from conf.experiment import Experiment
 from conf.schema import Value
-from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.checkpoints import huggingface
+from conf.world import RotaryScaling
+from tests.composed import load
+from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
+from train_core.checkpoints import first_weights
 from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.first_weights import loaded_weights
-from train_core.checkpoints.huggingface import Weights, from_rows, is_weights, source_of, to_rows
+from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
+from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences
+from train_core.job.trial import run_trial_here
+from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
@@ -33,16 +38,21 @@ LLAMA = GPT | {
     "model.tied_embeddings": False,
     "model.rotary_base": 500.0,
 }
-FAMILIES = pytest.mark.parametrize("values", [GPT, LLAMA], ids=["gpt-2", "llama"])
+SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA_3_1: dict[str, Any] = LLAMA | {"model.rotary_scaling": SCALING}
+"""Of the frequencies of its heads some stay, some are blended and some are divided."""
+FAMILIES = pytest.mark.parametrize("values", [GPT, LLAMA, LLAMA_3_1], ids=["gpt-2", "llama", "llama-3.1"])
 
 
-def theirs(values: dict[str, Value], vocab_size: int = 96) -> Any:
+def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "Llama", **more: Any) -> Any:
     """A random model of `transformers`, of the same shape."""
     import transformers
 
     torch.manual_seed(0)
     if values.get("model.family") == "llama":
-        config = transformers.LlamaConfig(
+        scaling = values.get("model.rotary_scaling")
+        rope = {"rope_type": "default"} if scaling is None else {"rope_type": "llama3", **scaling}
+        config = getattr(transformers, f"{kind}Config")(
             vocab_size=vocab_size,
             hidden_size=32,
             intermediate_size=64,
@@ -51,10 +61,11 @@ def theirs(values: dict[str, Value], vocab_size: int = 96) -> Any:
             num_key_value_heads=2,
             max_position_embeddings=16,
             rms_norm_eps=1e-5,
-            rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+            rope_parameters=rope | {"rope_theta": values["model.rotary_base"]},
             initializer_range=0.2,
+            **more,
         )
-        return transformers.LlamaForCausalLM(config).eval()
+        return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     gpt = transformers.GPT2Config(
         vocab_size=vocab_size, n_positions=16, n_embd=32, n_inner=64, n_layer=2, n_head=4, initializer_range=0.2
     )
@@ -98,6 +109,15 @@ def test_imported_weights_give_the_logits_of_transformers(
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1, "an index of several files was meant"
     imported = ours(experiment_of(values | {"checkpoint.load": str(tmp_path)}))
+    with torch.no_grad():
+        expected = model(tokens().T).logits.transpose(0, 1)
+    torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mistral_whose_window_holds_every_sequence_is_a_llama(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    model = theirs(LLAMA, kind="Mistral", sliding_window=16)
+    model.save_pretrained(tmp_path)
+    imported = ours(experiment_of(LLAMA | {"checkpoint.load": str(tmp_path)}))
     with torch.no_grad():
         expected = model(tokens().T).logits.transpose(0, 1)
     torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
@@ -152,7 +172,7 @@ def up_weight(world: World, experiment: Experiment) -> Tensor:
 def up_weight_where_only_rank_0_finds_weights(world: World, experiment: Experiment) -> Tensor:
     with pytest.MonkeyPatch.context() as patched:
         if world.rank > 0:
-            patched.setattr(huggingface, "is_weights", lambda path: False)
+            patched.setattr(first_weights, "is_weights", lambda path: False)
         return up_weight(world, experiment)
 
 
@@ -259,6 +279,90 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
     path = changed(tmp_path, LLAMA, lambda tensors: None)
     (tmp_path / "config.json").write_text('{"rope_theta": null, "rms_norm_eps": null, "rope_scaling": null}')
     Weights(path, experiment_of(LLAMA | {"model.rotary_base": None}).model)
+
+
+@pytest.mark.parametrize(
+    ("here", "said", "message"),
+    [
+        (LLAMA, {"model_type": "gemma"}, r'model_type = "gemma", .*computes gpt2, llama, mistral alone'),
+        (LLAMA, {"hidden_act": "gelu"}, 'hidden_act = "gelu", .*SiLU.*Use weights with hidden_act = "silu"'),
+        (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
+        (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
+        (
+            LLAMA,
+            {"sliding_window": 4},
+            r"window = 4, .*all of the model\.seq_length = 16.*seq_length=4 or less",
+        ),
+        (LLAMA | {"model.seq_length": 4097}, {"model_type": "mistral"}, "sliding_window = 4096, "),
+        (LLAMA, {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5, .*whole heads"),
+        (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
+        (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*llama3 alone'),
+        (LLAMA, {"rope_scaling": {"rope_type": "yarn"}, "rope_theta": 500.0}, 'rope_type = "yarn", '),
+        (LLAMA, {"rope_scaling": {"type": "llama3"}, "rope_theta": 500.0}, "llama3 without factor, low_freq"),
+        (LLAMA, {"quantization_config": {"quant_method": "fp8"}}, 'quantization_config.quant_method = "fp8", '),
+        (GPT, {"model_type": "gpt_neo"}, 'model_type = "gpt_neo", '),
+        (GPT, {"activation_function": "relu"}, 'activation_function = "relu", .*GELU in its tanh form'),
+        (GPT, {"scale_attn_weights": False}, "scale_attn_weights = false, .*square root of the head size"),
+        (GPT, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = true, .*every layer"),
+    ],
+)
+def test_weights_of_another_architecture_are_refused_by_the_key_that_says_so(
+    here: dict[str, Value], said: dict[str, Any], message: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match=rf"checkpoint\.load = .*{message}"):
+        require_config(tmp_path, experiment_of(here).model)
+
+
+@pytest.mark.parametrize(
+    ("here", "said", "message"),
+    [
+        (GPT, {"model_type": "llama"}, r"family = 'gpt': .*model_type = \"llama\"\. Use model\.family=llama"),
+        (LLAMA, {"model_type": "gpt2"}, r"family = 'llama': .*Use model\.family=gpt"),
+        (LLAMA_3_1, {"rope_theta": 500.0}, r"rotary_scaling = {'factor': 8\.0, .*Use model\.rotary_scaling=null"),
+        (
+            LLAMA,
+            {"rope_theta": 500.0, "rope_scaling": {"rope_type": "llama3", **SCALING}},
+            r"rotary_scaling = None: .*Use 'model\.rotary_scaling={factor:8\.0,low_freq_factor:1\.0,high_freq",
+        ),
+    ],
+)
+def test_weights_of_another_family_or_other_scaling_name_the_key_to_change(
+    here: dict[str, Any], said: dict[str, Any], message: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match=rf"model\.{message}"):
+        require_config(tmp_path, experiment_of(here).model)
+
+
+def test_the_override_that_a_refusal_advises_is_understood() -> None:
+    text = (
+        "model.rotary_scaling={factor:8.0,low_freq_factor:1.0,high_freq_factor:4.0,original_max_position_embeddings:32}"
+    )
+    scaling = load(["model=llama-2-7b", text]).model.rotary_scaling
+    assert scaling == RotaryScaling.model_validate(SCALING)
+
+
+def test_differences_that_are_taken_are_said(
+    experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    there = {"rms_norm_eps": 1e-6, "vocab_size": 90, "sliding_window": 32, "rope_theta": 500.0}
+    (tmp_path / "config.json").write_text(json.dumps(there))
+    warn_of_differences(str(tmp_path), experiment_of(LLAMA).model)
+    epsilon, rows, window = caplog.messages
+    assert epsilon.endswith("config.json names rms_norm_eps = 1e-06; the norms of this trainer have 1e-05")
+    assert "the 6 rows beyond start as the mean of the others, and an export keeps them" in rows
+    assert "sliding_window = 32" in window
+
+
+def test_differences_reach_the_terminal_and_not_the_log_of_a_rank_alone(
+    trial_of: TrialOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs(GPT, vocab_size=90).save_pretrained(tmp_path / "weights")
+    trial = trial_of(GPT | {"checkpoint.load": str(tmp_path / "weights"), "data.source": "synthetic"})
+    assert run_trial_here(trial.path).outcome is Outcome.COMPLETED
+    assert "the 6 rows beyond start as the mean" in caplog.text  # of this process, which has the terminal
 
 
 def test_a_head_of_its_own_is_not_dropped(experiment_of: ExperimentOf, tmp_path: Path) -> None:

@@ -110,6 +110,17 @@ def test_a_rank_that_exits_without_a_word_is_named(trial_of: TrialOf, on_rank: A
     assert measurement.traceback == "the disk is on fire"
 
 
+@pytest.mark.parametrize("axis", ["parallel.pipeline_parallel_size", "parallel.tensor_parallel_size", "data"])
+def test_a_rank_that_ends_early_with_code_0_is_the_cause_and_not_its_peer(
+    trial_of: TrialOf, on_rank: Any, axis: str
+) -> None:
+    on_rank(1, lambda: os._exit(0))
+    values = LONG | {"parallel.world_size": 2} | ({} if axis == "data" else {axis: 2})
+    measurement = run_trial_here(trial_of(values).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert (measurement.failing_rank, measurement.cause) == (1, "rank 1 exited with code 0 before the training ended")
+
+
 def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: TrialOf, on_rank: Any) -> None:
     on_rank(1, lambda: torch.empty(2**50).fill_(1))
     measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
@@ -148,10 +159,31 @@ def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
     assert "training.learning_rate" in measurement.cause
 
 
+def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
+    trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_wrong() -> None:
+        from train_core.training.trainer import Trainer
+
+        undisturbed = Trainer.step
+
+        def disturbed(trainer: Trainer, step: int) -> Any:
+            trainer.stage.named_parameters()[0][1].data.fill_(float("nan"))
+            return undisturbed(trainer, step)
+
+        monkeypatch.setattr(Trainer, "step", disturbed)
+
+    on_rank(3, go_wrong)
+    measurement = run_trial_here(trial_of(LONG | {"parallel.world_size": 4, "batch.global_batch_size": 4}).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.failing_rank == 3, measurement.cause
+
+
 def test_a_wrong_data_path_is_one_message(trial_of: TrialOf) -> None:
     measurement = run_trial_here(trial_of(TENSOR_2 | {"data.path": "/nowhere"}).path)
     assert measurement.outcome is Outcome.FAILED
     assert measurement.cause.startswith("data.path = '/nowhere': does not exist")
+    assert measurement.failing_rank is None
 
 
 def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: TrialOf) -> None:
@@ -299,7 +331,7 @@ def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(
     trial = trial_of(TENSOR_2 | LONG)
     on_rank(1, fail)
     measurement = run_trial_here(trial.path)
-    assert measurement.cause == "rank 1 exited with code 1 and left no traceback"
+    assert measurement.cause == "LookupError: a cosmic ray", "it reaches the supervisor by another way"
     assert "LookupError: a cosmic ray" in capfd.readouterr().err
 
 

@@ -103,8 +103,8 @@ def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_la
     trainer = Trainer(experiment_of(SMALL | {"training.compile_layers": True}), ALONE, tmp_path)
     trainer.step(1)
     trainer.stage.chunks[0].get_parameter("layers.0.feed_forward_norm.weight").data.fill_(3e38)
-    told = origin_of_nonfinite(trainer.stage, trainer.mesh, partial(trainer.passes, 2))
-    assert told.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
+    told = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), partial(trainer.is_finite_again, 2))
+    assert told.words.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
 
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,56 @@
+"""A full disk ends a training with the cause and what to do; the same command goes on once there is room."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conf.errors import UsageError
+from tests.train_core.conftest import ExperimentOf
+from train_core.checkpoints.checkpoint_folder import draft_of, last_whole, path_of
+from train_core.checkpoints.writer import Summed
+from train_core.process.world import World
+from train_core.training.trainer import Trainer
+
+ALONE = World(0, 1, torch.device("cpu"), "gloo")
+SMALL = {"model.num_layers": 1, "batch.global_batch_size": 2}
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The system refuses what a checkpoint writes after its first 100,000 bytes, until the patch is undone."""
+    room, write = [100_000], Summed.write
+
+    def refuse(item: Summed, content: Any) -> int:
+        room[0] -= memoryview(content).nbytes
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(item, content)
+
+    monkeypatch.setattr(Summed, "write", refuse)
+    return monkeypatch
+
+
+def test_a_full_disk_is_one_message_and_leaves_room_for_others(
+    full_disk: pytest.MonkeyPatch, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    trainer, folder = Trainer(experiment_of(SMALL), ALONE, tmp_path / "tokens"), tmp_path / "checkpoints"
+    checkpoints = trainer.checkpoints(folder)
+    checkpoints.save(1)
+    with pytest.raises(
+        UsageError,
+        match=r"rank 0 could not write the checkpoint of step 1 to \S+: \[Errno 28\] No space left on device"
+        r" \(it takes about 0\.000\d+ GiB, and [\d.]+ GiB were free\)\. Make room there, and the same command goes on",
+    ):
+        checkpoints.wait()
+    assert not draft_of(folder, 1).exists()
+    assert last_whole(folder) is None
+    full_disk.undo()
+    checkpoints.save(1)
+    checkpoints.wait()
+    assert last_whole(folder) == path_of(folder, 1)
+    assert trainer.checkpoints(folder).restore() == 1

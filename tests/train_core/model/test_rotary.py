@@ -1,0 +1,57 @@
+"""The frequencies of rotary positions, against those of `transformers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conf.errors import ConfigError
+from conf.world import ModelSpec
+from tests.composed import load
+from train_core.model.rotary import rotary_frequencies
+
+
+def of_transformers(spec: ModelSpec) -> Tensor:
+    import transformers
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    assert spec.rotary_scaling
+    rope = {"rope_type": "llama3", "rope_theta": spec.rotary_base, **spec.rotary_scaling.model_dump()}
+    config: Any = transformers.LlamaConfig(
+        hidden_size=spec.hidden_size,
+        num_attention_heads=spec.num_attention_heads,
+        max_position_embeddings=131072,
+        rope_parameters=rope,
+    )
+    frequencies: Tensor = LlamaRotaryEmbedding(config).inv_freq
+    return frequencies
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"])
+def test_llama_3_1_turns_as_in_transformers(name: str) -> None:
+    spec = load([f"model={name}"]).model
+    torch.testing.assert_close(rotary_frequencies(spec), of_transformers(spec), rtol=2e-6, atol=0)
+
+
+def test_fast_turns_stay_and_slow_ones_are_divided() -> None:
+    spec = load(["model=llama-3.1-8b"]).model
+    plain = rotary_frequencies(spec.model_copy(update={"rotary_scaling": None}))
+    ratio = plain / rotary_frequencies(spec)
+    turns = plain * 8192 / (2 * torch.pi)
+    assert torch.equal(ratio[turns > 4], torch.ones_like(ratio[turns > 4]))
+    torch.testing.assert_close(ratio[turns < 1], torch.full_like(ratio[turns < 1], 8.0))
+    blended = ratio[(turns > 1) & (turns < 4)]
+    assert len(blended) > 3
+    assert ((blended > 1) & (blended < 8)).all()
+
+
+def test_scaling_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.rotary_scaling = .*family = gpt has learned ones"):
+        load(["model=llama-3.1-8b", "model.family=gpt"])
+    with pytest.raises(ConfigError, match=r"high_freq_factor = 0\.5: is not above low_freq_factor = 1\.0"):
+        load(["model=llama-3.1-8b", "model.rotary_scaling.high_freq_factor=0.5"])
+    with pytest.raises(ConfigError, match=r"model\.rotary_scaling\.factor = 0\.5: "):
+        load(["model=llama-3.1-8b", "model.rotary_scaling.factor=0.5"])

@@ -1,0 +1,235 @@
+"""A training written anew, to hold the trainer against: plain tensors, one process, the whole global batch at once.
+
+It shares no code with the trainer but what both start from: the first weights, and the order in which sequences are
+drawn from a text. Model, loss, gradient norm, clipping, AdamW, learning rate and the cutting of the tokens are its own.
+It runs in fp32 and in fp64; the fp64 run stands for the exact result.
+
+Parameters have the trainer's names and order of rows (docs/trainer.md). Shapes: b sequences, s their length, h hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conf.experiment import Experiment
+from conf.schema import TrainingPlan
+from conf.world import ModelSpec
+from train_core.data.permutation import mixed, permuted
+from train_core.model.initialize import initial_value
+
+Weights = dict[str, Tensor]
+
+
+class Trained(NamedTuple):
+    """The loss and the gradient's norm before clipping of every step, and the weights after the last."""
+
+    losses: list[float]
+    gradient_norms: list[float]
+    weights: dict[str, np.ndarray]
+
+
+def train(experiment: Experiment, dtype: torch.dtype, rounding: int = 0) -> Trained:
+    """Train on one rank in fp32 or fp64, whatever layout the experiment names.
+
+    Args:
+        rounding: the higher numbers let fp32 round otherwise, each in its own way: they start from weights of other
+            last bits, and add up the sequences of a batch in another order and in more parts.
+    """
+    random = np.random.default_rng(rounding)
+    weights = {name: value.to(dtype) for name, value in first_weights(experiment).items()}
+    if rounding:
+        weights = {name: with_other_last_bits(value, random) for name, value in weights.items()}
+    for weight in weights.values():
+        weight.requires_grad_()
+    adam = AdamW(weights, experiment.training)
+    losses, norms = [], []
+    for step in range(1, experiment.training.num_steps + 1):
+        ids = random.permutation(global_batch(experiment, step))
+        parts = np.array_split(ids, min(rounding + 1, len(ids)))
+        loss, gradients = loss_and_gradients([torch.from_numpy(part) for part in parts], weights, experiment.model)
+        losses.append(loss)
+        norms.append(adam.step(step, gradients))
+    return Trained(losses, norms, {name: weight.detach().numpy() for name, weight in weights.items()})
+
+
+def with_other_last_bits(values: Tensor, random: np.random.Generator) -> Tensor:
+    """Each value in fp32 or one of its neighbours, drawn at random."""
+    steps = torch.from_numpy(random.integers(-1, 2, size=tuple(values.shape)))
+    return torch.nextafter(values, values + steps)
+
+
+def loss_and_gradients(parts: Sequence[Tensor], weights: Weights, model: ModelSpec) -> tuple[float, Weights]:
+    """Of the mean over a batch, which comes in parts: the ids of some sequences each, (b, s + 1)."""
+    loss, gradients = 0.0, {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    num_sequences = sum(len(part) for part in parts)
+    for part in parts:
+        share = mean_loss(part[:, :-1], part[:, 1:], weights, model) * len(part) / num_sequences
+        of_part = torch.autograd.grad(share, list(weights.values()))
+        loss += float(share.detach())
+        gradients = {name: gradients[name] + gradient for name, gradient in zip(weights, of_part, strict=True)}
+    return loss, gradients
+
+
+class AdamW:
+    """Clipping of the global norm, then Adam with decoupled weight decay of matrices. Source: arXiv 1711.05101."""
+
+    def __init__(self, weights: Weights, plan: TrainingPlan) -> None:
+        self.weights, self.plan = weights, plan
+        self.first = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        self.second = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+
+    @torch.no_grad()
+    def step(self, step: int, gradients: Weights) -> float:
+        """Update the weights; returns the norm of the gradient before clipping."""
+        plan, rate = self.plan, learning_rate(step, self.plan)
+        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients.values()))
+        factor = 1.0 if plan.clip_gradient_norm is None else min(1.0, plan.clip_gradient_norm / (norm + 1e-6))
+        for name, weight in self.weights.items():
+            first, second, gradient = self.first[name], self.second[name], gradients[name] * factor
+            first.mul_(plan.adam_beta1).add_((1 - plan.adam_beta1) * gradient)
+            second.mul_(plan.adam_beta2).add_((1 - plan.adam_beta2) * gradient**2)
+            mean, variance = first / (1 - plan.adam_beta1**step), second / (1 - plan.adam_beta2**step)
+            decay = plan.weight_decay if weight.dim() > 1 else 0.0
+            weight.sub_(rate * (decay * weight + mean / (variance.sqrt() + plan.adam_epsilon)))
+        return norm
+
+
+def learning_rate(step: int, plan: TrainingPlan) -> float:
+    """A straight line up to the end of the warm-up, then half a wave down to the least rate at the last step."""
+    top, bottom, warmup = plan.learning_rate, plan.min_learning_rate, plan.learning_rate_warmup_steps
+    if step <= warmup:
+        return top * step / warmup
+    return bottom + (top - bottom) * (1 + math.cos(math.pi * (step - warmup) / (plan.num_steps - warmup))) / 2
+
+
+def global_batch(experiment: Experiment, step: int) -> np.ndarray:
+    """The ids of all sequences of a step, each with the token that follows its last: (b, s + 1)."""
+    size = experiment.batch.global_batch_size
+    samples = range((step - 1) * size, step * size)
+    if experiment.data.source == "synthetic":
+        return np.stack([_random_sequence(experiment, sample) for sample in samples])
+    assert experiment.data.path is not None
+    text = Path(experiment.data.path).read_bytes()[: experiment.data.max_bytes]
+    return np.stack([_sequence_of_text(experiment, text, i) for i in samples])
+
+
+def _random_sequence(experiment: Experiment, sample: int) -> np.ndarray:
+    random = np.random.Generator(np.random.Philox(key=experiment.training.seed, counter=[0, 0, 0, sample]))
+    return random.integers(experiment.model.vocab_size, size=experiment.model.seq_length + 1)
+
+
+def _sequence_of_text(experiment: Experiment, text: bytes, sample: int) -> np.ndarray:
+    """Sequences overlap by one token; every epoch has them all, in another order."""
+    length = experiment.model.seq_length
+    starts = range(0, len(text) - length, length)
+    epoch, index = divmod(sample, len(starts))
+    start = starts[permuted(index, len(starts), mixed(experiment.training.seed) ^ epoch)]
+    return np.frombuffer(text[start : start + length + 1], dtype=np.uint8).astype(np.int64)
+
+
+def first_weights(experiment: Experiment) -> Weights:
+    seed, num_layers = experiment.training.seed, experiment.model.num_layers
+    shapes = parameter_shapes(experiment.model)
+    cpu = torch.device("cpu")
+    return {name: initial_value(name, torch.Size(shape), num_layers, seed, cpu) for name, shape in shapes.items()}
+
+
+def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Every parameter of the model, in no order that matters."""
+    hidden, ffn, has_biases = model.hidden_size, model.ffn_hidden_size, model.family == "gpt"
+    head_size = model.head_size or hidden // model.num_attention_heads
+    queries = model.num_attention_heads * head_size
+    products = {
+        "attention.qkv": (queries + 2 * model.num_query_groups * head_size, hidden),
+        "attention.projection": (hidden, queries),
+        "feed_forward.up": (ffn * (2 if model.gated_mlp else 1), hidden),
+        "feed_forward.down": (hidden, ffn),
+    }
+    layer: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in products.items()}
+    layer |= {f"{name}_norm.weight": (hidden,) for name in ("attention", "feed_forward")}
+    shapes = {f"layers.{index}.{name}": shape for index in range(model.num_layers) for name, shape in layer.items()}
+    shapes["final_norm.weight"] = (hidden,)
+    if has_biases:
+        shapes |= {name.replace("weight", "bias"): shape[:1] for name, shape in shapes.items()}
+        shapes["embedding.positions.weight"] = (model.seq_length, hidden)
+    shapes["embedding.tokens.weight"] = (model.vocab_size, hidden)
+    return shapes if model.tied_embeddings else shapes | {"head.weight": (model.vocab_size, hidden)}
+
+
+def mean_loss(tokens: Tensor, targets: Tensor, weights: Mapping[str, Tensor], model: ModelSpec) -> Tensor:
+    """Token ids (b, s) and the ids that follow them to the mean cross-entropy."""
+    x = weights["embedding.tokens.weight"][tokens]
+    if model.family == "gpt":
+        x = x + weights["embedding.positions.weight"]
+    for index in range(model.num_layers):
+        layer = f"layers.{index}"
+        x = x + attention(norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
+        x = x + feed_forward(norm(x, weights, f"{layer}.feed_forward_norm"), weights, f"{layer}.feed_forward", model)
+    head = weights["embedding.tokens.weight" if model.tied_embeddings else "head.weight"]
+    log_probabilities = (norm(x, weights, "final_norm") @ head.T).log_softmax(-1)
+    return -log_probabilities.gather(-1, targets[..., None]).mean()
+
+
+def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
+    """(b, s, h) -> (b, s, h) with an explicit mask and softmax, every head's keys and values written out."""
+    b, s, _ = x.shape
+    shared = model.num_attention_heads // model.num_query_groups
+    groups = linear(x, weights, f"{prefix}.qkv").reshape(b, s, model.num_query_groups, shared + 2, -1)
+    groups = groups.permute(0, 2, 3, 1, 4)  # (b, groups, members, s, d)
+    q = groups[:, :, :shared].flatten(1, 2)
+    k, v = (groups[:, :, shared + part].repeat_interleave(shared, dim=1) for part in range(2))
+    if model.family == "llama":
+        q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
+    scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -torch.inf)
+    attended = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, -1)
+    return linear(attended, weights, f"{prefix}.projection")
+
+
+def turned(x: Tensor, base: float) -> Tensor:
+    """Rotary positions of (b, heads, s, d): element i and i + d/2 are one complex number, turned by the position."""
+    real, imaginary = x.chunk(2, -1)
+    frequencies = base ** -(torch.arange(real.size(-1), dtype=x.dtype) / real.size(-1))
+    angles = torch.outer(torch.arange(x.size(-2), dtype=x.dtype), frequencies)
+    number = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((number.real, number.imag), -1)
+
+
+def feed_forward(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
+    activation = gelu if model.family == "gpt" else silu
+    x = linear(x, weights, f"{prefix}.up")
+    if model.gated_mlp:  # rows of gate and input take turns, in as many blocks as the most tensor ranks
+        num_blocks = math.gcd(model.num_query_groups, model.ffn_hidden_size)
+        gate, x = x.unflatten(-1, (num_blocks, 2, -1)).unbind(-2)
+        x = (activation(gate) * x).flatten(-2)
+    else:
+        x = activation(x)
+    return linear(x, weights, f"{prefix}.down")
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+def norm(x: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    """LayerNorm where there is a bias, else RMSNorm."""
+    bias = weights.get(f"{prefix}.bias")
+    centred = x if bias is None else x - x.mean(-1, keepdim=True)
+    scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{prefix}.weight"]
+    return scaled if bias is None else scaled + bias
+
+
+def linear(x: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    product, bias = x @ weights[f"{prefix}.weight"].T, weights.get(f"{prefix}.bias")
+    return product if bias is None else product + bias

@@ -1,0 +1,167 @@
+"""Layouts, models and optimizers' settings drawn at random; each case follows from its number alone.
+
+They are drawn so that most fit together. What does not, the configuration's own checks refuse, and the case is drawn
+again: all but its split, schedule and model family, so that refusals do not make some of those rare.
+"""
+
+from __future__ import annotations
+
+from itertools import count, pairwise, product
+from math import prod
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from conf.errors import ConfigError
+from conf.experiment import Experiment
+from conf.load import settings_of, with_values
+from tests.composed import compose_tree
+
+Values = dict[str, Any]
+MOST_RANKS = 8
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+RECOMPUTATIONS = ("none", "selective", "full")
+TEXT = Path(__file__).parents[3] / "LICENSE"
+
+
+class Kind(NamedTuple):
+    """What of a case is drawn once."""
+
+    tensor: int
+    pipeline: int
+    data: int
+    schedule: str
+    family: str
+
+    @classmethod
+    def drawn(cls, random: Random) -> Kind:
+        splits = [sizes for sizes in product(range(1, MOST_RANKS + 1), repeat=3) if prod(sizes) <= MOST_RANKS]
+        # Most splits have one axis alone; faults come where several meet.
+        weights = [3 ** sum(size > 1 for size in sizes) for sizes in splits]
+        ((tensor, pipeline, data),) = random.choices(splits, weights)
+        schedule = random.choice(SCHEDULES) if pipeline > 1 else "1f1b"
+        return cls(tensor, pipeline, data, schedule, random.choice(("gpt", "llama")))
+
+
+class Case(NamedTuple):
+    """An experiment, and how often it was drawn in vain before."""
+
+    number: int
+    experiment: Experiment
+    num_refused: int
+
+    @property
+    def name(self) -> str:
+        """Its id in pytest. The number makes the case; the rest tells people what it is."""
+        experiment, parallel = self.experiment, self.experiment.parallel
+        words = [
+            f"{self.number:03}",
+            f"tp{parallel.tensor_parallel_size}",
+            f"pp{parallel.pipeline_parallel_size}",
+            f"dp{experiment.data_parallel_size}",
+            parallel.schedule,
+            f"zero{parallel.zero_stage}",
+            "sequence" if parallel.sequence_parallel else "",
+            "" if parallel.recompute == "none" else f"{parallel.recompute}{parallel.recompute_every}",
+            experiment.model.family,
+        ]
+        return "-".join(word for word in words if word)
+
+
+def case_of(number: int) -> Case:
+    """The same case whenever it is drawn."""
+    random, tree = Random(number), compose_tree(["model=tiny", "cluster=local"])
+    kind = Kind.drawn(random)
+    for num_refused in count():
+        values = _layout(random, kind) | _batch(random, kind) | _data(random, kind) | _training(random)
+        values |= _model(random, kind, has_sequence_shards=values["parallel.sequence_parallel"])
+        try:
+            experiment = settings_of(with_values(tree, values)).experiment()
+        except ConfigError:
+            continue
+        return Case(number, experiment, num_refused)
+    raise AssertionError("only a legal draw ends the loop")
+
+
+def _layout(random: Random, kind: Kind) -> Values:
+    num_chunks = random.randint(2, 3) if kind.schedule == "interleaved" else 1
+    num_layers = kind.pipeline * num_chunks + (random.randrange(4) if num_chunks == 1 else 0)
+    is_planned = random.random() < 0.5 and num_chunks == 1
+    return {
+        "model.num_layers": num_layers,
+        "parallel.world_size": kind.tensor * kind.pipeline * kind.data,
+        "parallel.tensor_parallel_size": kind.tensor,
+        "parallel.pipeline_parallel_size": kind.pipeline,
+        "parallel.virtual_pipeline_size": num_chunks,
+        "parallel.schedule": kind.schedule,
+        "parallel.layers_per_stage": _parts(random, num_layers, kind.pipeline) if is_planned else None,
+        "parallel.sequence_parallel": kind.tensor > 1 and random.random() < 0.5,
+        "parallel.zero_stage": random.choice((0, 1, 2) if kind.pipeline > 1 else (0, 1, 2, 3)),
+        "parallel.recompute": random.choice(RECOMPUTATIONS),
+        "parallel.recompute_every": random.randint(1, 3),
+    }
+
+
+def _parts(random: Random, total: int, num_parts: int) -> list[int]:
+    """Numbers of at least one that add up to `total`, mostly uneven."""
+    cuts = sorted(random.sample(range(1, total), num_parts - 1))
+    return [stop - start for start, stop in pairwise([0, *cuts, total])]
+
+
+def _model(random: Random, kind: Kind, *, has_sequence_shards: bool) -> Values:
+    num_groups = _multiple(random, kind.tensor, 8)
+    return {
+        "model.family": kind.family,
+        "model.hidden_size": random.randint(5, 24),
+        "model.head_size": random.randint(2, 7),  # a Llama with heads of odd size is refused
+        "model.num_query_groups": num_groups,
+        "model.num_attention_heads": num_groups * random.randint(1, 3),
+        "model.ffn_hidden_size": _multiple(random, kind.tensor, 40),
+        "model.gated_mlp": random.random() < 0.5,
+        "model.tied_embeddings": random.random() < 0.5,
+        "model.rotary_base": random.choice((None, 50.0, 500_000.0)),
+        "model.seq_length": _multiple(random, kind.tensor if has_sequence_shards else 1, 13),
+    }
+
+
+def _multiple(random: Random, unit: int, most: int) -> int:
+    """A multiple of `unit`, up to `most` where that is possible; now and then a number that need not be one."""
+    return random.randint(1, most) if random.random() < 0.1 else unit * random.randint(1, max(1, most // unit))
+
+
+def _batch(random: Random, kind: Kind) -> Values:
+    num_micro_batches, size = random.randint(1, 7), random.randint(1, 3)
+    if kind.schedule == "interleaved" and random.random() < 0.5:
+        num_micro_batches = kind.pipeline * random.randint(1, 2)  # other numbers are refused
+    return {
+        "batch.micro_batch_size": size,
+        "batch.global_batch_size": size * num_micro_batches * kind.data,
+    }
+
+
+def _data(random: Random, kind: Kind) -> Values:
+    """Random tokens of a small vocabulary, or a text so short that the training begins further epochs."""
+    if random.random() < 0.5:
+        vocabulary = {"model.vocab_size": kind.tensor * random.randint(2, 64 // kind.tensor)}
+        return vocabulary | {"data.source": "synthetic", "data.tokenizer": None, "data.max_bytes": None}
+    return {
+        "model.vocab_size": kind.tensor * random.randint(-(-256 // kind.tensor), 300 // kind.tensor),
+        "data.path": str(TEXT),
+        "data.max_bytes": random.randint(300, 3000),
+    }
+
+
+def _training(random: Random) -> Values:
+    return {
+        "training.num_steps": 7,
+        "training.num_warmup_steps": 1,
+        "training.learning_rate": random.choice((1e-3, 3e-3)),
+        "training.min_learning_rate": random.choice((0.0, 1e-4)),
+        "training.learning_rate_warmup_steps": random.randrange(4),
+        "training.weight_decay": random.choice((0.0, 0.1, 0.5)),
+        "training.adam_beta1": random.choice((0.0, 0.8, 0.9)),
+        "training.adam_beta2": random.choice((0.9, 0.95, 0.999)),
+        "training.adam_epsilon": random.choice((1e-3, 1e-5, 1e-8)),
+        "training.clip_gradient_norm": random.choice((None, 0.5, 0.05)),
+        "training.seed": random.randrange(1000),
+    }

@@ -1,0 +1,189 @@
+"""Values that are not finite are traced back to the rank and module where they first appeared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from conf.errors import TrainingError
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.process.world import World
+from train_core.training.train import train
+from train_core.training.trainer import Trainer
+
+NAN = float("nan")
+FOUR: dict[str, object] = {
+    "parallel.world_size": 4,
+    "model.num_layers": 4,
+    "batch.global_batch_size": 4,
+    "training.num_steps": 4,
+    "cluster.device.peak_source": "as declared",  # spares each of these trainings measuring the peak
+}
+BF16: dict[str, object] = {"precision.dtype": "bf16"}
+LAYOUTS: dict[str, dict[str, object]] = {
+    "dp4": FOUR,
+    "dp4 zero1 bf16": FOUR | BF16 | {"parallel.zero_stage": 1},
+    "dp4 zero3": FOUR | {"parallel.zero_stage": 3},
+    "pp4": FOUR | {"parallel.pipeline_parallel_size": 4},
+    "tp2 dp2 bf16": FOUR | BF16 | {"parallel.tensor_parallel_size": 2, "parallel.sequence_parallel": True},
+}
+Injure = Callable[[Trainer], None]
+
+
+def up_of(trainer: Trainer) -> tuple[str, Any]:
+    """The first feed-forward matrix of this rank's last chunk: its name, and the module."""
+    chunk = trainer.stage.chunks[-1]
+    name = f"layers.{next(iter(chunk.layers))}.feed_forward.up"
+    return name, chunk.get_submodule(name)
+
+
+def injure_weight(trainer: Trainer) -> None:
+    weight = up_of(trainer)[1].weight.data
+    getattr(weight, "to_local", lambda: weight)().flatten()[3] = NAN
+
+
+def injure_master(trainer: Trainer) -> None:
+    trainer.optimizer.states[0].masters[5] = NAN
+
+
+def injure_output(trainer: Trainer) -> None:
+    up_of(trainer)[1].register_forward_hook(lambda _, __, out: out * float("inf"))
+
+
+def injure_gradient(trainer: Trainer) -> None:
+    up_of(trainer)[1].register_forward_hook(damage_gradient)
+
+
+def damage_gradient(module: object, inputs: object, out: Tensor) -> None:
+    if out.requires_grad:
+        out.register_hook(lambda gradient: gradient * NAN)
+
+
+INJURIES: dict[str, Injure] = {
+    "weight": injure_weight,
+    "master": injure_master,
+    "output": injure_output,
+    "gradient": injure_gradient,
+}
+
+
+def verdict_of(experiment: Experiment, world: World, cache: Path) -> tuple[str, int | None]:
+    with pytest.raises(TrainingError) as raised:
+        train(experiment, world, cache)
+    return str(raised.value), raised.value.blamed
+
+
+def verdicts(
+    world: World, experiments: list[Experiment], cache: Path, rank: int, where: str
+) -> list[tuple[str, int | None]]:
+    """What every rank says, and whom it blames, when one rank's values go wrong before its second step."""
+    told = []
+    undisturbed = Trainer.step
+
+    def disturbed(trainer: Trainer, step: int) -> Any:
+        if (world.rank, step) == (rank, 2):
+            INJURIES[where](trainer)
+        return undisturbed(trainer, step)
+
+    for experiment in experiments:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Trainer, "step", disturbed)
+            told.append(verdict_of(experiment, world, cache))
+    return told
+
+
+@pytest.mark.parametrize("where", INJURIES)
+def test_the_rank_where_a_value_first_is_not_finite_is_blamed_by_all(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, where: str
+) -> None:
+    experiments = [experiment_of(values) for values in LAYOUTS.values()]
+    told, *others = worlds(4).run(verdicts, experiments, tmp_path, 2, where)
+    assert all(other == told for other in others)
+    for name, (words, blamed) in zip(LAYOUTS, told, strict=True):
+        assert blamed == 2, f"{name}: {words}"
+        assert " of rank 2;" in words
+        assert ("suspect the device of rank 2" in words) == (where in ("weight", "master"))
+        if where != "master":
+            layer = 2 if name == "pp4" else 0
+            assert f"first in the {where} " in words
+            assert f"layers.{layer}.feed_forward.up" in words
+
+
+def diverged(world: World, experiments: list[Experiment], cache: Path) -> list[tuple[str, int | None]]:
+    return [verdict_of(experiment, world, cache) for experiment in experiments]
+
+
+def test_a_training_that_diverges_by_its_learning_rate_blames_no_rank(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    too_high: dict[str, object] = {
+        "training.learning_rate": 1e30,
+        "training.min_learning_rate": 1e30,
+        "training.num_steps": 20,
+    }
+    both = FOUR | {"parallel.world_size": 2}
+    layouts = [both, both | {"parallel.tensor_parallel_size": 2}, both | {"parallel.zero_stage": 3}]
+    told, other = worlds(2).run(diverged, [experiment_of(values | too_high) for values in layouts], tmp_path)
+    assert told == other
+    for words, blamed in told:
+        assert blamed is None, words
+        assert "Lower training.learning_rate" in words
+
+
+def injured_once(
+    world: World, experiments: list[Experiment], cache: Path, rank: int, where: str
+) -> list[tuple[str, int | None]]:
+    """The same where the second step's passes go wrong, and run again do not."""
+    told = []
+    undisturbed = Trainer.passes
+
+    for experiment in experiments:
+        left = [1]
+
+        def disturbed(trainer: Trainer, step: int) -> Tensor:
+            if (world.rank, step) != (rank, 2) or not left:  # noqa: B023
+                return undisturbed(trainer, step)
+            left.pop()  # noqa: B023
+            if where == "backward":  # before the replicas sum their gradients
+                hook = up_of(trainer)[1].register_forward_hook(damage_gradient)
+                losses = undisturbed(trainer, step)
+                hook.remove()
+                return losses
+            losses = undisturbed(trainer, step)
+            if where == "loss":
+                return losses * NAN
+            counted = [of.is_counted_by(trainer.mesh.tensor.rank) for of in trainer.replicas.treatments]
+            trainer.replicas.held_gradients()[counted.index(True)][3] = NAN
+            return losses
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Trainer, "passes", disturbed)
+            told.append(verdict_of(experiment, world, cache))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("where", "values", "source"),
+    [
+        ("loss", {}, "rank 1"),
+        ("loss", {"parallel.pipeline_parallel_size": 2}, "one of ranks 0-1"),
+        ("gradient", {"parallel.pipeline_parallel_size": 2}, "rank 1"),
+        ("gradient", {"parallel.tensor_parallel_size": 2}, "rank 1"),
+        ("backward", {}, "one of ranks 0-1"),
+    ],
+)
+def test_a_value_that_does_not_come_again_accuses_the_hardware_of_those_that_may_have_made_it(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, where: str, values: dict[str, object], source: str
+) -> None:
+    experiment = experiment_of(FOUR | {"parallel.world_size": 2, "model.num_layers": 2} | values)
+    told, other = worlds(2).run(injured_once, [experiment], tmp_path, 1, where)
+    assert told == other
+    words, blamed = told[0]
+    assert f"which did not come again when the passes were repeated; its source is {source}. " in words
+    assert "learning rate: leave" in words
+    assert blamed == (1 if source == "rank 1" else None)

@@ -1,0 +1,90 @@
+"""Copies of what a rank writes, which stay as they are while the training goes on.
+
+On a GPU a stream of its own copies, so that the step after the save need not wait:
+
+    computing    ... update | forward, backward ........ | update ...      waits here, if the copies are not made yet
+    copying                 | copies into pinned memory |
+    writer (host)           | waits for the copies ..... | writes .....
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from train_core.checkpoints.pieces import Views, pieces_of_views, views_of
+from train_core.optimizer.optimizer import Optimizer
+from train_core.parallel.boxes import Box
+
+Wait = Callable[[], object]
+
+
+def nothing_to_wait_for() -> None:
+    """On a CPU a copy is made when the call returns."""
+
+
+class HostCopies:
+    """Copies of one rank's boxes. Those of a GPU lie in memory that is kept from save to save."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self._buffers: dict[tuple[int, str], Tensor] = {}
+        self._stream: torch.cuda.Stream | None = None
+
+    def of(self, boxes: Sequence[list[Box]]) -> tuple[dict[str, Any], Wait]:
+        """The boxes' copies, and what the thread that reads them has to call first.
+
+        The copies of the last call must be read no more.
+        """
+        states = self.optimizer.states
+        if self.optimizer.device.type != "cuda":
+            copied = views_of(states, boxes, lambda box, flat: box.of(flat).to("cpu", copy=True))
+            return pieces_of_views(copied), nothing_to_wait_for
+        return self._queued(boxes)
+
+    def _queued(self, boxes: Sequence[list[Box]]) -> tuple[dict[str, Any], Wait]:
+        device = self.optimizer.device
+        self._stream = self._stream or torch.cuda.Stream(device)
+        # The copies come after the update that the computing stream may still have before it ...
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            views = self._copied(boxes)
+        done = torch.cuda.Event(blocking=True)
+        done.record(self._stream)
+        # ... and before the next update.
+        self.optimizer.being_copied = done
+        return pieces_of_views(views), done.synchronize
+
+    def _copied(self, boxes: Sequence[list[Box]]) -> Views:
+        """Start one copy for each flat tensor, of the run in which its boxes lie; a copy for each box takes longer."""
+        copies: dict[int, tuple[int, Tensor]] = {}
+        for part, (state, held) in enumerate(zip(self.optimizer.states, boxes, strict=True)):
+            if held:
+                first = min(box.start for box in held)
+                stop = max(box.start + prod(box.sizes) for box in held)
+                for kind, flat in state.tensors().items():
+                    copy = self._buffer(part, kind, stop - first)
+                    copy.copy_(flat[first:stop], non_blocking=True)
+                    copies[flat.data_ptr()] = first, copy
+
+        def view(box: Box, flat: Tensor) -> Tensor:
+            first, copy = copies[flat.data_ptr()]
+            return box._replace(start=box.start - first).of(copy)
+
+        return views_of(self.optimizer.states, boxes, view)
+
+    def _buffer(self, part: int, kind: str, size: int) -> Tensor:
+        """Pinned memory, from which and into which a GPU copies by itself. To allocate it takes long, so it is kept."""
+        found = self._buffers.get((part, kind))
+        if found is None:
+            found = self._buffers[part, kind] = pinned(size)
+        assert found.numel() == size, "a rank writes the same boxes at every save"
+        return found
+
+
+def pinned(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.float32, pin_memory=True)

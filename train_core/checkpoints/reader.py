@@ -1,0 +1,125 @@
+"""Reads boxes of a checkpoint, and takes only bytes that are those that were written."""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zlib
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.futures import Future
+
+from train_core.checkpoints.checkpoint_folder import Unreadable
+
+
+class Reader(FileSystemReader):
+    """Verifies the checksum of every item that it reads, and of no other: each item of a file has its own."""
+
+    def __init__(self, checkpoint: Path, metadata: Metadata) -> None:
+        super().__init__(checkpoint)
+        self.metadata = metadata
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """What is known already: reading it anew would run what it names."""
+        return self.metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for file, reads in groupby(sorted(plan.items, key=self._place), key=lambda read: self._place(read)[0]):
+            try:
+                with (Path(self.path) / file).open("rb") as stream:
+                    self._read_file(file, stream, reads, planner)
+            except OSError as error:
+                raise Unreadable(f"has a {file} that cannot be read ({error.strerror})") from None
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _place(self, read: ReadItem) -> tuple[str, int]:
+        """Where the item lies: file, and offset there."""
+        info = self.storage_data[read.storage_index]
+        return info.relative_path, info.offset
+
+    def _read_file(self, file: str, stream: BinaryIO, reads: Iterator[ReadItem], planner: LoadPlanner) -> None:
+        # Boxes of this rank may be parts of the same item, which is then read once.
+        for _, parts in groupby(reads, key=self._place):
+            first, *others = parts
+            item = _item(file, stream, self.storage_data[first.storage_index])
+            for read in (first, *others):
+                target = planner.resolve_tensor(read).detach()
+                target.copy_(item[tuple(map(_range, read.storage_offsets, read.lengths))])
+                planner.commit_tensor(read, target)
+
+
+def _range(offset: int, length: int) -> slice:
+    return slice(offset, offset + length)
+
+
+def _item(file: str, stream: BinaryIO, info: Any) -> Tensor:
+    """A box as it was written."""
+    stream.seek(info.offset)
+    content = stream.read(info.length)
+    if len(content) != info.length:
+        raise Unreadable(f"has a {file} that ends before byte {info.offset + info.length}")
+    # Checkpoints of earlier versions have no checksums.
+    crc32 = getattr(info, "crc32", None)
+    if crc32 is not None and zlib.crc32(content) != crc32:
+        between = f"bytes {info.offset} to {info.offset + info.length}"
+        raise Unreadable(f"has a {file} that is not as it was written ({between} have another checksum)")
+    try:
+        item: Tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if crc32 is not None:
+            raise
+        raise Unreadable(
+            f"has a {file} that cannot be understood ({type(error).__name__} at byte {info.offset})"
+        ) from None
+    return item
+
+
+def read(tensors: dict[str, Any], reader: Reader, *, is_checked: bool) -> None:
+    """Fill tensors from a checkpoint. All ranks of a job call it, and fail alike.
+
+    Args:
+        is_checked: the checkpoint has checksums, so that no damage can have reached this far unseen.
+
+    Raises:
+        Unreadable: a file is damaged; some of the tensors may have been filled.
+    """
+    try:
+        with warnings.catch_warnings():
+            # A process that is alone is how a job of one rank, and an export, is meant to be.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load(tensors, storage_reader=reader)
+    except CheckpointException as error:
+        raise _first(error, is_checked=is_checked) from error
+
+
+def _first(error: CheckpointException, *, is_checked: bool) -> BaseException:
+    """What stands for the failures of all ranks: the same on each of them, because those of all are known to all."""
+    failures = sorted(error.failures.items(), key=lambda failure: failure[0])
+    for _, (cause, _) in failures:
+        if isinstance(cause, Unreadable):
+            return cause
+    rank, (cause, _) = failures[0]
+    # Without checksums the numbers in the metadata may be wrong, which shows in any kind of error.
+    if not is_checked and isinstance(cause, Exception) and not isinstance(cause, MemoryError):
+        return Unreadable(f"has files that do not fit together ({type(cause).__name__}: {cause})")
+    return failure_of_a_rank(rank, cause)
+
+
+def failure_of_a_rank(rank: int, cause: BaseException) -> BaseException:
+    """An error that torch has carried from the given rank to all, as this rank is to raise it."""
+    own = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    return cause if rank == own else RuntimeError(f"rank {rank} failed: {type(cause).__name__}: {cause}")
