@@ -19,6 +19,10 @@ from conf.errors import EXIT_FAILED
 from conf.private_files import keep_private
 from launcher.capacity import count_devices
 
+HARDWARE_QUEUES = ("GPU_MAX_HW_QUEUES", "8")
+"""What pipelines need on AMD's GPUs, and jobs of slurm=frontier have: streams that shared a queue could wait for each
+other."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check this machine and write the report; the exit code."""
@@ -28,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     probe = Probe() if on_cpu else probed()
     if not on_cpu and not probe.devices:
         return _without_gpus(probe)
+    if probe.runtime.startswith("HIP"):
+        os.environ.setdefault(*HARDWARE_QUEUES)
     given.out.mkdir(parents=True, exist_ok=True)
     machine = found_machine(probe, given.ranks if on_cpu else None)
     # Beside the report and not in /tmp, which is in memory on some nodes; a new folder, so that nothing old is read.
