@@ -13,13 +13,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from train_core.job.failures import ended_by_failure
+from train_core.job.terminal import send_warnings
 from train_core.measurement import Measurement, RankFailure, StepMetrics
 from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
 from train_core.trial_folder import TrialFolder
 
 PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
-Message = StepMetrics | Measurement | Stopped | RankFailure
-"""What goes through the pipe: the metrics of a step, from rank 0 alone, and from every rank how it ended."""
+Message = StepMetrics | str | Measurement | Stopped | RankFailure
+"""What goes through the pipe: metrics of a step and warnings, from rank 0 alone, and from every rank how it ended."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def rank_process(start: RankStart, sender: Connection, stop_asked: StopAsked) ->
     # A failure goes through the pipe too, because a full disk takes neither its file nor a line of the log.
     with ended_by_failure(trial, start.rank, tell=sender.send):
         _redirect_output(trial.rank_log(start.rank))
+        if start.rank == 0:
+            send_warnings(sender)
         sender.send(_run(trial, start, sender, stop_asked))
 
 

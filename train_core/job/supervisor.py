@@ -146,6 +146,9 @@ class Ranks:
             if self.job.on_step is not None:
                 self.job.on_step(message)
             return
+        if isinstance(message, str):
+            print(message, file=sys.stderr, flush=True)
+            return
         if isinstance(message, RankFailure):
             self._told[rank] = message
             return

@@ -110,7 +110,9 @@ def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_
     assert list(trial.traces.iterdir()) == []
 
 
-def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_the_one_before(trial_of: TrialOf) -> None:
+def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_the_one_before_and_says_so(
+    trial_of: TrialOf, capsys: pytest.CaptureFixture[str]
+) -> None:
     trial = trial_of(TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 4})
     first = run_trial_here(trial.path)
     trial.measurement.unlink()
@@ -122,6 +124,9 @@ def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_th
     assert first.performance is not None
     assert second.performance is not None
     assert second.performance.losses == first.performance.losses
+    told = capsys.readouterr().err
+    assert f"checkpoint {file.parent} has a {file.name} that is not as it was written" in told
+    assert "; going back to step 2\n" in told
     assert damage(file.parent) is None, "the step was done again, and saved"
 
 
