@@ -82,12 +82,13 @@ def test_a_gpus_one_call_for_all_heads_drops_the_same_in_every_schedule_and_reco
     family: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     """And with any number of replicas; tensor ranks each seed a call of their own."""
-    repeated = [{"parallel.recompute": recompute} for recompute in ("none", "selective", "full")]
-    alone = [experiment_of(DROPPING | family | values) for values in repeated]
+    values = DROPPING | family
+    repeated = ("none", "selective", "full")
+    alone = [experiment_of(values | {"parallel.recompute": recompute}) for recompute in repeated]
     ((expected, *others),) = worlds(1).run(losses_of, alone, tmp_path, OneCall())
     assert others == [expected, expected]
-    layouts = {name: values for name, values in LAYOUTS.items() if not name.startswith("tensor")}
-    split = [experiment_of(DROPPING | family | values) for values in layouts.values()]
+    layouts = {name: layout for name, layout in LAYOUTS.items() if not name.startswith("tensor")}
+    split = [experiment_of(values | layout) for layout in layouts.values()]
     answers = worlds(2).run(losses_of, split, tmp_path, OneCall())
     for name, measured in zip(layouts, answers[0], strict=True):
         np.testing.assert_allclose(measured, expected, rtol=1e-5, err_msg=name)
