@@ -20,21 +20,22 @@ class Fit(NamedTuple):
     predicted: Estimate
 
 
-def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]]) -> Fit | None:
+def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float = 1.0) -> Fit | None:
     """The fastest of all combinations; of equally fast ones the first. None where nothing fits.
 
     Args:
         choices: values of each dotted key, smaller ones first.
+        memory_share: how much of a device's memory may be predicted to be full.
     """
-    return min(_fits(tree, choices), key=lambda fit: fit.predicted.step_seconds, default=None)
+    return min(_fits(tree, choices, memory_share), key=lambda fit: fit.predicted.step_seconds, default=None)
 
 
-def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]]) -> Iterator[Fit]:
+def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float) -> Iterator[Fit]:
     for values in product(*choices.values()):
         try:
             experiment = settings_of(with_values(tree, dict(zip(choices, values, strict=True)))).experiment()
         except InfeasiblePlan:
             continue
         predicted = estimate(experiment)
-        if predicted.fits:
+        if predicted.peak_memory_bytes <= memory_share * predicted.memory_capacity_bytes:
             yield Fit(experiment, predicted)

@@ -15,9 +15,13 @@ from benchmarks.gpu_check.node import node_of
 from benchmarks.gpu_check.plan import PARTS
 from benchmarks.gpu_check.probe import Probe, probed
 from benchmarks.gpu_check.session import Session
-from conf.errors import EXIT_FAILED
+from conf.errors import EXIT_FAILED, EXIT_USAGE
 from conf.private_files import keep_private
 from launcher.capacity import count_devices
+
+HARDWARE_QUEUES = ("GPU_MAX_HW_QUEUES", "8")
+"""What pipelines need on AMD's GPUs, and jobs of slurm=frontier have: streams that shared a queue could wait for each
+other."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,20 +32,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     probe = Probe() if on_cpu else probed()
     if not on_cpu and not probe.devices:
         return _without_gpus(probe)
-    given.out.mkdir(parents=True, exist_ok=True)
+    if probe.runtime.startswith("HIP"):
+        os.environ.setdefault(*HARDWARE_QUEUES)
+    try:
+        jobs = _folder_of_jobs(given.out)
+    except OSError as error:
+        print(f"gpu-check: {given.out} cannot be written ({error.strerror}). Choose another --out.", file=sys.stderr)
+        return EXIT_USAGE
     machine = found_machine(probe, given.ranks if on_cpu else None)
-    # Beside the report and not in /tmp, which is in memory on some nodes; a new folder, so that nothing old is read.
-    with_trials = Path(tempfile.mkdtemp(prefix="jobs-", dir=given.out))
-    session = Session(machine, node_of(machine), given.out, with_trials, time.monotonic() + 60 * given.minutes)
+    session = Session(machine, node_of(machine), given.out, jobs, time.monotonic() + 60 * given.minutes)
     return session.run(given.parts)
+
+
+def _folder_of_jobs(out: Path) -> Path:
+    """A new folder, so that nothing old is read: beside the report, because /tmp is in memory on some nodes."""
+    out.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="jobs-", dir=out))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu tries the script itself out")
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many with --device cpu (default: 4)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all checks (default: 10)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    ranks = "1 to 16, with --device cpu (default: 4)"
+    parser.add_argument("--ranks", type=int, choices=range(1, 17), default=4, metavar="N", help=ranks)
+    parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="for all checks (default: 10)")
+    parts = f"some of {', '.join(PARTS)} (default: all)"
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=parts)
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), metavar="FOLDER", help="of the report")
     return parser
 

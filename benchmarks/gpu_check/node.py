@@ -45,7 +45,7 @@ def node_of(machine: Machine) -> Node:
     cluster = cluster_of(first)
     tree = compose_tree(["model=tiny", f"cluster={cluster or PATTERN}"])
     if cluster is not None:
-        return Node(with_values(tree, _sizes(machine)), cluster, "")
+        return Node(with_values(tree, {**_sizes(machine), **_memory(first)}), cluster, "")
     remark = (
         f"No file in conf/device describes {first.name}, so predictions of time are guesses (those of memory are not)."
         " To have them, add conf/device/NAME.yaml and conf/cluster/NAME.yaml with its data sheet."
@@ -57,14 +57,21 @@ def _sizes(machine: Machine) -> dict[str, Value]:
     return {"cluster.num_nodes": 1, "cluster.devices_per_node": machine.num_ranks}
 
 
+def _memory(device: FoundDevice) -> dict[str, Value]:
+    """What torch sees, which is less than the data sheet says by what the driver keeps."""
+    return {
+        "cluster.device.memory_bytes": device.memory_bytes,
+        "cluster.device.memory_source": "torch, on this machine",
+    }
+
+
 def _generic(device: FoundDevice) -> dict[str, object]:
     narrow = "fp16" if _lacks_bf16(device) else "bf16"
     return {
         "cluster.name": GENERIC,
         "cluster.gpu_names": [],
         "cluster.device.name": device.name,
-        "cluster.device.memory_bytes": device.memory_bytes,
-        "cluster.device.memory_source": "torch, on this machine",
+        **_memory(device),
         "cluster.device.num_multiprocessors": device.num_multiprocessors,
         "cluster.device.peak_flops_per_second": {narrow: GUESSED_PEAK, "fp32": GUESSED_FP32_PEAK},
         "cluster.device.peak_source": "measured",  # the trainer then holds its rate against a product in the same run

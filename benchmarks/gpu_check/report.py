@@ -98,8 +98,10 @@ def _layouts(results: Sequence[Result]) -> Iterator[str]:
         left_out = f", {len(chosen) - len(made)} left out" if len(chosen) > len(made) else ""
         where = "1 device" if num_devices == 1 else f"{num_devices} devices"
         yield f"| {where} | {passed} of {len(made)}{left_out} | {_largest(made)} |"
-    limits = (f"{dtype} {limit.loss:g} in losses, {limit.norm:g} in norms" for dtype, limit in TOLERANCES.items())
-    yield from ("", f"Up to these differences pass: {'; '.join(limits)}. Norms are the gradients'.", "")
+    dtypes = {result.figures["dtype"] for result in compared if "dtype" in result.figures}
+    limits = ((dtype, limit) for dtype, limit in TOLERANCES.items() if dtype in dtypes)
+    texts = (f"{dtype} {limit.loss:g} in losses, {limit.norm:g} in norms of gradients" for dtype, limit in limits)
+    yield from ("", f"Allowed are: {'; '.join(texts) or 'no differences, for there was nothing to compare'}.", "")
 
 
 def _faults(results: Sequence[Result]) -> Iterator[str]:

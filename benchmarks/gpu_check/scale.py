@@ -66,7 +66,7 @@ GPU = Scale(
     query_groups=8,
     # With sequences of usual length few are enough. Tens of thousands would meet limits of the kernels first.
     overfull={"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 2048},
-    hang_seconds=20.0,
+    hang_seconds=30.0,
     trial_seconds=120.0,
     start_seconds=20.0,
     long_steps=100,

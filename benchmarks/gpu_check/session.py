@@ -21,6 +21,8 @@ from benchmarks.gpu_check.workbench import Workbench
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.load import compose_tree
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @dataclass
 class Session:
@@ -55,7 +57,8 @@ class Session:
     def run(self, parts: Sequence[str]) -> int:
         """Make all checks, and return the exit code."""
         self._print_head()
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+        before = {number: signal.signal(number, self._stop) for number in heard}
         try:
             for checks in rounds(self.bench, parts):
                 self.runner.run(checks)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.fastest_fit import Fit, fastest_fit
+from benchmarks.gpu import MICRO_BATCH_SIZES, MODELS, RECOMPUTES
 from benchmarks.gpu_check.agreement import figures_of
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
 from benchmarks.gpu_check.scale import FAMILIES
@@ -25,8 +26,9 @@ MOST_SECONDS = 240.0
 STEP_SECONDS = 2.0
 """Batches are chosen so that a step is predicted to take no longer."""
 
-MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
-RECOMPUTES = ("none", "selective", "full")
+MEMORY_SHARE = 0.95
+"""What may be predicted to be full: a run that ends for lack of memory would say nothing of speed."""
+
 BATCHES = (64, 32, 16, 8, 4, 2, 1)
 """Sequences of one replica in a step."""
 
@@ -51,20 +53,8 @@ class Shape(NamedTuple):
 
 
 GPU_SHAPES = (
-    Shape(
-        "GPT 1.3B",
-        "gpt-1.4b",
-        {  # its hidden size of 2064 is no multiple of 128, which tensor cores do not like
-            "model.hidden_size": 2048,
-            "model.ffn_hidden_size": 8192,
-            "model.num_attention_heads": 16,
-            "model.num_query_groups": 16,
-            "model.vocab_size": 51200,
-        },
-        layers=(24, 16, 8, 4),
-        num_devices=1,
-    ),
-    Shape("Llama 2 7B", "llama-2-7b", {}, layers=(32, 24, 16, 8, 4)),
+    Shape("GPT 1.3B", *MODELS["GPT 1.3B"], layers=(24, 16, 8, 4), num_devices=1),
+    Shape("Llama 2 7B", *MODELS["Llama 2 7B"], layers=(32, 24, 16, 8, 4)),
     Shape("Llama 2 70B layers", "llama-2-70b", {}, layers=(16, 8, 4, 2, 1), tensor=True),
 )
 CPU_SHAPES = (
@@ -112,9 +102,9 @@ def chosen_layout(bench: Workbench, shape: Shape) -> Fit | None:
     replicas = 1 if shape.tensor else size
     for layers in shape.layers or (None,):
         own = tree if layers is None else with_values(tree, {"model.num_layers": layers})
-        smallest = fastest_fit(own, _choices(replicas, 1))
+        smallest = fastest_fit(own, _choices(replicas, 1), MEMORY_SHARE)
         if smallest is not None:
-            larger = (fastest_fit(own, _choices(replicas, batch)) for batch in BATCHES)
+            larger = (fastest_fit(own, _choices(replicas, batch), MEMORY_SHARE) for batch in BATCHES)
             short = (fit for fit in larger if fit is not None and fit.predicted.step_seconds <= STEP_SECONDS)
             return next(short, smallest)
     return None

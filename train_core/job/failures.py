@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrainingError, TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
@@ -87,7 +87,7 @@ def failure_of(rank: int, error: BaseException) -> RankFailure:
         traceback="".join(traceback.format_exception(error)),
         time=time.time(),
         # Where all ranks end together, such as by a loss that is not finite, the error knows whose fault it is.
-        blamed=error.blamed if isinstance(error, TrainingError) else rank,
+        blamed=getattr(error, "blamed", rank),
     )
 
 

@@ -28,6 +28,12 @@ def test_without_a_gpu_it_says_so_and_measures_nothing(capsys: pytest.CaptureFix
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_made_is_one_message(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert main(["--device", "cpu", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written (Not a directory). Choose another --out." in capsys.readouterr().err
+
+
 def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
     known: layouts.References = {}
     one = next(one_device.references(cpu_bench, known))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, TrainingError, UsageError
 from train_core.job.failures import failed_measurement, failure_of, first_cause, silent_failure
 from train_core.measurement import Outcome, RankFailure
 
@@ -41,6 +42,14 @@ def test_a_message_for_people_is_told_as_it_is() -> None:
     assert (
         failure_of(0, ConfigError("data.path", "x", "is bad", "Mend it.")).cause == "data.path = 'x': is bad. Mend it."
     )
+
+
+@pytest.mark.parametrize("blamed", [2, None])
+def test_what_all_ranks_raise_together_knows_whom_to_blame(blamed: int | None) -> None:
+    error = pickle.loads(pickle.dumps(TrainingError("it diverged", "Mend it.", blamed)))
+    told = failure_of(0, error)
+    assert (told.rank, told.blamed, told.cause) == (0, blamed, "it diverged. Mend it.")
+    assert failure_of(0, UsageError("this node lacks it", "Mend it.")).blamed == 0
 
 
 @pytest.mark.parametrize(
