@@ -200,6 +200,8 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
     dist.broadcast_object_list(told, 0 if axis.group is None else dist.get_global_rank(axis.group, 0), axis.group)
     found, refusal = told
     if refusal is not None:
-        # The first rank raises what it caught, whose traceback leads to the cause.
-        raise failed or refusal
+        refusal = failed or refusal  # the first rank raises what it caught, whose traceback leads to the cause
+        if isinstance(refusal, TrisweepError):  # all raise it now, and it is no rank's own fault
+            refusal.blamed = getattr(refusal, "blamed", None)
+        raise refusal
     return cast("Found", found)
