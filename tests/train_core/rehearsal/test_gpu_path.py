@@ -50,6 +50,14 @@ READ_OF_A_STEP = [Wait("a value that is read", None)]
 """All that the host waits for in a step: the mean loss and the gradient's norm of the whole job, read together."""
 
 
+REFUSED_WHEN_DETERMINISTIC = {
+    f"aten::{name}"
+    for name in ("nll_loss", "nll_loss_forward", "put_", "histc", "bincount", "median", "cumsum", "scatter_reduce")
+}
+"""Operations that torch has no deterministic form of on a GPU, but for those of images. Source: the documentation of
+torch.use_deterministic_algorithms, torch 2.13."""
+
+
 class Case(NamedTuple):
     """One rank of one layout. `place` says which of four stages; a rank alone in its pipeline is the first and last."""
 
@@ -173,6 +181,7 @@ def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(c
         for step in (1, 2):  # weights that travel beside a forward pass do so from the second step on
             trainer.step(step)
     assert [str(operation) for operation in seen.operations if without_kernel(operation)] == []
+    assert not REFUSED_WHEN_DETERMINISTIC & {operation._schema.name for operation in seen.operations}
     has_main_gradients = case.zero_stage < 3
     assert (torch.ops.aten.addmm.dtype_out in seen.operations) == (has_main_gradients and case.precision != "fp32")
     assert seen.on_host == []
