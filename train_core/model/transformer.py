@@ -85,7 +85,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
     Keys and values have as many heads as queries, or one for each group of them.
     """
     per_group = query.size(1) // key.size(1)
-    if per_group > 1 and query.is_cuda and not _takes_groups(query.device, query.element_size(), query.size(-1)):
+    if per_group > 1 and query.is_cuda and not takes_groups(query.device, query.element_size(), query.size(-1)):
         # Without a fused kernel all scores would be kept.
         key, value = (heads.repeat_interleave(per_group, dim=1) for heads in (key, value))
     return functional.scaled_dot_product_attention(
@@ -93,9 +93,8 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
-    """Whether the kernel that a GPU has for these heads takes fewer keys and values than queries."""
+def takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
+    """Whether the kernel that a GPU has for these heads takes fewer keys and values than queries; asks the driver."""
     has_bf16 = torch.version.hip is not None or torch.cuda.get_device_capability(gpu) >= AMPERE
     return flash_runs(element_bytes, head_size, has_bf16=has_bf16)
 

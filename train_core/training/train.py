@@ -14,6 +14,7 @@ from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
+from train_core.training.determinism import same_bits
 from train_core.training.evaluation import held_out_loss
 from train_core.training.meter import Meter
 from train_core.training.trainer import Trainer
@@ -49,9 +50,12 @@ def train(
         TrainingError: the loss or the gradient is not finite, replicas have diverged, or nothing is left to measure.
         ConfigError: the text cannot be used.
     """
-    trainer = Trainer(experiment, world, cache_dir)
-    # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, and their metrics on disk.
-    with _checkpoints(trainer, trial) as checkpoints:
+    # The trainer is built inside the first block, because it multiplies matrices already.
+    with (
+        same_bits(experiment.training.deterministic),
+        _checkpoints(trainer := Trainer(experiment, world, cache_dir), trial) as checkpoints,
+    ):
+        # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, their metrics on disk.
         done = checkpoints.restore() if checkpoints is not None else 0
         history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
         if trial is not None and done >= experiment.training.num_steps and not history:

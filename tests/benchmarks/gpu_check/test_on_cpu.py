@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu_check import layouts, one_device
+from benchmarks.gpu_check import faults, layouts, one_device, speed
 from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.check import Runner, Verdict
 from benchmarks.gpu_check.report import PAGE
 from benchmarks.gpu_check.workbench import Workbench
+from conf.units import GIBIBYTE
 from train_core.process.git_sha import ROOT
 
 
@@ -44,6 +45,21 @@ def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
     runner.run([sharded])
     assert [result.verdict for result in runner.results] == [Verdict.LEFT_OUT, Verdict.PASSED, Verdict.PASSED]
     assert 0 < runner.results[-1].figures["norm_difference"] < 1e-5
+
+
+def test_speed_is_measured_beside_what_was_predicted(cpu_bench: Workbench) -> None:
+    runner = Runner(2, time.monotonic() + 100, lambda result: None)
+    runner.run([next(speed.speeds(cpu_bench))])
+    (result,) = runner.results
+    assert result.verdict is Verdict.PASSED
+    assert result.figures["measured"]["step_seconds"] > 0
+    assert len(result.figures["measured"]["terms"]) == len(result.figures["predicted"]["terms"])
+
+
+def test_what_a_gpu_held_when_memory_ended_is_read_from_torchs_own_words() -> None:
+    told = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. Of the allocated memory 120.50 GiB is"
+    assert faults._allocated_bytes(f"{told} allocated by PyTorch, and 1.00 GiB is reserved") == int(120.5 * GIBIBYTE)
+    assert faults._allocated_bytes("DefaultCPUAllocator: can't allocate memory") is None
 
 
 def test_a_rank_that_stops_is_named_and_ctrl_c_keeps_the_report(tmp_path: Path) -> None:

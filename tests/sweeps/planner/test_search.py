@@ -13,10 +13,11 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES
 from conf.settings import Settings
-from sweeps.planner.search import search_space
+from sweeps.planner.request import request
+from sweeps.planner.search import Found, search_space
 from sweeps.planner.space import SEARCHED_SCHEDULES, Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
-from tests.composed import load
+from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
 from train_core.costs.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
@@ -181,3 +182,21 @@ def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPa
         whole.smallest_bytes,
     )
     assert cut.step_seconds.tolist() == whole.step_seconds.tolist()
+
+
+def test_a_plan_that_fits_with_bf16_gradients_alone_is_found_with_them_alone() -> None:
+    """On a device whose memory lies between what the two need at least."""
+    llama = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=8"]
+    widths = {width: [*llama, f"precision.gradient_dtype={width}"] for width in ("bf16", "fp32")}
+
+    def found(overrides: list[str]) -> Found:
+        (space,) = request(composed(overrides), devices="4").spaces
+        return search_space(space, 1)
+
+    narrow, wide = (found(overrides) for overrides in widths.values())
+    assert narrow.num_strategies == wide.num_strategies
+    assert narrow.smallest_bytes < wide.smallest_bytes
+    memory = f"cluster.device.memory_bytes={(narrow.smallest_bytes + wide.smallest_bytes) // 2}"
+    fitting = {width: found([*overrides, memory]).num_fitting for width, overrides in widths.items()}
+    assert fitting["fp32"] == 0
+    assert fitting["bf16"] > 0

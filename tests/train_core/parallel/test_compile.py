@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -105,6 +107,12 @@ def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_la
     trainer.stage.chunks[0].get_parameter("layers.0.feed_forward_norm.weight").data.fill_(3e38)
     told = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), partial(trainer.is_finite_again, 2))
     assert told.words.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
+
+
+def test_a_trainer_starts_without_the_compiler() -> None:
+    """Importing it takes every rank of a job seconds."""
+    code = "import sys, train_core.training.trainer; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

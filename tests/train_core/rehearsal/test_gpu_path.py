@@ -36,17 +36,26 @@ from train_core.costs.work import work_of
 from train_core.model import elementwise
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import DeviceClock
-from train_core.parallel.data_parallel import replicas_of
+from train_core.parallel.data_parallel import FlatReplicas, replicas_of
 from train_core.parallel.fully_sharded import FullySharded
 from train_core.parallel.mesh import Layout, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import World
+from train_core.training.evaluation import held_out_loss
 from train_core.training.trainer import Parts, Trainer
 
 AMPERE, VOLTA = (8, 0), (7, 0)
 READ_OF_A_STEP = [Wait("a value that is read", None)]
 """All that the host waits for in a step: the mean loss and the gradient's norm of the whole job, read together."""
+
+
+REFUSED_WHEN_DETERMINISTIC = {
+    f"aten::{name}"
+    for name in ("nll_loss", "nll_loss_forward", "put_", "histc", "bincount", "median", "cumsum", "scatter_reduce")
+}
+"""Operations that torch has no deterministic form of on a GPU, but for those of images. Source: the documentation of
+torch.use_deterministic_algorithms, torch 2.13."""
 
 
 class Case(NamedTuple):
@@ -172,10 +181,37 @@ def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(c
         for step in (1, 2):  # weights that travel beside a forward pass do so from the second step on
             trainer.step(step)
     assert [str(operation) for operation in seen.operations if without_kernel(operation)] == []
+    assert not REFUSED_WHEN_DETERMINISTIC & {operation._schema.name for operation in seen.operations}
     has_main_gradients = case.zero_stage < 3
     assert (torch.ops.aten.addmm.dtype_out in seen.operations) == (has_main_gradients and case.precision != "fp32")
     assert seen.on_host == []
     assert seen.waits == 2 * READ_OF_A_STEP
+
+
+def test_the_ways_that_only_gpus_take_are_walked(tmp_path: Path) -> None:
+    """Else the walk would show nothing: shards, late weights, wide products, a fused kernel for attention."""
+    case = Case("1f1b", "alone", "split", 1, "gpt", "bf16", "none", 0.1)
+    with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):
+        trainer.step(1)
+        trainer.replicas.zero_gradients()
+        assert isinstance(trainer.replicas, FlatReplicas)
+        assert trainer.replicas.gathering, "no weights are on their way"
+    done = {str(operation).removesuffix(".default") for operation in seen.operations}
+    assert done >= {
+        "c10d._reduce_scatter_base_",
+        "aten.addmm.dtype_out",
+        "aten._scaled_dot_product_flash_attention",
+        "aten._scaled_dot_product_flash_attention_backward",
+        "aten._fused_adamw_",
+    }
+
+
+def test_an_evaluation_waits_for_the_device_once(tmp_path: Path) -> None:
+    case = Case("1f1b", "last", "sequence", 1, "gpt", "bf16", "none", 0.1)
+    with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):
+        held_out_loss(trainer)
+    assert seen.on_host == []
+    assert seen.waits == READ_OF_A_STEP
 
 
 @pytest.mark.parametrize("family", ["gpt", "llama"])
