@@ -28,7 +28,7 @@ OUT_OF_MEMORY = re.compile(
 )
 PEER_LOST = re.compile(
     r"^Dist\w+Error\b|Connection (reset|closed|refused)|Broken pipe|Socket (closed|timeout)|gloo/|NCCL|ProcessGroup"
-    r"|Timed out waiting|store->get|^RuntimeError: rank 0 failed: ",
+    r"|Timed out waiting|store->get|^RuntimeError: rank \d+ failed: ",
     re.IGNORECASE,
 )
 """Errors of a collective whose other side went away or failed: a consequence, not a cause."""

@@ -58,6 +58,7 @@ def test_what_all_ranks_raise_together_knows_whom_to_blame(blamed: int | None) -
         RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:9"),
         RuntimeError("Connection reset by peer"),
         DistBackendError("NCCL communicator was aborted"),
+        RuntimeError("rank 1 failed: ValueError: mine"),
     ],
 )
 def test_losing_a_peer_is_a_consequence_even_when_it_is_seen_first(consequence: Exception) -> None:
