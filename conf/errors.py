@@ -17,7 +17,13 @@ class TrisweepError(Exception):
     """Base of every error that the command line prints as one message, with exit code 2.
 
     Not a ValueError: pydantic would swallow those into a ValidationError of its own.
+
+    Attributes:
+        blamed: set where all ranks raise it together, to the rank at fault or to None. A rank that raises an error
+            without it is itself at fault.
     """
+
+    blamed: int | None
 
 
 class ConfigError(TrisweepError):
@@ -48,11 +54,7 @@ class UsageError(TrisweepError):
 
 
 class TrainingError(UsageError):
-    """A training has gone wrong while it ran, such as by diverging, and its weights must not be used.
-
-    Attributes:
-        blamed: the rank where it went wrong; None where no single rank is known to be at fault.
-    """
+    """A training has gone wrong while it ran, such as by diverging; `blamed` is None unless one rank is at fault."""
 
     def __init__(self, problem: str, remedy: str, blamed: int | None = None) -> None:
         super().__init__(problem, remedy)

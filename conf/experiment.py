@@ -55,6 +55,8 @@ class Experiment(Setup, Parts):
         content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
         if self.model.rotary_scaling is None:  # folders written before there was a choice do not name it
             del content["model"]["rotary_scaling"]
+        if not self.training.deterministic:  # likewise
+            del content["training"]["deterministic"]
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

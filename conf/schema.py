@@ -161,6 +161,8 @@ class TrainingPlan(Frozen):
         clip_gradient_norm: global norm over every axis; null does not clip.
         dropout: after the embedding, in and after attention, and after the feed-forward layer.
         compile_layers: pass every layer through torch.compile.
+        deterministic: take deterministic kernels on GPUs, so that a training that goes on comes to the bits of an
+            uninterrupted one; false in folders written before there was a choice. CPUs need no such choice.
         evaluate_every: steps between evaluations of the held-out loss; null never evaluates.
         num_evaluation_batches: global batches that one evaluation averages over.
     """
@@ -177,6 +179,7 @@ class TrainingPlan(Frozen):
     clip_gradient_norm: Positive | None
     dropout: Annotated[float, Field(ge=0, lt=1)]
     compile_layers: bool
+    deterministic: bool = False
     evaluate_every: Count | None
     num_evaluation_batches: Count
     seed: Annotated[int, Field(ge=0)]
@@ -217,7 +220,7 @@ class WatchPlan(Frozen):
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
         compare_replicas_every: steps between comparisons of the weights' checksums over the data-parallel ranks; null
-            never compares.
+            never compares. Under ZeRO-1 and 2 a comparison finds what has changed since the last update.
         straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
     """

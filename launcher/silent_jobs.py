@@ -65,20 +65,24 @@ def is_settled(state: JobState) -> bool:
 def verdict(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
     assert reading.experiment is not None
-    failure = why_ended(reading.folder, submission, state)
+    failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
     measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
     return measurement.model_copy(update={"ended": state.ended if state and state.ended else time.time()})
 
 
-def why_ended(folder: JobFolder, submission: Submission, state: JobState | None) -> RankFailure:
-    """What ended a job that left no result; rank -1 where no rank is to blame."""
+def why_ended(
+    folder: JobFolder, submission: Submission, state: JobState | None, num_ranks: int | None = None
+) -> RankFailure:
+    """What ended a job that left no result; rank -1 where no rank is to blame. `num_ranks` is None where not known."""
     log = tail(submission.error_of(0))
     # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
-    return _failure(folder, submission, state, log) or _unknown(state, log)
+    return _failure(folder, submission, state, log, num_ranks) or _unknown(state, log)
 
 
-def _failure(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure | None:
+def _failure(
+    folder: JobFolder, submission: Submission, state: JobState | None, log: str, num_ranks: int | None
+) -> RankFailure | None:
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
     outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
@@ -91,7 +95,19 @@ def _failure(folder: JobFolder, submission: Submission, state: JobState | None, 
         return culprit
     if outcome is not None:
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    return _killed_task(submission, log, {failure.rank for failure in told}) or culprit
+    spoken = {failure.rank for failure in told}
+    return _killed_task(submission, log, spoken) or _only_silent_rank(submission, spoken, num_ranks) or culprit
+
+
+def _only_silent_rank(submission: Submission, spoken: set[int], num_ranks: int | None) -> RankFailure | None:
+    """The one rank that said nothing where all others lost a peer: it ended with a code of which srun says nothing."""
+    silent = sorted(set(range(num_ranks or 0)) - spoken)
+    if not spoken or len(silent) != 1:
+        return None
+    (rank,) = silent
+    cause = f"rank {rank} ended without a word before the training did, and the other ranks lost their connection to it"
+    said = _last_lines(tail(submission.error_of(rank)))
+    return RankFailure(rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank)
 
 
 def _since_last_start(log: str) -> str:

@@ -23,7 +23,7 @@ from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
 from train_core.trial_folder import TrialFolder
-from train_core.watch.hang import ranks_text
+from train_core.watch.hang import counted_text, ranks_text
 
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
 """For how long ranks wait for rank 0's `trial.json`, which a network file system may show them late, and how often they
@@ -84,7 +84,7 @@ def _write_trial(trial: TrialFolder, experiment: Experiment, *, is_writer: bool)
             trial.write_trial(content)
         except OSError as error:
             problem = f"output_dir: {error.filename or trial.path} cannot be written ({error.strerror})"
-            raise UsageError(problem, "Choose another output_dir=FOLDER.") from None
+            raise UsageError(problem, "Make room there, or choose another output_dir=FOLDER.") from None
     deadline = time.monotonic() + TRIAL_WAIT_SECONDS
     while not trial.holds_trial(content):
         if time.monotonic() > deadline:
@@ -116,8 +116,13 @@ def _summary(measurement: Measurement) -> str:
         f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"
-        f"{_breakdown_line(performance)}"
+        f"{_breakdown_line(performance)}{_unrecorded_line(performance)}"
     )
+
+
+def _unrecorded_line(performance: Performance) -> str:
+    steps = performance.unrecorded_steps
+    return f"\nthe metrics of {counted_text('step', steps)} were lost when an earlier run ended" if steps else ""
 
 
 def _breakdown_line(performance: Performance) -> str:

@@ -106,7 +106,8 @@ class Performance(Frozen):
         peak_source: data sheet, or `measured` in the same run.
         model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
         peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
-        losses: the loss of every step, warm-up included.
+        losses: the loss of every step, warm-up included, but for those that left no record.
+        unrecorded_steps: steps of an earlier run whose metrics it could not keep, as when the machine lost its power.
         breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
         stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
     """
@@ -128,10 +129,17 @@ class Performance(Frozen):
     hardware_flops_utilization: NonNegative
     peak_memory_bytes: Annotated[tuple[int, ...], Field(strict=False)]
     losses: Annotated[tuple[float, ...], Field(strict=False)]
+    unrecorded_steps: Annotated[tuple[int, ...], Field(strict=False)] = ()
     final_loss: float
     num_parameters: Count
     breakdown: Breakdown | None = None
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
+
+    @property
+    def recorded_steps(self) -> list[int]:
+        """The steps of `losses`."""
+        num_steps = len(self.losses) + len(self.unrecorded_steps)
+        return [step for step in range(1, num_steps + 1) if step not in self.unrecorded_steps]
 
 
 class Environment(Frozen):
@@ -184,6 +192,9 @@ class RankFailure(Frozen):
 DISK = "disk"
 """The line of a `Standing` whose rank waits for the file system, and for no rank."""
 
+WRITER = "checkpoint"
+"""How the thread that writes checkpoints is called."""
+
 
 class Standing(Frozen):
     """`waits/rank-N.json`: where a rank stands while a job seems to hang.
@@ -195,7 +206,7 @@ class Standing(Frozen):
         ranks: those without which the operation does not end; for a transfer the other end.
         reached: how many operations it has started, by axis.
         seconds: for how long it has stood there.
-        stack: where its training thread is, innermost call last.
+        stack: where its training thread is, and one that writes a checkpoint, innermost call last.
     """
 
     rank: int

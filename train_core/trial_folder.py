@@ -65,6 +65,19 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         file.write(text.encode())
 
 
+def append_whole(path: Path, text: str) -> None:
+    """Append `text`, or nothing of it: half a line would spoil the one that comes after it. Raises OSError."""
+    with path.open("ab", buffering=0) as file:
+        before, left = file.seek(0, os.SEEK_END), memoryview(text.encode())
+        try:
+            while left:  # a nearly full disk takes a part first, and refuses the rest
+                left = left[file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(before)
+            raise
+
+
 class Member:
     """The path of a file or folder inside a folder, made when it is asked for: of thousands of folders few are."""
 
@@ -201,6 +214,10 @@ class TrialFolder(JobFolder):
     tracking_id = Member("tracking_id")
     traces = Member("traces")
 
+    def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
+        super().__init__(path, attempt)
+        self._unwritten = list[str]()  # lines of metrics that the disk has not taken yet
+
     @property
     def tokens(self) -> Path:
         """Where tokens are kept unless the experiment names a folder: beside the folder of all trainings."""
@@ -252,10 +269,18 @@ class TrialFolder(JobFolder):
         return kept
 
     def append_metrics(self, metrics: StepMetrics) -> None:
+        """Add a line. Where the disk takes none, as a full one, it is said once, and tried again after every step."""
         self.require_current()
-        with self.metrics.open("a") as file:
-            file.write(metrics.model_dump_json() + "\n")
-        self.heartbeat.touch()
+        self._unwritten.append(metrics.model_dump_json() + "\n")
+        try:
+            append_whole(self.metrics, "".join(self._unwritten))
+            self._unwritten.clear()
+            self.heartbeat.touch()
+        except OSError as error:
+            if len(self._unwritten) == 1:
+                how = f"{self.metrics} cannot be written ({error.strerror})"
+                with contextlib.suppress(OSError):  # the log may lie on the same disk
+                    print(f"{how}: lines from step {metrics.step} on are tried again after every step", flush=True)
 
     def read_metrics(self) -> list[StepMetrics]:
         """The metrics of all whole lines; one that is still being written, or was torn by a kill, is left out."""
@@ -300,8 +325,11 @@ class TrialFolder(JobFolder):
         self.traces.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:06d}-rank-{rank:05d}.json.gz"
         draft = self.traces / f".{name}"  # keeps the end of the name, by which the profiler compresses
-        yield draft
-        draft.replace(self.traces / name)
+        try:
+            yield draft
+            draft.replace(self.traces / name)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def write_measurement(self, measurement: Measurement) -> None:
         self.require_current()

@@ -81,7 +81,7 @@ def loss_curves(best_first: Sequence[TrialReading]) -> Figure | None:
             "type": "scatter",
             "mode": "lines+markers",
             "name": name,
-            "x": list(range(1, len(performance.losses) + 1)),
+            "x": performance.recorded_steps,
             "y": [loss if math.isfinite(loss) else None for loss in performance.losses],  # JSON has no NaN
             "line": {"width": 1.5, "color": PALETTE[position % len(PALETTE)]},
             "marker": {"size": 4},

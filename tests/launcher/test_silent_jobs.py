@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.silent_jobs import is_settled, verdict
+from launcher.silent_jobs import is_settled, verdict, why_ended
 from launcher.slurm_query import JobState, _parsed
 from sweeps.reading import TrialReading
 from sweeps.submission import Submission, shape_of
@@ -94,6 +94,20 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenc
     )
     measurement = verdict(trial, submission, JobState("FAILED", time.time()))
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
+
+
+def test_the_only_rank_that_said_nothing_left_those_that_lost_a_peer(silent: Silenced) -> None:
+    """srun says nothing of a task that ends with code 0."""
+    trial, submission = silent
+    submission.error_of(0).write_text("srun: error: node1: tasks 0,2: Exited with exit code 1\n")
+    for rank in (0, 2):
+        lost = "RuntimeError: Connection closed by peer"
+        trial.folder.write_failure(
+            RankFailure(rank=rank, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, blamed=rank)
+        )
+    failure = why_ended(trial.folder, submission, JobState("FAILED", time.time()), num_ranks=3)
+    assert failure.blamed == 1
+    assert failure.cause.startswith("rank 1 ended without a word before the training did")
 
 
 def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silent: Silenced) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.steps import STEP
 from train_core.attempt import Attempt, AttemptOver
 from train_core.measurement import Outcome, RankFailure
-from train_core.trial_folder import TrialFolder, replacing, write_atomically
+from train_core.trial_folder import TrialFolder, append_whole, replacing, write_atomically
 
 
 def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
@@ -86,3 +87,31 @@ def test_who_outlived_an_attempt_can_write_nothing_once_the_next_has_begun(tmp_p
 def test_a_damaged_claim_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "attempt").write_bytes(b"\xff2.x")
     TrialFolder(tmp_path, Attempt(1, 0)).claim_for_attempt()
+
+
+def test_metrics_that_a_full_disk_did_not_take_are_written_once_there_is_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = TrialFolder(tmp_path)
+    trial.metrics.symlink_to("/dev/full")
+    steps = [STEP.model_copy(update={"step": step}) for step in (1, 2, 3)]
+    for step in steps[:2]:
+        trial.append_metrics(step)
+    said = f"{trial.metrics} cannot be written (No space left on device): lines from step 1 on are tried again"
+    assert capsys.readouterr().out.count(said) == 1
+    trial.metrics.unlink()
+    trial.append_metrics(steps[2])
+    assert trial.read_metrics() == steps
+
+
+def test_a_line_that_fits_only_in_part_leaves_nothing_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append_whole(path, "whole\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append_whole(path, "too long for it\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_text() == "whole\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
-from conf.errors import UsageError
+from conf.errors import TrainingError
 from conf.units import GIBIBYTE
 from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import Facts
@@ -30,7 +30,7 @@ def free_bytes(folder: Path) -> int:
 def not_written(
     error: OSError | CheckpointException, rank: int, folder: Path, facts: Facts, free: int
 ) -> BaseException:
-    """What this rank raises: a UsageError where a file could not be written, be it by another rank.
+    """What this rank raises: a TrainingError where a file could not be written, which blames the rank that tried.
 
     Args:
         free: room that there was before.
@@ -45,15 +45,16 @@ def not_written(
     return failure_of_a_rank(failed, cause)
 
 
-def _refusal(error: OSError, rank: int, folder: Path, facts: Facts, free: int) -> UsageError:
+def _refusal(error: OSError, rank: int, folder: Path, facts: Facts, free: int) -> TrainingError:
     problem = f"rank {rank} could not write the checkpoint of step {facts.step} to {folder}: {error}"
     if error.errno not in FULL:
-        return UsageError(problem, "Mend that, or choose another output_dir.")
+        return TrainingError(problem, "Mend that, or choose another output_dir.", rank)
     needed = BYTES_A_PARAMETER * _num_parameters(facts.model)
     room = f"it takes about {needed / GIBIBYTE:.3g} GiB, and {free / GIBIBYTE:.3g} GiB were free"
-    return UsageError(
+    return TrainingError(
         f"{problem} ({room})",
         "Make room there, and the same command goes on from the checkpoint before; or choose another output_dir.",
+        rank,
     )
 
 

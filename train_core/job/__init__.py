@@ -2,6 +2,7 @@
 
 trial        `run_trial_here` and `run_trial_as_rank`; no torch before a rank starts
 supervisor   starts the ranks of this machine, watches them, ends them
+rank_process the life of a rank's process under the supervisor; no torch before the rank starts
 rank         one rank, from its seat to its share of the measurement; imports torch
 failures     why a rank ended, and which of several is the culprit; no torch
 """

@@ -8,11 +8,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrainingError, TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
@@ -38,22 +38,29 @@ MAX_LOG_LINES = 40
 
 
 @contextmanager
-def ended_by_failure(trial: JobFolder, rank: int) -> Iterator[None]:
-    """A failure in the block is left in the trial folder, printed, and ends the process at once.
+def ended_by_failure(
+    trial: JobFolder, rank: int, tell: Callable[[RankFailure], object] = lambda failure: None
+) -> Iterator[None]:
+    """A failure in the block is told, left in the trial folder, printed, and ends the process at once.
 
     A normal exit may wait for collectives, or for a thread that writes a checkpoint, that will never end. `Stopped` is
     no failure.
+
+    Args:
+        tell: passes it on where the folder may take no word, as on a full disk.
     """
     try:
         yield
     except Stopped:
         raise
     except BaseException as error:
-        with ExitStack() as ending:  # written, then printed, then ended, even where one of these fails
+        with ExitStack() as ending:  # told, then written, printed and ended, even where one of these fails
             ending.callback(os._exit, _exit_code_of(error))
             ending.callback(_print, error)
             traceback.clear_frames(error.__traceback__)  # frees what filled the memory, so that this can be told
-            trial.write_failure(failure_of(rank, error))
+            failure = failure_of(rank, error)
+            ending.callback(trial.write_failure, failure)
+            tell(failure)
 
 
 def _exit_code_of(error: BaseException) -> int:
@@ -80,7 +87,7 @@ def failure_of(rank: int, error: BaseException) -> RankFailure:
         traceback="".join(traceback.format_exception(error)),
         time=time.time(),
         # Where all ranks end together, such as by a loss that is not finite, the error knows whose fault it is.
-        blamed=error.blamed if isinstance(error, TrainingError) else rank,
+        blamed=getattr(error, "blamed", rank),
     )
 
 
@@ -99,6 +106,8 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
     # Nothing in Python could run after a signal or a crash in native code, so the log has the only words there are.
     if exit_code < 0:
         cause = f"rank {rank} was killed by {signal.Signals(-exit_code).name}"
+    elif exit_code == 0:
+        cause = f"rank {rank} exited with code 0 before the training ended"
     else:
         cause = f"rank {rank} exited with code {exit_code} and left no traceback"
     outcome = _outcome_of(tail)
@@ -128,8 +137,12 @@ def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
 
 def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -> Measurement:
     """The measurement of a trial that one rank's failure ended."""
-    unmeasured = without_numbers(fingerprint, failure.outcome, failure.cause, started, failure.traceback)
-    return unmeasured.model_copy(update={"failing_rank": failure.blamed})
+    cause, blamed = failure.cause, failure.blamed
+    if lost_a_peer(failure):  # it is a victim, and whoever left it has said nothing
+        cause = f"rank {failure.rank} ended as if it had lost another rank, and no other rank says more: {cause}"
+        blamed = None
+    unmeasured = without_numbers(fingerprint, failure.outcome, cause, started, failure.traceback)
+    return unmeasured.model_copy(update={"failing_rank": blamed})
 
 
 def without_numbers(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,7 +15,6 @@ from pathlib import Path
 
 from train_core.job.failures import (
     CULPRIT_GRACE_SECONDS,
-    ended_by_failure,
     failed_measurement,
     first_cause,
     lost_a_peer,
@@ -25,11 +22,10 @@ from train_core.job.failures import (
     silent_failure,
     without_numbers,
 )
+from train_core.job.rank_process import Message, RankStart, rank_process
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
-from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
+from train_core.process.stop import StopAsked, Stopped, never
 from train_core.trial_folder import TrialFolder
-
-PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
 
 
 class Ranks:
-    """The processes of one attempt. Rank 0 reports each step, and the end, through a pipe."""
+    """The processes of one attempt. Each tells through a pipe how it ends, and rank 0 of each step."""
 
     def __init__(self, job: Job, meeting: Path) -> None:
         self.job, self.meeting = job, meeting
@@ -85,9 +81,9 @@ class Ranks:
         self.stopped: Stopped | None = None
         # CUDA cannot be used in a forked process once its parent has initialized it.
         self._context = multiprocessing.get_context("fork" if job.gpus is None else "spawn")
-        self._receiver, self._sender = self._context.Pipe(duplex=False)
-        self._open = True
         self._processes: list[BaseProcess] = []
+        self._pipes = dict[int, Connection]()  # by rank, as long as something may come
+        self._ended_well, self._told = set[int](), dict[int, RankFailure]()
 
     def start(self) -> None:
         """Start a process for each rank. On CPUs they are forked, so that torch is imported only once."""
@@ -101,9 +97,11 @@ class Ranks:
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(self.job.world_size):
-            arguments = (self._seat(rank), self._sender if rank == 0 else None, self.job.stop_asked)
+            self._pipes[rank], sender = self._context.Pipe(duplex=False)
+            arguments = (self._seat(rank), sender, self.job.stop_asked)
             process = self._context.Process(target=rank_process, args=arguments, name=f"rank-{rank}")  # type: ignore[attr-defined]
             process.start()
+            sender.close()  # the rank alone holds it now, so that the pipe ends with the rank, even amid a message
             self._processes.append(process)
 
     def _seat(self, rank: int) -> RankStart:
@@ -116,54 +114,69 @@ class Ranks:
         while True:
             # Asked once a round: a rank that died between two questions would count as neither failed nor running.
             exit_codes = [process.exitcode for process in self._processes]
-            if any(exit_codes):
+            self._listen()  # after that question, as a rank says its last word just before it ends
+            if any(exit_codes) or self._early(exit_codes):
                 return Outcome.FAILED
             running = [process for process, code in zip(self._processes, exit_codes, strict=True) if code is None]
             if not running:
-                self._listen()  # rank 0 may have sent its measurement just before it ended
                 return Outcome.COMPLETED
             if (left := deadline - time.monotonic()) <= 0:
                 return Outcome.TIMED_OUT
-            # A pipe at its end is always ready to be read, and waiting for it would turn this loop into a spin.
-            pipe: list[Connection] = [self._receiver] if self._open else []
-            wait([*(process.sentinel for process in running), *pipe], None if left == float("inf") else left)
-            self._listen()
+            self._wait(running, None if left == float("inf") else left)
+
+    def _early(self, exit_codes: Sequence[int | None]) -> list[int]:
+        """The ranks that ended with code 0 and without a last word, as after `os._exit(0)`."""
+        return [rank for rank, code in enumerate(exit_codes) if code == 0 and rank not in self._ended_well]
+
+    def _wait(self, running: Sequence[BaseProcess], seconds: float | None) -> None:
+        """Wait until a rank says something or ends."""
+        wait([*(process.sentinel for process in running), *self._pipes.values()], seconds)
 
     def _listen(self) -> None:
-        while self._open and self._receiver.poll():
+        for rank, pipe in list(self._pipes.items()):
             try:
-                message = self._receiver.recv()
-            except EOFError:
-                self._open = False
-                return
-            if isinstance(message, Measurement):
-                self.measurement = message
-            elif isinstance(message, Stopped):
-                self.stopped = message
-            elif self.job.on_step is not None:
+                while pipe.poll():
+                    self._hear(rank, pipe.recv())
+            except (EOFError, OSError):
+                # A pipe at its end is always ready to be read, and waiting for it would turn a wait into a spin.
+                self._pipes.pop(rank).close()
+
+    def _hear(self, rank: int, message: Message) -> None:
+        if isinstance(message, StepMetrics):
+            if self.job.on_step is not None:
                 self.job.on_step(message)
+            return
+        if isinstance(message, RankFailure):
+            self._told[rank] = message
+            return
+        self._ended_well.add(rank)
+        if rank == 0:  # what the others say is the same
+            self.measurement = message if isinstance(message, Measurement) else None
+            self.stopped = message if isinstance(message, Stopped) else None
 
     def culprit(self, oom_kills_before: int) -> RankFailure:
         """The failure that came first. A rank that only lost its peer may be seen before the peer's own end."""
         deadline = time.monotonic() + CULPRIT_GRACE_SECONDS
         while True:
+            running = [process for process in self._processes if process.exitcode is None]
+            self._listen()
             failure = first_cause(self._failures(oom_kills_before))
-            running = [process.sentinel for process in self._processes if process.exitcode is None]
             left = deadline - time.monotonic()
             if failure is not None and (not lost_a_peer(failure) or not running or left <= 0):
                 return failure
-            wait(running, max(0.0, left))
+            self._wait(running, max(0.0, left))
 
     def _failures(self, oom_kills_before: int) -> list[RankFailure]:
-        told = self.job.trial.read_failures()
-        named = {failure.rank for failure in told}
+        # Both, because a watchdog writes alone, and a full disk takes no file.
+        told = {failure.rank: failure for failure in self.job.trial.read_failures()} | self._told
         oom_kills = oom_kill_count() - oom_kills_before
+        exit_codes = [process.exitcode for process in self._processes]
         silent = [
-            silent_failure(rank, process.exitcode, oom_kills, rank_log(self.job.trial, rank))
-            for rank, process in enumerate(self._processes)
-            if process.exitcode and rank not in named
+            silent_failure(rank, code, oom_kills, self.job.trial.rank_log(rank))
+            for rank, code in enumerate(exit_codes)
+            if code is not None and rank not in (told.keys() | self._ended_well)
         ]
-        return [*told, *silent]
+        return [*told.values(), *silent]
 
     def end(self) -> None:
         """Kill the ranks that still run: an orderly end could hang, and nothing in a trial is worth that."""
@@ -172,73 +185,5 @@ class Ranks:
                 process.kill()
         for process in self._processes:
             process.join()
-        self._receiver.close()
-        self._sender.close()
-
-
-@dataclass(frozen=True)
-class RankStart:
-    """What a rank's process is told when it starts.
-
-    Attributes:
-        meeting: file through which the ranks find each other.
-        gpu: None for the CPU.
-    """
-
-    folder: Path
-    rank: int
-    world_size: int
-    meeting: Path
-    gpu: int | None
-    supervisor: int
-
-
-def rank_log(trial: TrialFolder, rank: int) -> Path:
-    return trial.rank_log(rank)
-
-
-def rank_process(start: RankStart, sender: Connection | None, stop_asked: StopAsked) -> None:
-    """The life of one rank's process."""
-    _die_with(start.supervisor)
-    for number in STOP_SIGNALS:  # where a signal reaches all processes, such as Ctrl-C, the supervisor acts on it
-        signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trial = TrialFolder(start.folder)
-    _redirect_output(rank_log(trial, start.rank))
-    with ended_by_failure(trial, start.rank):
-        message = _run(trial, start, sender, stop_asked)
-        if sender is not None:
-            sender.send(message)
-
-
-def _run(
-    trial: TrialFolder, start: RankStart, sender: Connection | None, stop_asked: StopAsked
-) -> Measurement | Stopped:
-    from train_core.job.rank import run_rank
-    from train_core.process.world import Seat, file_rendezvous
-
-    seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
-    kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)
-    try:
-        return run_rank(trial, seat, kind, index, sender.send if sender is not None else None, stop_asked)
-    except Stopped as stopped:
-        return stopped
-
-
-def _die_with(supervisor: int) -> None:
-    """Have the kernel kill this process when the supervisor dies. Only Linux can; elsewhere nothing happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The supervisor may have died before the line above, and then no signal will come.
-    if os.getppid() != supervisor:
-        os._exit(1)
-
-
-def _redirect_output(log: Path) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    # The descriptors themselves, so that what native code prints, such as NCCL's warnings, reaches the log too.
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+        for pipe in self._pipes.values():
+            pipe.close()

@@ -51,8 +51,18 @@ def run_trial_here(
         started, gpus = time.time(), _gpus(experiment, devices)
         job = Job(trial, experiment.parallel.world_size, gpus, time_limit_seconds, on_step, switch or never)
         measurement = _measure(job, experiment, started)
-        trial.write_measurement(measurement)
+        _write(trial, measurement)
     return measurement
+
+
+def _write(trial: TrialFolder, measurement: Measurement) -> None:
+    """Write `measurement.json`. Where that cannot be done, how the trial ended is told in the error instead."""
+    try:
+        trial.write_measurement(measurement)
+    except OSError as error:
+        cause = measurement.cause.removesuffix(".") or "the training ended well"
+        problem = f"{measurement.outcome}: {cause}. Nor could {trial.measurement} be written ({error.strerror})"
+        raise UsageError(problem, "Make room there, and run the same command again.") from None
 
 
 def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None:

@@ -200,7 +200,10 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
     found, refusal = told[0]
     if refusal is not None:
         # The first rank raises what it caught, whose traceback leads to the cause.
-        raise (search.failed if search is not None else None) or refusal
+        raised = (search.failed if search is not None else None) or refusal
+        if isinstance(raised, TrisweepError):  # all raise it now, and it is no rank's own fault
+            raised.blamed = getattr(raised, "blamed", None)
+        raise raised
     return cast("Found", found)
 
 

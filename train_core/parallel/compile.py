@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from conf.errors import ConfigError
+from train_core.model.transformer import takes_groups
 from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
 BACKEND = "inductor"
@@ -32,6 +33,8 @@ def compiler_of(device: torch.device) -> Compiler:
 
 
 def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
+    # It asks the driver, which the compiler cannot trace. Marked here, because the mark imports the compiler.
+    torch.compiler.assume_constant_result(takes_groups)
     # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
     for module in layer.modules():
         if isinstance(module, ColumnParallelLinear | RowParallelLinear):

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from train_core.parallel.collectives import total
+from train_core.parallel.collectives import all_reduce
 from train_core.parallel.schedules import forward_only
 from train_core.training.trainer import Trainer
 
@@ -22,6 +22,6 @@ def held_out_loss(trainer: Trainer) -> float:
             losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
     trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
     # Every tensor rank of the last stage knows the loss; one of them reports it.
-    share = float(losses) if mesh.tensor.rank == 0 else 0.0
+    share = (losses if mesh.tensor.rank == 0 else losses * 0).double()
     num_summands = num_batches * experiment.num_micro_batches * mesh.data.size
-    return total([share], mesh.world, trainer.pipeline.device)[0] / num_summands
+    return float(all_reduce(share, mesh.world).wait()) / num_summands  # the only wait for the device

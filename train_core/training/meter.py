@@ -172,6 +172,7 @@ class Meter:
             hardware_flops_utilization=executed * rate / self.peak,
             peak_memory_bytes=self._memory_of_all_ranks(),
             losses=tuple(step.loss for step in self.steps),
+            unrecorded_steps=self._unrecorded(),
             final_loss=self.steps[-1].loss,
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
@@ -181,6 +182,10 @@ class Meter:
     def _is_timed(self, step: int) -> bool:
         """Whether a step counts: neither a warm-up step nor one that was traced, which is slower."""
         return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
+
+    def _unrecorded(self) -> tuple[int, ...]:
+        recorded = {step.step for step in self.steps}
+        return tuple(step for step in range(1, self.experiment.training.num_steps + 1) if step not in recorded)
 
     def _breakdown(self) -> Breakdown | None:
         """Where the step of each rank goes; None where no step was left to run after an interruption."""

@@ -84,8 +84,13 @@ def _place(waiting: Standing) -> str:
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, or `ranks 0-2, 7`."""
-    ordered = sorted(set(ranks))
+    return counted_text("rank", ranks)
+
+
+def counted_text(what: str, numbers: Iterable[int]) -> str:
+    """`step 3`, or `steps 0-2, 7`."""
+    ordered = sorted(set(numbers))
     cuts = [0, *(index for index, (rank, after) in enumerate(pairwise(ordered), 1) if after > rank + 1), len(ordered)]
     runs = [(ordered[first], ordered[end - 1]) for first, end in pairwise(cuts)]
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank{'s' if len(ordered) > 1 else ''} {text}"
+    return f"{what}{'s' if len(ordered) > 1 else ''} {text}"

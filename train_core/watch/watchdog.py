@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
-from train_core.measurement import Outcome, RankFailure, Standing
+from train_core.measurement import WRITER, Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import Hang, explain
@@ -113,8 +113,11 @@ class Watchdog(threading.Thread):
         )
 
     def _with_stack(self, standing: Standing) -> Standing:
-        frame = sys._current_frames().get(self._trained_by)
-        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        frames = sys._current_frames()
+        # Where the training waits for a checkpoint, what holds it up is on the thread that writes.
+        writers = [thread.ident for thread in threading.enumerate() if thread.name.startswith(WRITER)]
+        found = [frames[thread] for thread in (self._trained_by, *writers) if thread in frames]
+        stack = "and in another thread:\n".join("".join(traceback.format_stack(frame)) for frame in found)
         return standing.model_copy(update={"stack": stack})
 
     def _end(self, standing: Standing, *, patient: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from conf.errors import ConfigError
-from train_core.job.failures import failure_of, first_cause, silent_failure
+from conf.errors import ConfigError, TrainingError, UsageError
+from train_core.job.failures import failed_measurement, failure_of, first_cause, silent_failure
 from train_core.measurement import Outcome, RankFailure
 
 
@@ -43,6 +44,14 @@ def test_a_message_for_people_is_told_as_it_is() -> None:
     )
 
 
+@pytest.mark.parametrize("blamed", [2, None])
+def test_what_all_ranks_raise_together_knows_whom_to_blame(blamed: int | None) -> None:
+    error = pickle.loads(pickle.dumps(TrainingError("it diverged", "Mend it.", blamed)))
+    told = failure_of(0, error)
+    assert (told.rank, told.blamed, told.cause) == (0, blamed, "it diverged. Mend it.")
+    assert failure_of(0, UsageError("this node lacks it", "Mend it.")).blamed == 0
+
+
 @pytest.mark.parametrize(
     "consequence",
     [
@@ -66,6 +75,14 @@ def test_when_all_lost_a_peer_the_earliest_counts() -> None:
     lost = "RuntimeError: Connection closed by peer"
     earliest = failure(1, lost, 2.0)
     assert first_cause([earliest, failure(0, lost, 3.0)]) == earliest
+
+
+def test_a_victim_whose_culprit_nobody_knows_is_not_blamed() -> None:
+    measurement = failed_measurement("abc", failure(1, "RuntimeError: Connection closed by peer", 2.0), 0.0)
+    assert measurement.failing_rank is None
+    assert measurement.cause.startswith("rank 1 ended as if it had lost another rank, and no other rank says more: ")
+    own = failed_measurement("abc", failure(1, "ValueError: mine", 2.0).model_copy(update={"blamed": 1}), 0.0)
+    assert (own.failing_rank, own.cause) == (1, "ValueError: mine")
 
 
 def test_without_failures_there_is_no_cause() -> None:

@@ -110,6 +110,17 @@ def test_a_rank_that_exits_without_a_word_is_named(trial_of: TrialOf, on_rank: A
     assert measurement.traceback == "the disk is on fire"
 
 
+@pytest.mark.parametrize("axis", ["parallel.pipeline_parallel_size", "parallel.tensor_parallel_size", "data"])
+def test_a_rank_that_ends_early_with_code_0_is_the_cause_and_not_its_peer(
+    trial_of: TrialOf, on_rank: Any, axis: str
+) -> None:
+    on_rank(1, lambda: os._exit(0))
+    values = LONG | {"parallel.world_size": 2} | ({} if axis == "data" else {axis: 2})
+    measurement = run_trial_here(trial_of(values).path)
+    assert measurement.outcome is Outcome.FAILED
+    assert (measurement.failing_rank, measurement.cause) == (1, "rank 1 exited with code 0 before the training ended")
+
+
 def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: TrialOf, on_rank: Any) -> None:
     on_rank(1, lambda: torch.empty(2**50).fill_(1))
     measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
@@ -320,7 +331,7 @@ def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(
     trial = trial_of(TENSOR_2 | LONG)
     on_rank(1, fail)
     measurement = run_trial_here(trial.path)
-    assert measurement.cause == "rank 1 exited with code 1 and left no traceback"
+    assert measurement.cause == "LookupError: a cosmic ray", "it reaches the supervisor by another way"
     assert "LookupError: a cosmic ray" in capfd.readouterr().err
 
 

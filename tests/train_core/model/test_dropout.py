@@ -12,10 +12,16 @@ from torch import Tensor
 from conf.experiment import Experiment
 from conf.schema import Value
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.model.dropout import AttentionWithDropout, Randomness, SeededDropout
+from train_core.model.dropout import (
+    SEEDED_ATTENTION,
+    AttentionWithDropout,
+    DroppingAttention,
+    Randomness,
+    SeededDropout,
+)
 from train_core.model.transformer import CausalAttention
 from train_core.process.world import World
-from train_core.training.trainer import Trainer
+from train_core.training.trainer import Parts, Trainer
 
 NUM_STEPS = 2
 DROPPING: dict[str, Value] = {
@@ -43,8 +49,18 @@ LAYOUTS: dict[str, dict[str, Value]] = {
 }
 
 
-def losses_of(world: World, experiments: list[Experiment], cache_dir: Path) -> list[list[float]]:
-    trainers = [Trainer(experiment, world, cache_dir) for experiment in experiments]
+class OneCall(DroppingAttention):
+    """All heads of a rank in one call, as on a GPU, by a CPU's kernel."""
+
+    def takes_all_heads(self, query: Tensor) -> bool:
+        return True
+
+
+def losses_of(
+    world: World, experiments: list[Experiment], cache_dir: Path, attention: DroppingAttention = SEEDED_ATTENTION
+) -> list[list[float]]:
+    parts = Parts(attention=attention)
+    trainers = [Trainer(experiment, world, cache_dir, parts) for experiment in experiments]
     return [[trainer.step(step).loss for step in range(1, NUM_STEPS + 1)] for trainer in trainers]
 
 
@@ -58,6 +74,23 @@ def test_a_layout_drops_what_one_rank_drops(
     assert repeated == expected
     answers = worlds(2).run(losses_of, [experiment_of(values | layout) for layout in LAYOUTS.values()], tmp_path)
     for name, measured in zip(LAYOUTS, answers[0], strict=True):
+        np.testing.assert_allclose(measured, expected, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("family", [{}, LLAMA], ids=["gpt", "llama"])
+def test_a_gpus_one_call_for_all_heads_drops_the_same_in_every_schedule_and_recomputation(
+    family: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """And with any number of replicas; tensor ranks each seed a call of their own."""
+    values = DROPPING | family
+    repeated = ("none", "selective", "full")
+    alone = [experiment_of(values | {"parallel.recompute": recompute}) for recompute in repeated]
+    ((expected, *others),) = worlds(1).run(losses_of, alone, tmp_path, OneCall())
+    assert others == [expected, expected]
+    layouts = {name: layout for name, layout in LAYOUTS.items() if not name.startswith("tensor")}
+    split = [experiment_of(values | layout) for layout in layouts.values()]
+    answers = worlds(2).run(losses_of, split, tmp_path, OneCall())
+    for name, measured in zip(layouts, answers[0], strict=True):
         np.testing.assert_allclose(measured, expected, rtol=1e-5, err_msg=name)
 
 

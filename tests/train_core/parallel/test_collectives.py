@@ -54,8 +54,11 @@ class Odd(Exception):
         super().__init__(lambda: None)
 
 
-def complaint(world: World, error: Exception | None) -> tuple[str, bool]:
-    """What a rank raises, and whether it is taken for the consequence of another's failure; None is an odd error."""
+def complaint(world: World, error: Exception | None) -> tuple[str, bool, int | None]:
+    """What a rank raises, whether it is taken for the consequence of another's failure, and whom it blames.
+
+    `error` is None for an odd one.
+    """
 
     def refuse() -> None:
         raise Odd(1, 2) if error is None else error
@@ -64,18 +67,18 @@ def complaint(world: World, error: Exception | None) -> tuple[str, bool]:
         found_by_first(refuse, Axis(world.size, world.rank))
     assert asked_of_all(world) > 0, "the ranks are still in step"
     failure = failure_of(world.rank, raised.value)
-    return failure.cause, lost_a_peer(failure)
+    return failure.cause, lost_a_peer(failure), failure.blamed
 
 
 def test_an_error_for_people_is_raised_on_every_rank(worlds: Worlds) -> None:
-    told = ("data.path = 'x': is missing. Name another.", False)
+    told = ("data.path = 'x': is missing. Name another.", False, None)
     assert worlds(2).run(complaint, ConfigError("data.path", "x", "is missing", "Name another.")) == [told, told]
 
 
 def test_any_other_error_reaches_all_and_the_first_rank_is_the_culprit(worlds: Worlds) -> None:
     said = "OSError: [Errno 28] No space left on device"
     answers = worlds(2).run(complaint, OSError(28, "No space left on device"))
-    assert answers == [(said, False), (f"RuntimeError: rank 0 failed: {said}", True)]
-    (first, _), (second, _) = worlds(2).run(complaint, None)
+    assert answers == [(said, False, 0), (f"RuntimeError: rank 0 failed: {said}", True, 1)]
+    (first, *_), (second, *_) = worlds(2).run(complaint, None)
     assert first.startswith("Odd: ")
     assert second == f"RuntimeError: rank 0 failed: {first}"

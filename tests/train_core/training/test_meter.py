@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
+from tests.steps import STEP
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import estimate
 from train_core.optimizer.optimizer import StepResult
@@ -54,3 +55,15 @@ def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Ex
     for step in (1, 2):
         meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
     assert meter.performance().hardware_flops == estimate(experiment).hardware_flops
+
+
+def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: ExperimentOf) -> None:
+    experiment = experiment_of({"training.num_steps": 6})
+    history = [STEP.model_copy(update={"step": step}) for step in (1, 4)]
+    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=history)
+    for step in (5, 6):
+        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+    performance = meter.performance()
+    assert performance.unrecorded_steps == (2, 3)
+    assert performance.recorded_steps == [1, 4, 5, 6]
+    assert len(performance.losses) == 4

@@ -30,6 +30,7 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "tp2 dp3 ZeRO-2": TENSOR | {"parallel.zero_stage": 2},
     "tp2 dp3 ZeRO-3": TENSOR | {"parallel.zero_stage": 3},
     "tp2 dp3 sequence": TENSOR | {"parallel.sequence_parallel": True},
+    "tp2 dp3 bf16": TENSOR | {"parallel.zero_stage": 1, "precision.dtype": "bf16"},
     "pp2 dp3": PIPELINE,
     "pp2 dp3 ZeRO-1": PIPELINE | {"parallel.zero_stage": 1},
 }

@@ -1,0 +1,92 @@
+"""How GPUs share gradients and weights out under ZeRO-1 and 2, with real numbers, on CPU ranks that are told to.
+
+Gradients are reduced to shards instead of summed whole, and updated weights travel beside the next forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from conf.experiment import Experiment
+from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.parallel.data_parallel import FlatReplicas
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.parallelize import Stage
+from train_core.process.world import World
+from train_core.training.evaluation import held_out_loss
+from train_core.training.trainer import OF_TRAININGS, Parts, Trainer
+from train_core.watch.agreement import require_equal_replicas
+
+NUM_STEPS = 3
+FOUR_RANKS: dict[str, dict[str, Any]] = {
+    "four replicas": {},
+    "tensor ranks": {"parallel.tensor_parallel_size": 2},
+    "parts of a sequence": {"parallel.tensor_parallel_size": 2, "parallel.sequence_parallel": True},
+    "1f1b": {"parallel.pipeline_parallel_size": 2, "parallel.recompute": "full"},
+    "zero-bubble": {"parallel.pipeline_parallel_size": 2, "parallel.schedule": "zero-bubble"},
+    "interleaved": {
+        "parallel.pipeline_parallel_size": 2,
+        "parallel.schedule": "interleaved",
+        "parallel.virtual_pipeline_size": 2,
+    },
+    "bf16 gradients": {
+        "parallel.tensor_parallel_size": 2,
+        "precision.dtype": "bf16",
+        "precision.gradient_dtype": "bf16",
+    },
+}
+TRAINING = {
+    "model.num_layers": 4,
+    "parallel.world_size": 4,
+    "batch.global_batch_size": 8,
+    "batch.micro_batch_size": 1,
+    "data.source": "synthetic",
+    "training.num_steps": NUM_STEPS,
+    "training.clip_gradient_norm": 0.5,
+    "training.learning_rate": 3e-3,
+    "training.adam_epsilon": 1e-3,  # else Adam turns the rounding of gradients that are zero into full steps
+}
+
+
+class Run(NamedTuple):
+    losses: list[float]
+    norms: list[float]
+    held_out: float
+
+
+def as_on_gpus(stage: Stage, mesh: Mesh, experiment: Experiment) -> FlatReplicas:
+    return FlatReplicas(stage, mesh, experiment, scatters=True, gathers_late=True, is_wide=False)
+
+
+def both_ways(world: World, experiments: Sequence[Experiment], cache_dir: Path) -> list[tuple[Run, Run]]:
+    """Of each experiment what CPU ranks do, and what the same ranks do in the way of GPUs."""
+    ways = (OF_TRAININGS, Parts(replicas=as_on_gpus))
+    return [(_run(world, one, cache_dir, ways[0]), _run(world, one, cache_dir, ways[1])) for one in experiments]
+
+
+def _run(world: World, experiment: Experiment, cache_dir: Path, parts: Parts) -> Run:
+    trainer = Trainer(experiment, world, cache_dir, parts)
+    results = [trainer.step(step) for step in range(1, NUM_STEPS + 1)]
+    held_out = held_out_loss(trainer)  # its forward passes are the first to need the updated weights
+    last = trainer.step(NUM_STEPS + 1)
+    trainer.replicas.wait_for_weights()
+    require_equal_replicas(trainer.stage, trainer.mesh, NUM_STEPS + 1)
+    return Run([one.loss for one in (*results, last)], [one.gradient_norm for one in (*results, last)], held_out)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2])
+def test_gradients_in_shards_and_late_weights_train_like_whole_ones(
+    zero_stage: int, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    layouts = [experiment_of(TRAINING | values | {"parallel.zero_stage": zero_stage}) for values in FOUR_RANKS.values()]
+    answers = worlds(4).run(both_ways, layouts, tmp_path)
+    for name, layout, (as_on_cpu, as_on_gpu) in zip(FOUR_RANKS, layouts, answers[0], strict=True):
+        # Of two summands the order does not matter; four may be added up in another order to shards than whole.
+        tolerance = 0.0 if layout.data_parallel_size == 2 else 1e-5
+        ours, theirs = ([*run.losses, *run.norms, run.held_out] for run in (as_on_gpu, as_on_cpu))
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, err_msg=name)

@@ -1,0 +1,83 @@
+"""The life of one rank's process under a supervisor, which it tells of its steps and its end through a pipe. No torch
+before the rank starts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from train_core.job.failures import ended_by_failure
+from train_core.measurement import Measurement, RankFailure, StepMetrics
+from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
+from train_core.trial_folder import TrialFolder
+
+PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
+Message = StepMetrics | Measurement | Stopped | RankFailure
+"""What goes through the pipe: the metrics of a step, from rank 0 alone, and from every rank how it ended."""
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """What a rank's process is told when it starts.
+
+    Attributes:
+        meeting: file through which the ranks find each other.
+        gpu: None for the CPU.
+    """
+
+    folder: Path
+    rank: int
+    world_size: int
+    meeting: Path
+    gpu: int | None
+    supervisor: int
+
+
+def rank_process(start: RankStart, sender: Connection, stop_asked: StopAsked) -> None:
+    """Be a rank, from its start to its last message."""
+    _die_with(start.supervisor)
+    for number in STOP_SIGNALS:  # where a signal reaches all processes, such as Ctrl-C, the supervisor acts on it
+        signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trial = TrialFolder(start.folder)
+    # A failure goes through the pipe too, because a full disk takes neither its file nor a line of the log.
+    with ended_by_failure(trial, start.rank, tell=sender.send):
+        _redirect_output(trial.rank_log(start.rank))
+        sender.send(_run(trial, start, sender, stop_asked))
+
+
+def _run(trial: TrialFolder, start: RankStart, sender: Connection, stop_asked: StopAsked) -> Measurement | Stopped:
+    from train_core.job.rank import run_rank
+    from train_core.process.world import Seat, file_rendezvous
+
+    seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
+    kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)
+    try:
+        return run_rank(trial, seat, kind, index, sender.send, stop_asked)
+    except Stopped as stopped:
+        return stopped
+
+
+def _die_with(supervisor: int) -> None:
+    """Have the kernel kill this process when the supervisor dies. Only Linux can; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The supervisor may have died before the line above, and then no signal will come.
+    if os.getppid() != supervisor:
+        os._exit(1)
+
+
+def _redirect_output(log: Path) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    # The descriptors themselves, so that what native code prints, such as NCCL's warnings, reaches the log too.
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
