@@ -9,6 +9,7 @@
     units        units and sizes that several packages spell out
     settings     everything that a command is told
     application  the same configuration as a plain Hydra application
+    remedies     right values near a wrong one, for the errors to name
     errors       errors that are written for the person at the keyboard, and exit codes
 
 Nothing is imported here, so that a module that needs only an error does not have to wait for Hydra.

@@ -5,6 +5,7 @@ Invariants between its parts live here; those inside a part live in its type.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Self
 
@@ -12,6 +13,7 @@ from pydantic import model_validator
 
 from conf.errors import InfeasiblePlan
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
+from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
 from conf.world import ClusterSpec, ModelSpec
 
@@ -90,9 +92,18 @@ class Setup(SetupParts):
         return self
 
 
-def _require_divides(divisor_key: str, divisor: int, key: str, value: int) -> None:
-    if value % divisor:
-        raise InfeasiblePlan(divisor_key, divisor, f"does not divide {key} = {value}", f"Choose a divisor of {value}.")
+def _require_multiple(
+    key: str, value: int, multiple: int, problem: str, most: float = math.inf, otherwise: str = ""
+) -> None:
+    """Refuse a value that is no multiple; the remedy names one nearby that is, and that is not above `most`."""
+    above = next_multiple(value, multiple)
+    if above == value:
+        return
+    fitting = above if above <= most else above - multiple
+    remedies = [f"use {key}={fitting} or another multiple of {multiple}"] if fitting else []
+    remedies += [otherwise] if otherwise else []
+    text = ", or ".join(remedies) or f"use a multiple of {multiple}"
+    raise InfeasiblePlan(key, value, problem, f"{text[0].upper()}{text[1:]}.")
 
 
 def _check_devices(setup: Setup) -> None:
@@ -106,26 +117,22 @@ def _check_devices(setup: Setup) -> None:
             f" ({cluster.num_nodes} nodes x {cluster.devices_per_node})",
             "Use fewer ranks, or raise cluster.num_nodes or cluster.devices_per_node.",
         )
-    if parallel.world_size % model_parallel_size:
-        raise InfeasiblePlan(
-            "parallel.world_size",
-            parallel.world_size,
-            f"is not a multiple of tensor_parallel_size x pipeline_parallel_size = {parallel.tensor_parallel_size} x"
-            f" {parallel.pipeline_parallel_size} = {model_parallel_size}",
-            f"Use a multiple of {model_parallel_size}, or smaller tensor- or pipeline-parallel sizes.",
-        )
     # Every node gets the same number of ranks, which is how Slurm is asked for tasks.
-    if parallel.world_size > cluster.devices_per_node and parallel.world_size % cluster.devices_per_node:
-        raise InfeasiblePlan(
-            "parallel.world_size",
-            parallel.world_size,
-            f"does not fill whole nodes of {cluster.devices_per_node} devices",
-            f"Use a multiple of {cluster.devices_per_node}.",
+    multiple, most = model_parallel_size, cluster.devices_per_node
+    if parallel.world_size > cluster.devices_per_node:
+        multiple, most = math.lcm(cluster.devices_per_node, model_parallel_size), cluster.num_devices
+    problem, otherwise = f"does not fill whole nodes of {cluster.devices_per_node} devices", ""
+    if parallel.world_size % model_parallel_size:
+        problem = (
+            f"is not a multiple of tensor_parallel_size x pipeline_parallel_size = {parallel.tensor_parallel_size} x"
+            f" {parallel.pipeline_parallel_size} = {model_parallel_size}"
         )
+        otherwise = "use smaller tensor- or pipeline-parallel sizes"
+    _require_multiple("parallel.world_size", parallel.world_size, multiple, problem, most, otherwise)
 
 
 def _check_tensor_axis(setup: Setup) -> None:
-    model, parallel, key = setup.model, setup.parallel, "parallel.tensor_parallel_size"
+    parallel, key = setup.parallel, "parallel.tensor_parallel_size"
     size = parallel.tensor_parallel_size
     if size > setup.cluster.devices_per_node and not parallel.tensor_parallel_across_nodes:
         raise InfeasiblePlan(
@@ -134,16 +141,10 @@ def _check_tensor_axis(setup: Setup) -> None:
             f"is more than the {setup.cluster.devices_per_node} devices of a node",
             "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true.",
         )
-    # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
-    if setup.num_nodes > 1 and not parallel.tensor_parallel_across_nodes:
-        _require_divides(key, size, "cluster.devices_per_node", setup.cluster.devices_per_node)
-    # Every tensor rank holds an equal part of each of these, whole heads among them.
-    _require_divides(key, size, "model.num_attention_heads", model.num_attention_heads)
-    _require_divides(key, size, "model.num_query_groups", model.num_query_groups)
-    _require_divides(key, size, "model.ffn_hidden_size", model.ffn_hidden_size)
-    _require_divides(key, size, "model.vocab_size", model.vocab_size)
-    if parallel.sequence_parallel:
-        _require_divides(key, size, "model.seq_length", model.seq_length)
+    for shared, value in _shared_by_tensor_ranks(setup).items():
+        if value % size:
+            remedy = _remedy_for_tensor_ranks(setup, shared, value)
+            raise InfeasiblePlan(key, size, f"does not divide {shared} = {value}", remedy)
     if parallel.sequence_parallel and size == 1:
         raise InfeasiblePlan(
             "parallel.sequence_parallel",
@@ -151,6 +152,41 @@ def _check_tensor_axis(setup: Setup) -> None:
             "needs tensor_parallel_size above 1",
             "Set parallel.sequence_parallel=false, or raise parallel.tensor_parallel_size.",
         )
+
+
+def _shared_by_tensor_ranks(setup: Setup) -> dict[str, int]:
+    """What every tensor rank takes an equal part of, in the order in which it is checked."""
+    model, shared = setup.model, {}
+    # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
+    if setup.num_nodes > 1 and not setup.parallel.tensor_parallel_across_nodes:
+        shared["cluster.devices_per_node"] = setup.cluster.devices_per_node
+    shared["model.num_attention_heads"] = model.num_attention_heads
+    shared["model.num_query_groups"] = model.num_query_groups
+    shared["model.ffn_hidden_size"] = model.ffn_hidden_size
+    shared["model.vocab_size"] = model.vocab_size
+    if setup.parallel.sequence_parallel:
+        shared["model.seq_length"] = model.seq_length
+    return shared
+
+
+def _remedy_for_tensor_ranks(setup: Setup, key: str, value: int) -> str:
+    """Another value of the model that the size divides, where that can be, and a size that divides all."""
+    size, heads = setup.parallel.tensor_parallel_size, setup.model.num_attention_heads
+    ranks = setup.parallel.world_size // setup.parallel.pipeline_parallel_size
+    fitting = largest_share([*_shared_by_tensor_ranks(setup).values(), ranks], below=size)
+    smaller = f"parallel.tensor_parallel_size={fitting}"
+    if fitting == 1 and setup.parallel.sequence_parallel:
+        smaller += " with parallel.sequence_parallel=false"
+    match key:
+        case "model.vocab_size":
+            return f"Pad model.vocab_size to {padded_vocabulary(value, size)}, or use {smaller}."
+        case "model.num_query_groups":
+            # The size divides the heads, which were checked before, so that there is such a number.
+            groups = next(n for n in range(next_multiple(value, size), heads + 1, size) if heads % n == 0)
+            return f"Use model.num_query_groups={groups}, or use {smaller}."
+        case "model.ffn_hidden_size" | "model.seq_length":
+            return f"Use {key}={next_multiple(value, size)}, or use {smaller}."
+    return f"Use {smaller}."
 
 
 def _check_pipeline_axis(setup: Setup) -> None:
@@ -198,7 +234,7 @@ def _check_schedule(setup: Setup) -> None:
             parallel.virtual_pipeline_size,
             f"does not cut model.num_layers = {setup.model.num_layers} into equal chunks on"
             f" {parallel.pipeline_parallel_size} stages",
-            "Choose sizes whose product divides the layers, and parallel.layers_per_stage=null.",
+            _remedy_for_chunks(setup),
         )
     if setup.num_micro_batches % parallel.pipeline_parallel_size:
         raise InfeasiblePlan(
@@ -210,17 +246,21 @@ def _check_schedule(setup: Setup) -> None:
         )
 
 
+def _remedy_for_chunks(setup: Setup) -> str:
+    parallel, num_layers = setup.parallel, setup.model.num_layers
+    per_stage, left = divmod(num_layers, parallel.pipeline_parallel_size)
+    if left or per_stage == 1:
+        return f"Use schedule=1f1b, or choose stages and chunks whose product divides {num_layers}."
+    divisors = [chunks for chunks in range(2, per_stage + 1) if per_stage % chunks == 0]
+    nearest = min(divisors, key=lambda chunks: abs(chunks - parallel.virtual_pipeline_size))
+    return f"Use parallel.virtual_pipeline_size={nearest}, and parallel.layers_per_stage=null."
+
+
 def _check_batch(setup: Setup) -> None:
     batch, replicas = setup.batch, setup.data_parallel_size
     sequences = batch.micro_batch_size * replicas
-    if batch.global_batch_size % sequences:
-        raise InfeasiblePlan(
-            "batch.global_batch_size",
-            batch.global_batch_size,
-            f"is not a multiple of micro_batch_size x data_parallel_size = {batch.micro_batch_size} x {replicas}"
-            f" = {sequences}",
-            f"Use a multiple of {sequences}.",
-        )
+    problem = f"is not a multiple of micro_batch_size x data_parallel_size = {batch.micro_batch_size} x {replicas}"
+    _require_multiple("batch.global_batch_size", batch.global_batch_size, sequences, f"{problem} = {sequences}")
 
 
 def _check_precision(setup: Setup) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
+from conf.remedies import nearest_divisor
 from conf.schema import Count, Dtype, Family, Fraction, Frozen, Name, NonNegative, Positive
 
 
@@ -85,14 +86,15 @@ class ModelSpec(Frozen):
                 "model.num_attention_heads",
                 self.num_attention_heads,
                 f"does not divide model.hidden_size = {self.hidden_size}",
-                "Choose a number of heads that divides it, or give model.head_size.",
+                f"Use model.num_attention_heads={nearest_divisor(self.num_attention_heads, self.hidden_size)}, or give"
+                " model.head_size.",
             )
         if self.num_attention_heads % self.num_query_groups:
             raise ConfigError(
                 "model.num_query_groups",
                 self.num_query_groups,
                 f"does not divide model.num_attention_heads = {self.num_attention_heads}",
-                "Choose a number of query groups that divides it.",
+                f"Use model.num_query_groups={nearest_divisor(self.num_query_groups, self.num_attention_heads)}.",
             )
         if self.family == "llama" and self.query_size // self.num_attention_heads % 2:
             raise ConfigError(

@@ -22,6 +22,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
+from conf.remedies import padded_vocabulary
 from conf.schema import DataSpec
 from conf.world import ModelSpec
 from train_core.data.token_file import Ids, TokenFile
@@ -114,7 +115,7 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
         raise _damaged(data, tokens.path, f"holds the id {bounds['smallest']}")
     if (largest := bounds["largest"]) >= model.vocab_size:
         problem = f"has ids up to {largest}, and model.vocab_size = {model.vocab_size}"
-        remedy = f"Use model.vocab_size={largest + 1} or more, a multiple of parallel.tensor_parallel_size."
+        remedy = f"Use model.vocab_size={padded_vocabulary(largest + 1, 1)} or more."
         raise ConfigError("data.path", data.path, problem, remedy)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from conf.errors import ConfigError
 from tests.train_core.conftest import Worlds
 from train_core.job.failures import failure_of, lost_a_peer
+from train_core.parallel import collectives
 from train_core.parallel.collectives import Axis, found_by_first
 from train_core.process.world import World
 
@@ -20,6 +24,27 @@ def asked_of_all(world: World) -> int:
 def test_all_ranks_get_what_the_first_one_finds(worlds: Worlds) -> None:
     first, second = worlds(2).run(asked_of_all)
     assert first == second
+
+
+def found_after_three_signs(world: World) -> int:
+    """What the first rank finds once it has said three times that it still searches."""
+    signs, broadcast = threading.Semaphore(0), dist.broadcast_object_list
+
+    def counted(*arguments: Any) -> None:
+        broadcast(*arguments)
+        signs.release()
+
+    def find() -> int:
+        return sum(signs.acquire() for _ in range(3))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(collectives, "SIGN_SECONDS", 0.01)
+        patched.setattr(dist, "broadcast_object_list", counted)
+        return found_by_first(find, Axis(world.size, world.rank))
+
+
+def test_the_others_hear_of_a_long_search_before_torch_gives_up_waiting(worlds: Worlds) -> None:
+    assert worlds(2).run(found_after_three_signs) == [3, 3]
 
 
 class Odd(Exception):
