@@ -18,10 +18,7 @@ from benchmarks.gpu_check.session import Session
 from conf.errors import EXIT_FAILED, EXIT_USAGE
 from conf.private_files import keep_private
 from launcher.capacity import count_devices
-
-HARDWARE_QUEUES = ("GPU_MAX_HW_QUEUES", "8")
-"""What pipelines need on AMD's GPUs, and jobs of slurm=frontier have: streams that shared a queue could wait for each
-other."""
+from train_core.process.gpu_settings import ENOUGH_QUEUES, HARDWARE_QUEUES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not on_cpu and not probe.devices:
         return _without_gpus(probe)
     if probe.runtime.startswith("HIP"):
-        os.environ.setdefault(*HARDWARE_QUEUES)
+        os.environ.setdefault(HARDWARE_QUEUES, str(ENOUGH_QUEUES))  # pipelines need them; slurm=frontier sets them too
     try:
         jobs = _folder_of_jobs(given.out)
     except OSError as error:

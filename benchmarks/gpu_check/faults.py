@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check.agreement import compared, figures_of, repeated
+from benchmarks.gpu_check.agreement import EXACT, compared, figures_of, repeated
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
 from benchmarks.gpu_check.layouts import Layout
 from benchmarks.gpu_check.workbench import Ran, Workbench
@@ -98,7 +98,7 @@ def _allocated_bytes(cause: str) -> int | None:
 def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     """Kill a training at once after a checkpoint, run it again, and compare all its steps with an undisturbed one's."""
     scale = bench.scale
-    values: dict[str, Value] = {"batch.micro_batch_size": 8, "training.num_steps": scale.long_steps}
+    values: dict[str, Value] = {**EXACT, "batch.micro_batch_size": 8, "training.num_steps": scale.long_steps}
     undisturbed = bench.run("undisturbed", bench.small("GPT", "fp32", values), devices)
     saving = bench.small("GPT", "fp32", {**values, "checkpoint.every_steps": scale.save_every})
     job = bench.start("killed", saving, devices, scale.trial_seconds)
@@ -111,7 +111,7 @@ def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
         raise LeftOut("the training had ended before it could be killed")
     saved = max(path.name for path in job.trial.checkpoints.glob("step-*"))
     resumed = bench.run("killed", saving, devices)
-    finding = repeated(resumed, undisturbed.steps, bench.is_exact)
+    finding = repeated(resumed, undisturbed)
     seen = f"killed after step {reached}, went on from {saved}; {finding.seen}"
     return finding.model_copy(update={"seen": seen})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check.agreement import compared, figures_of, repeated
-from benchmarks.gpu_check.check import Check, Finding, LeftOut
+from benchmarks.gpu_check.agreement import compared, figures_of
+from benchmarks.gpu_check.check import Check, Finding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import Workbench
@@ -48,7 +48,6 @@ def variants(bench: Workbench, known: References) -> Iterator[Check]:
         run = partial(as_reference, bench, known, kind, values, name)
         yield Check(f"{name}, {' '.join(kind)}", PART, 1, start, run)
     yield Check("as on the host's CPU, GPT fp32", PART, 1, 3 * start, partial(_as_on_cpu, bench))
-    yield Check("the same training twice, GPT fp32", PART, 1, start, partial(_repeat, bench, known))
 
 
 def compiled(bench: Workbench, known: References) -> Iterator[Check]:
@@ -71,10 +70,3 @@ def _as_on_cpu(bench: Workbench, devices: tuple[int, ...]) -> Finding:
         if not job.completed:
             return Finding(passed=False, seen=job.why, figures=figures_of(job))
     return compared(ran, expected.steps, "fp32")
-
-
-def _repeat(bench: Workbench, known: References, devices: tuple[int, ...]) -> Finding:
-    if ("GPT", "fp32") not in known:
-        raise LeftOut("GPT fp32 did not train on one device")
-    ran = bench.run("again", bench.small("GPT", "fp32", WHOLE), devices)
-    return repeated(ran, known["GPT", "fp32"], bench.is_exact)

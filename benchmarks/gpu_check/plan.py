@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.gpu_check import faults, hardware, layouts, one_device, speed
+from benchmarks.gpu_check import faults, hardware, layouts, one_device, repeats, speed
 from benchmarks.gpu_check.check import Check
 from benchmarks.gpu_check.workbench import Workbench
 
@@ -17,7 +17,7 @@ def rounds(bench: Workbench, parts: Sequence[str]) -> Iterator[list[Check]]:
     if layouts.PART in parts:
         yield list(one_device.references(bench, known))
     second = list(one_device.variants(bench, known)) if layouts.PART in parts else []
-    second += layouts.layouts(bench, known, 2) if layouts.PART in parts else []
+    second += [*repeats.repeats(bench), *layouts.layouts(bench, known, 2)] if layouts.PART in parts else []
     yield [*second, *(faults.faults(bench) if faults.PART in parts else [])]
     if hardware.PART in parts:
         yield list(hardware.hardware(bench))

@@ -144,11 +144,6 @@ class Workbench:
     stopped: threading.Event = field(default_factory=threading.Event)
     jobs: set[Job] = field(default_factory=set)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the same training gives the same bits again. On GPUs some sums are made in the order of arrival."""
-        return self.kind == "cpu"
-
     def trial(self, name: str) -> TrialFolder:
         return TrialFolder(self.folder / "trials" / name)
 

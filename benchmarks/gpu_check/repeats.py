@@ -1,0 +1,30 @@
+"""The same training twice, with deterministic kernels: the same bits, on one device and on two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.gpu_check.agreement import EXACT, repeated
+from benchmarks.gpu_check.check import Check, Finding
+from benchmarks.gpu_check.layouts import PART, Layout
+from benchmarks.gpu_check.workbench import Workbench
+
+LAYOUTS = (Layout(), Layout(tensor=2, sequence_parallel=True), Layout(data=2, zero_stage=2))
+
+
+def repeats(bench: Workbench) -> Iterator[Check]:
+    """One check for every layout that the machine has devices for."""
+    for layout in LAYOUTS:
+        if layout.num_devices <= bench.num_devices:
+            name = f"twice, deterministic, {str(layout) or 'one device'}, GPT {bench.narrow}"
+            run = partial(_repeat, bench, layout, name)
+            yield Check(name, PART, layout.num_devices, 2 * bench.scale.start_seconds, run)
+
+
+def _repeat(bench: Workbench, layout: Layout, name: str, devices: tuple[int, ...]) -> Finding:
+    experiment = bench.small("GPT", bench.narrow, {**layout.values(), **EXACT})
+    first, again = (
+        bench.run(f"{name}, {turn}".replace(" ", "-").replace(",", ""), experiment, devices) for turn in (1, 2)
+    )
+    return repeated(again, first)
