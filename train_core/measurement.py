@@ -203,7 +203,7 @@ class Standing(Frozen):
         ranks: those without which the operation does not end; for a transfer the other end.
         reached: how many operations it has started, by axis.
         seconds: for how long it has stood there.
-        stack: where its training thread is, innermost call last.
+        stack: where its training thread is, innermost call last, and after it other threads that are at work.
     """
 
     rank: int

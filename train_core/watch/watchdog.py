@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -21,6 +20,7 @@ from train_core.measurement import Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import Hang, explain
+from train_core.watch.stacks import stacks_of_work
 
 LOOKS_PER_LIMIT = 8
 """A hang is noticed at most an eighth of the limit late, and looking costs next to nothing."""
@@ -113,9 +113,7 @@ class Watchdog(threading.Thread):
         )
 
     def _with_stack(self, standing: Standing) -> Standing:
-        frame = sys._current_frames().get(self._trained_by)
-        stack = "".join(traceback.format_stack(frame)) if frame else ""
-        return standing.model_copy(update={"stack": stack})
+        return standing.model_copy(update={"stack": stacks_of_work(self._trained_by)})
 
     def _end(self, standing: Standing, *, patient: bool) -> None:
         """Say why, and leave: collectives that hang cannot be left in an orderly way.

@@ -72,7 +72,7 @@ def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(tri
     at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
     assert measurement.failing_rank == 3
-    assert measurement.cause.startswith("rank 3 has not reached receive from rank 3, ")
+    assert measurement.cause.startswith("rank 3 has not sent what rank 2 is to receive, ")
     assert "(step 2, micro-batch 0); rank 2 has been waiting there for" in measurement.cause
     assert measurement.cause.endswith("rank 3 gives no sign of life")
 
