@@ -21,7 +21,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-gpu test test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup bench bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -73,6 +73,9 @@ bench: setup ## every promise in numbers: predictions against published rows, se
 
 bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without one it says so
 	@$(BIN)/python -m benchmarks gpu
+
+gpu-check: setup ## ten minutes on one node with GPUs: does all of it work here? Writes a page to send back
+	@$(BIN)/python -m benchmarks.gpu_check $(OPTIONS)
 
 test: check ## check, then run the tests, on a real Slurm too; of large grids the cases in which all pairs meet
 	$(PYTEST)

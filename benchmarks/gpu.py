@@ -1,33 +1,47 @@
 """What the trainer reaches on one GPU, and how well the cost model predicted it: `make bench-gpu`.
 
 Each model is trained under the recomputation modes that the cost model says fit, each with the micro-batch predicted to
-be fastest, then the fastest of them again with compiled layers. Every run becomes a row of `gpu_results.csv`, with the
-device and the versions that it was measured with. Without a GPU nothing is measured and nothing is written.
+be fastest, then the fastest of them again with compiled layers. Every run becomes a row of `gpu_results.csv` when it
+ends, with the device and the versions that it was measured with. All together take less than ten minutes: a run that
+would go beyond them is left out, and one that takes much longer than predicted is ended. Without a GPU nothing is
+measured and nothing is written.
 """
 
 from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
+from benchmarks.fastest_fit import Fit, fastest_fit
+from benchmarks.gpu_check.probe import Probe, probed
+from benchmarks.known_device import cluster_of
 from benchmarks.target import Target, at_least, at_most
 from conf.experiment import Experiment
-from conf.load import compose_tree, load_cluster, options, settings_of, with_values
+from conf.load import compose_tree, settings_of, with_values
 from conf.schema import Value
 from conf.units import GIBIBYTE
-from train_core.costs import Estimate, estimate
+from train_core.costs import Estimate
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Measurement
 from train_core.trial_folder import TrialFolder
 
 RESULTS = Path(__file__).with_name("gpu_results.csv")
-TOKENS_PER_STEP = 2**17
+TOKENS_PER_STEP = 2**16
+NUM_STEPS = 8
+BUDGET_SECONDS = 570.0
+"""Of all runs; with them, a job that is given ten minutes still prints its summary."""
+
+START_SECONDS = 30.0
+"""What a run takes beside its steps: importing torch, allocating and initializing."""
+
+MOST_TIMES_PREDICTED = 3.0
+"""A run that takes longer than this many times its predicted steps is ended."""
+
 MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
 RECOMPUTES = ("none", "selective", "full")
 MODELS: dict[str, tuple[str, dict[str, Value]]] = {
@@ -57,33 +71,34 @@ class Run(NamedTuple):
     measured: Measurement
 
 
+class Session(NamedTuple):
+    """Where all runs are made, and until when (monotonic seconds)."""
+
+    probe: Probe
+    cluster: str
+    deadline: float
+
+
 def main() -> list[Target]:
     """Measure, and return every figure beside its target; none without a GPU."""
-    if not torch.cuda.is_available():
-        print("bench-gpu: no GPU here, so nothing was measured.")
+    probe = probed()
+    if not probe.devices:
+        print(f"bench-gpu: {probe.problem or 'no GPU here'}, so nothing was measured.")
         return []
-    cluster = cluster_of(torch.cuda.get_device_name(0))
+    cluster = cluster_of(probe.devices[0])
     if cluster is None:
-        print(f"bench-gpu: no conf/device describes {torch.cuda.get_device_name(0)!r}: add one, with its peaks.")
+        print(f"bench-gpu: no conf/device describes {probe.devices[0].name!r}: add one, with its peaks.")
         return []
-    return [target for name in MODELS for target in _bench(name, cluster)]
+    session = Session(probe, cluster, time.monotonic() + BUDGET_SECONDS)
+    return [target for name in MODELS for target in _bench(session, name)]
 
 
-def cluster_of(device_name: str) -> str | None:
-    """A cluster whose device this is, by the words of its name: `NVIDIA H200` is in `H200-141GB`."""
-    words = device_name.replace("-", " ").split()
-    for name in options("cluster"):
-        for known in load_cluster(name).gpu_names:
-            if known.split("-")[0] in words:
-                return name
-    return None
-
-
-def _bench(name: str, cluster: str) -> Iterator[Target]:
-    runs = [_run(name, experiment) for experiment in _candidates(name, cluster)]
+def _bench(session: Session, name: str) -> Iterator[Target]:
+    runs = [run for fit in _candidates(name, session.cluster) if (run := _run(session, name, fit))]
     best = max(runs, key=_utilization, default=None)
     if best is not None and best.measured.performance is not None:
-        runs.append(_run(name, _compiled(best.experiment)))
+        if compiled := _run(session, name, Fit(_compiled(best.experiment), best.predicted)):
+            runs.append(compiled)
         best = max(runs, key=_utilization)
     if best is None or best.measured.performance is None:
         return
@@ -104,47 +119,45 @@ def _utilization(run: Run) -> float:
     return run.measured.performance.model_flops_utilization if run.measured.performance else -1.0
 
 
-def _candidates(name: str, cluster: str) -> Iterator[Experiment]:
-    """For each recomputation mode, yield the micro-batch that is predicted to be the fastest of those that fit."""
+def _candidates(name: str, cluster: str) -> list[Fit]:
+    """For each recomputation mode the micro-batch that is predicted to be the fastest of those that fit.
+
+    What is predicted to be the fastest of all comes first, should time run out.
+    """
     configuration, changed = MODELS[name]
-    tree = compose_tree([f"model={configuration}", f"cluster={cluster}", "precision=bf16"])
+    tree = with_values(
+        compose_tree([f"model={configuration}", f"cluster={cluster}", "precision=bf16"]),
+        {**changed, "parallel.world_size": 1, "data.source": "synthetic", "training.num_steps": NUM_STEPS},
+    )
     sequences = TOKENS_PER_STEP // settings_of(tree).model.seq_length
-    for recompute in RECOMPUTES:
-        fitting = []
-        for size in MICRO_BATCH_SIZES:
-            values: dict[str, Value] = {
-                **changed,
-                "parallel.world_size": 1,
-                "parallel.recompute": recompute,
-                "batch.global_batch_size": sequences,
-                "batch.micro_batch_size": size,
-                "data.source": "synthetic",
-            }
-            experiment = settings_of(with_values(tree, values)).experiment()
-            predicted = estimate(experiment)
-            if predicted.fits:
-                fitting.append((predicted.step_seconds, size, experiment))
-        if fitting:
-            # Of two that are equally fast, the smaller micro-batch; experiments themselves have no order.
-            yield min(fitting, key=lambda one: one[:2])[2]
+    batches: dict[str, Sequence[Value]] = {
+        "batch.global_batch_size": [sequences],
+        "batch.micro_batch_size": MICRO_BATCH_SIZES,
+    }
+    fits = (fastest_fit(tree, {"parallel.recompute": [recompute], **batches}) for recompute in RECOMPUTES)
+    return sorted((fit for fit in fits if fit), key=lambda fit: fit.predicted.step_seconds)
 
 
 def _compiled(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"training": experiment.training.model_copy(update={"compile_layers": True})})
 
 
-def _run(name: str, experiment: Experiment) -> Run:
+def _run(session: Session, name: str, fit: Fit) -> Run | None:
+    """The run; None where less time is left than it is predicted to take."""
+    needed = START_SECONDS + fit.experiment.training.num_steps * fit.predicted.step_seconds
+    if time.monotonic() + needed > session.deadline:
+        print(f"bench-gpu: {name} {fit.experiment.label} takes about {needed:.0f} s, and less is left: left out.")
+        return None
     with tempfile.TemporaryDirectory() as folder:
         trial = TrialFolder(Path(folder) / "trials" / "one")
-        trial.write_trial({"experiment": experiment.model_dump(mode="json")})
-        measured = run_trial_here(trial.path, (0,))
-    run = Run(experiment, estimate(experiment), measured)
-    _append(name, run)
+        trial.write_trial({"experiment": fit.experiment.model_dump(mode="json")})
+        measured = run_trial_here(trial.path, (0,), MOST_TIMES_PREDICTED * needed)
+    run = Run(fit.experiment, fit.predicted, measured)
+    _append(_row(session, name, run))
     return run
 
 
-def _append(name: str, run: Run) -> None:
-    row = _row(name, run)
+def _append(row: dict[str, str]) -> None:
     is_new = not RESULTS.exists()
     # Rows are only ever added, run by run: an interrupted benchmark keeps what it has measured.
     with RESULTS.open("a", newline="") as file:
@@ -155,17 +168,18 @@ def _append(name: str, run: Run) -> None:
     print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
 
 
-def _row(name: str, run: Run) -> dict[str, str]:
+def _row(session: Session, name: str, run: Run) -> dict[str, str]:
     experiment, predicted, performance = run.experiment, run.predicted, run.measured.performance
     row = {
         "when": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name(0),
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda),
+        "device": session.probe.devices[0].name,
+        "torch": session.probe.torch,
+        "runtime": session.probe.runtime,
         "model": name,
         "layout": experiment.label,
         "compiled": str(experiment.training.compile_layers),
         "outcome": str(run.measured.outcome),
+        "cause": run.measured.cause,
     }
     figures = {
         "measured_step_seconds": f"{performance.step_seconds:.4f}" if performance else "",

@@ -217,7 +217,7 @@ class WatchPlan(Frozen):
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
         compare_replicas_every: steps between comparisons of the weights' checksums over the data-parallel ranks; null
-            never compares.
+            never compares. Under ZeRO-1 and 2 a comparison finds what has changed since the last update.
         straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
     """

@@ -10,5 +10,6 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     parallel                               the three parallel axes
     model                                  the plain model
     costs, trial_folder                    the step on paper; a trial on disk
-    attempt, bucket_rules, measurement     values and rules that the floors above share
+    attempt, attention_rules,
+    bucket_rules, measurement              values and rules that the floors above share
 """

@@ -5,7 +5,7 @@ checkpoint_folder    which checkpoints a folder holds, and which are whole; no t
 what_to_read         which of them `checkpoint.load` means; `same_model` refuses one of another model
 pieces               what a rank has of the model's tensors; `host_copies` what it copies to write it later
 writer, reader       the files, with their checksums; `metadata` what lies where in them
-progress             how far a save is, for the clock; `not_written` why it failed
+progress             how far a save is, for the clock; `not_written` why it failed; `writers_group` how writers talk
 first_weights        Hugging Face weights in place of random ones, where `checkpoint.load` names some
 huggingface          Hugging Face's files; `huggingface_config` the config.json beside them
 export               a checkpoint as Hugging Face weights

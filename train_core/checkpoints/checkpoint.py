@@ -8,18 +8,15 @@ the boxes that were written.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -41,6 +38,7 @@ from train_core.checkpoints.progress import Progress
 from train_core.checkpoints.reader import Reader, read
 from train_core.checkpoints.what_to_read import asked_for, said_by
 from train_core.checkpoints.writer import Writer
+from train_core.checkpoints.writers_group import group_of_writers
 from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis, found_by_first
@@ -48,10 +46,6 @@ from train_core.parallel.replicas import Replicas
 from train_core.process.world import use_device
 
 LOGGER = logging.getLogger(__name__)
-LAZILY = "TORCH_GLOO_LAZY_INIT"
-WRITING = timedelta(days=1)
-"""For how long a rank waits for others to write their share: however slow the disk is, it is no reason to give up. A
-lost rank ends the job by other means."""
 
 
 class Checkpoints:
@@ -78,7 +72,7 @@ class Checkpoints:
         self.experiment, self.world, self.folder = experiment, world, folder
         self.plan, self.require_current = experiment.checkpoint, require_current
         # The writer has a group of its own, because its collectives run beside those of the training.
-        self.group = _group_of_writers() if folder is not None and world.size > 1 else None
+        self.group = group_of_writers(world.size) if folder is not None and world.size > 1 else None
         self.progress = Progress(world.line or Line("world", (world.rank,), Clock()))
         self.copies = HostCopies(optimizer)
         # CUDA's current device is a thread's own, and the writer copies from this rank's.
@@ -225,20 +219,3 @@ class Checkpoints:
         publish(self.folder, facts)
         # Only now, so that a kill at any moment leaves a whole checkpoint.
         delete_others(self.folder, facts.step, self.plan.keep_last)
-
-
-def _group_of_writers() -> dist.ProcessGroup:
-    """A group whose ranks connect when they first have something to say to each other.
-
-    Gloo otherwise connects every rank to every other, which on a thousand of them is more sockets than a process may
-    have. The writers talk only with the first one.
-    """
-    chosen = os.environ.get(LAZILY)
-    os.environ.setdefault(LAZILY, "1")  # torch reads it when it makes a group, and knows no other way to be told
-    try:
-        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=WRITING)
-    finally:
-        # The groups of the training connect before the first step, so that none of its time goes into that.
-        if chosen is None:
-            del os.environ[LAZILY]
-    return group

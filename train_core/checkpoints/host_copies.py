@@ -69,10 +69,10 @@ class HostCopies:
                 for kind, flat in state.tensors().items():
                     copy = self._buffer(part, kind, stop - first)
                     copy.copy_(flat[first:stop], non_blocking=True)
-                    copies[flat.data_ptr()] = first, copy
+                    copies[id(flat)] = first, copy
 
         def view(box: Box, flat: Tensor) -> Tensor:
-            first, copy = copies[flat.data_ptr()]
+            first, copy = copies[id(flat)]
             return box._replace(start=box.start - first).of(copy)
 
         return views_of(self.optimizer.states, boxes, view)

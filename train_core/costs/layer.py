@@ -13,6 +13,7 @@ import numpy as np
 
 from conf.knobs import RECOMPUTES
 from conf.units import FLOAT32_BYTES
+from train_core.attention_rules import flash_runs
 from train_core.costs.collectives import all_reduce_seconds, gather_seconds
 from train_core.costs.kernels import attention_seconds, matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Setting
@@ -226,19 +227,33 @@ def _deferred_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Bytes of the softmax, its dropout mask and the result of that; or of a flash kernel's log-sum-exp."""
+    """Bytes of the softmax, its dropout mask and the result of that.
+
+    Of a fused kernel those of its log-sum-exp, and what keys and values grow by where they are repeated for it.
+    """
     implementation, width = setting.implementation, setting.dtype_bytes
     if implementation.flash_attention:
-        heads = setting.model.num_attention_heads // shard.tensor_parallel_size
-        return _tokens(setting, shard) * heads * implementation.log_sum_exp_bytes
+        heads, model = setting.model.num_attention_heads // shard.tensor_parallel_size, setting.model
+        repeated = 2 * (model.query_size - model.key_value_size) // shard.tensor_parallel_size
+        grown = 0 if _takes_groups(setting) else repeated * width
+        return _tokens(setting, shard) * (heads * implementation.log_sum_exp_bytes + grown)
     return _scores(setting, shard) * (2 * width + 1 if implementation.dropout else width)
+
+
+def _takes_groups(setting: Setting) -> bool:
+    """Whether the device's fused kernel takes the keys and values of groups as they are, as that of a CPU does."""
+    device, model = setting.cluster.device, setting.model
+    head_size = model.query_size // model.num_attention_heads
+    has_bf16 = "bf16" in device.peak_flops_per_second
+    return device.kind == "cpu" or flash_runs(setting.dtype_bytes, head_size, has_bf16=has_bf16)
 
 
 def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes that the fullest moment of a layer's backward holds beside the layer's activations.
 
-    That moment is either the weight gradient of the way down, next to the gradient of its input; or that of the way up,
-    next to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left.
+    That moment is the weight gradient of the way down, next to the gradient of its input; or that of the way up, next
+    to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left; or the end
+    of a repeated forward pass, whose output is there once more.
     """
     model, width = setting.model, setting.dtype_bytes
     if not setting.implementation.counted_moments:
@@ -247,8 +262,9 @@ def _gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     inside = _tokens(setting, shard) * (model.ffn_hidden_size // shard.tensor_parallel_size) * width
     (up, _), (_, down) = _products(setting, shard)[2:]
     made = setting.weight_gradient_copy_bytes * model.hidden_size
-    fullest: Integers = np.maximum(inside + made * down, _hidden_bytes(setting, shard) - inside + made * up)
-    return fullest
+    hidden = _hidden_bytes(setting, shard)
+    fullest: Integers = np.maximum(inside + made * down, hidden - inside + made * up)
+    return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)
 
 
 def _hidden_bytes(setting: Setting, shard: Shard) -> Integers:

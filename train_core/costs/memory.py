@@ -150,6 +150,10 @@ def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
 def _communication_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes of receive buffers, for the input at work and the next one, and of gathered sequences and layers."""
     inputs = np.where(group.is_last, work.end.received, 2 * work.held_hidden_bytes)
+    if setting.implementation.counted_moments:
+        # Once a pipeline is filled, ZB-H1 puts weight gradients, which need no input, after every backward pass.
+        is_alone = (plans.schedule == ZERO_BUBBLE) & (plans.num_micro_batches >= plans.pipeline_parallel_size)
+        inputs = inputs - np.where(is_alone, work.held_hidden_bytes, 0)
     received = np.where(plans.pipeline_parallel_size > 1, inputs, 0)
     gathered = np.where(group.is_last, work.end.gathered, work.layer.gathered_bytes)
     layers = np.where(plans.zero_stage >= 3, GATHERED_LAYERS * work.layer_parameters, 0)

@@ -55,8 +55,12 @@ class Setting:
 
     @property
     def weight_gradient_copy_bytes(self) -> int:
-        """Bytes of one element of a weight gradient before it is added up; 0 if it is made in the accumulated width."""
-        return self.dtype_bytes if self.gradient_bytes != self.dtype_bytes else 0
+        """Bytes of one element of a weight gradient before it is added up; 0 where its product adds it up itself.
+
+        A GPU's product of narrow matrices does so in fp32 too, a CPU's in no wider type than their own.
+        """
+        is_copied = self.gradient_bytes != self.dtype_bytes and self.cluster.device.kind == "cpu"
+        return self.dtype_bytes if is_copied else 0
 
     @property
     def peak_flops_per_second(self) -> float:

@@ -1,38 +1,61 @@
 """Text to a memory-mapped file of token ids, once for all jobs that ask. No torch.
 
-A token file is `tokens-SIGNATURE.npy` (uint16 or uint32, one dim), where the signature covers the content of the text
-and everything that shapes the tokens.
+A token file is `tokens-SIGNATURE.npy` (unsigned integers, one dim), where the signature covers the content of the text
+and everything that shapes the tokens. Text is read in pieces, once for the signature and once more for each pass that
+makes tokens, so that its size does not matter to memory.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
-import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from conf.errors import ConfigError
 from conf.schema import DataSpec
 from conf.world import ModelSpec
+from train_core.data import byte_pairs
+from train_core.data.byte_pairs import BytePairs
+from train_core.data.text_files import TextFiles, text_files
+from train_core.data.text_stream import pieces
 from train_core.data.token_file import TokenFile
 from train_core.trial_folder import replacing
 
 NUM_BYTES = 256
-FORMAT = 1  # raised when the same text would give other tokens
+BYTES_FORMAT, BPE_FORMAT = 1, 2  # raised when the same text would give other tokens
+LOGGER = logging.getLogger(__name__)
+
+
+class Content(NamedTuple):
+    """What a text holds; equal where the same tokens follow."""
+
+    signature: str
+    num_bytes: int
 
 
 def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
-    """The tokens of a text, made now or found in `cache_dir`. Several processes may ask at once."""
+    """The tokens of a text, made now or found in `cache_dir`. Several processes may ask at once.
+
+    Raises:
+        ConfigError: the text cannot be read, is none, or changes meanwhile; the vocabulary has no room for bytes.
+    """
     _check_vocabulary(data, model)
-    text = _read_text(data)
-    path = cache_dir / f"tokens-{_signature(data, model, text)}.npy"
-    return _found(path) or _made(data, model, text, path)
+    files = text_files(data)
+    # Said first, because a folder that seems to hold no text may hold hidden text.
+    if left_out := files.what_is_left_out():
+        _say(f"data.path = {data.path}: not read are {left_out}")
+    content = _content(data, model, files.paths)
+    _say_what_is_taken(data, files, content.num_bytes)
+    path = cache_dir / f"tokens-{content.signature}.npy"
+    return _found(path) or _made(data, model, files, content, path)
 
 
 def _found(path: Path) -> TokenFile | None:
@@ -43,108 +66,89 @@ def _found(path: Path) -> TokenFile | None:
         return None
 
 
-def _made(data: DataSpec, model: ModelSpec, text: str, path: Path) -> TokenFile:
+def _made(data: DataSpec, model: ModelSpec, files: TextFiles, content: Content, path: Path) -> TokenFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         # Another job may have made it while this one waited for the lock.
         if (found := _found(path)) is not None:
             return found
-        ids = _tokenize(data, model, text)
-        _save_atomically(path, ids)
-    return TokenFile(path, len(ids))
+        num_tokens = _save(data, model, files.paths, content, path)
+    return TokenFile(path, num_tokens)
 
 
-def _signature(data: DataSpec, model: ModelSpec, text: str) -> str:
-    shaping = f"{FORMAT} {data.tokenizer} {model.vocab_size if data.tokenizer == 'bpe' else NUM_BYTES}\n"
-    return hashlib.sha256(shaping.encode() + text.encode()).hexdigest()[:16]
-
-
-def _tokenize(data: DataSpec, model: ModelSpec, text: str) -> NDArray[np.unsignedinteger]:
-    if data.tokenizer == "bytes":
-        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16)
-    return _tokenize_with_bpe(text, model.vocab_size)
-
-
-def _tokenize_with_bpe(text: str, vocab_size: int) -> NDArray[np.unsignedinteger]:
-    """Train a byte-level byte-pair encoding of at most `vocab_size` ids on the text, and apply it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
-    lines = text.splitlines(keepends=True)
-    tokenizer.train_from_iterator(lines, trainer)
-    encoded = tokenizer.encode_batch(lines)
-    dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
-    return np.concatenate([np.asarray(line.ids, dtype=dtype) for line in encoded])
-
-
-def _read_text(data: DataSpec) -> str:
-    """The text of all files in order, up to `max_bytes`; a character that is cut in two at the end is dropped."""
-    assert data.max_bytes is not None
-    parts, left = [], data.max_bytes
-    for path in _text_files(data):
-        if left <= 0:
-            break
-        content = _read_file(data, path, left)
-        parts.append(content)
-        left -= len(content.encode())
-    text = "".join(parts)
-    if not text.strip():
+def _content(data: DataSpec, model: ModelSpec, paths: list[Path]) -> Content:
+    shaping = f"{BYTES_FORMAT} bytes {NUM_BYTES}"
+    if data.tokenizer == "bpe":
+        held_out = f"{data.held_out_fraction} of {model.seq_length}" if data.held_out_fraction else "nothing"
+        shaping = f"{BPE_FORMAT} bpe {model.vocab_size} from {byte_pairs.SAMPLE_BYTES} without {held_out}"
+    digest, num_bytes, is_blank = hashlib.sha256(f"{shaping}\n".encode()), 0, True
+    for piece in pieces(data, paths):
+        encoded = piece.encode()
+        digest.update(encoded)
+        num_bytes += len(encoded)
+        is_blank = is_blank and piece.isspace()
+    if is_blank:
         raise ConfigError("data.path", data.path, "holds no text", "Name a text file or a folder of text files.")
-    return text
+    return Content(digest.hexdigest()[:16], num_bytes)
 
 
-def _text_files(data: DataSpec) -> Iterator[Path]:
-    # Without a path the text is Python's own library, which every machine that runs this has.
-    if data.path is None:
-        yield from sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        return
-    path = Path(data.path).expanduser()
-    if path.is_dir():
-        yield from sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-    elif path.is_file():
-        yield path
-    else:
-        raise ConfigError("data.path", data.path, "does not exist", "Name a text file or a folder of text files.")
+def _require_unchanged(data: DataSpec, model: ModelSpec, paths: list[Path], before: Content) -> None:
+    """A text that is still being written would give tokens that its signature does not name."""
+    if _content(data, model, paths) != before:
+        problem = "changed while it was read"
+        raise ConfigError("data.path", data.path, problem, "Start again when nothing writes to it any more.")
 
 
-def _read_file(data: DataSpec, path: Path, max_bytes: int) -> str:
+def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content, path: Path) -> int:
+    """Write the ids as they come; returns how many they are.
+
+    Raises:
+        OSError: with the path, and the cause where the disk told it.
+    """
+    pairs = BytePairs(model.vocab_size, content.num_bytes, data.held_out_fraction, model.seq_length)
+    by_bytes, read = data.tokenizer == "bytes", partial(pieces, data, paths)
+    dtype = np.dtype(np.uint8) if by_bytes else pairs.dtype
     try:
-        with path.open("rb") as file:
-            content = file.read(max_bytes)
+        with replacing(path) as file:
+            _write_header(file, dtype, 0)
+            num_tokens = _write_bytes(file, read()) if by_bytes else pairs.write(file, read)
+            _require_unchanged(data, model, paths, content)
+            file.seek(0)
+            _write_header(file, dtype, num_tokens)
     except OSError as error:
-        problem = f"cannot be read ({path}: {error.strerror})"
-        raise ConfigError("data.path", data.path, problem, "Make it readable, or name another.") from None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        # A character of UTF-8 has at most four bytes, so that only the last three can be of one that was cut.
-        if len(content) < max_bytes or error.start < len(content) - 3:
-            raise _not_text(data, path) from None
-        text = content[: error.start].decode()
-    if "\0" in text:
-        raise _not_text(data, path)
-    return text
+        code = error.errno or errno.ENOSPC
+        raise OSError(code, os.strerror(code), str(path)) from None
+    return num_tokens
 
 
-def _not_text(data: DataSpec, path: Path) -> ConfigError:
-    remedy = "Name UTF-8 text: one file, or a folder that holds nothing else."
-    return ConfigError("data.path", data.path, f"is not text ({path} is binary or not UTF-8)", remedy)
+def _write_bytes(file: BinaryIO, stream: Iterable[str]) -> int:
+    return sum(file.write(piece.encode()) for piece in stream)
+
+
+def _write_header(file: BinaryIO, dtype: np.dtype[Any], num_tokens: int) -> None:
+    """A header of numpy's, which leaves room for any number, so that it can be written again over itself."""
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (num_tokens,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _say_what_is_taken(data: DataSpec, files: TextFiles, num_bytes: int) -> None:
+    """What a person who names a text would not expect. Of Python's own library nobody expects all of it."""
+    if data.path is None:
+        return
+    assert data.max_bytes is not None
+    if data.max_bytes < (total := files.num_bytes()):
+        _say(f"data.path = {data.path}: took {num_bytes:,} of {total:,} bytes; data.max_bytes={total} takes all")
+    if data.tokenizer == "bpe" and num_bytes > byte_pairs.SAMPLE_BYTES:
+        _say(f"data.tokenizer = bpe: learns from {byte_pairs.SAMPLE_BYTES:,} of {num_bytes:,} bytes of text")
+
+
+@lru_cache
+def _say(words: str) -> None:
+    """Once in a process, which may prepare the same text for several trials."""
+    LOGGER.warning(words)
 
 
 def _check_vocabulary(data: DataSpec, model: ModelSpec) -> None:
     if model.vocab_size < NUM_BYTES:
         problem = f"is less than the {NUM_BYTES} ids that the tokenizer data.tokenizer = {data.tokenizer} needs"
         raise ConfigError("model.vocab_size", model.vocab_size, problem, f"Use {NUM_BYTES} or more.")
-
-
-def _save_atomically(path: Path, array: NDArray[np.unsignedinteger]) -> None:
-    with replacing(path) as file:
-        try:
-            np.save(file, array)
-        except OSError as error:  # numpy does not pass on why it could not write everything
-            code = error.errno or errno.ENOSPC
-            raise OSError(code, os.strerror(code), str(path)) from None

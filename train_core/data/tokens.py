@@ -1,30 +1,18 @@
-"""The tokens of an experiment: found or made once per job, and cut into what trains and what is held out. No torch.
-
-The stream of tokens is cut into sequences of seq_length + 1 that overlap by one token, the last target of one being the
-first input of the next. The last ones are held out.
-"""
+"""The tokens of an experiment: found or made once per job, and cut into what trains and what is held out. No torch."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import NamedTuple
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from train_core.data.indexed_dataset import prepare_indexed
+from train_core.data.split import Split, split
 from train_core.data.text import prepare_text
 from train_core.data.token_file import TokenFile
 from train_core.trial_folder import TrialFolder
 
 PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
-
-
-class Split(NamedTuple):
-    """How many sequences are trained on, from the start of the stream, and how many after them are held out."""
-
-    num_training: int
-    num_held_out: int
 
 
 def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
@@ -61,17 +49,17 @@ def split_of(experiment: Experiment, num_tokens: int) -> Split:
         ConfigError: a part is too short for what is asked of it.
     """
     data, plan, length = experiment.data, experiment.training, experiment.model.seq_length
-    num_sequences = (num_tokens - 1) // length
+    found = split(num_tokens, length, data.held_out_fraction)
+    num_sequences = sum(found)
     if num_sequences < 1:
         problem = f"gives {num_tokens} tokens, and one sequence with its targets needs {length + 1}"
         raise ConfigError("data.path", data.path, problem, "Give more text or raise data.max_bytes.")
-    num_held_out = math.ceil(num_sequences * data.held_out_fraction)
-    if num_held_out == num_sequences:
+    if not found.num_training:
         problem = f"leaves none of {num_sequences} sequences to train on"
         raise ConfigError("data.held_out_fraction", data.held_out_fraction, problem, "Use less, or more data.")
     needed = plan.num_evaluation_batches * experiment.batch.global_batch_size
-    if plan.evaluate_every is not None and num_held_out < needed:
-        problem = f"takes {needed} held-out sequences, and there are {num_held_out} of {num_sequences}"
+    if plan.evaluate_every is not None and found.num_held_out < needed:
+        problem = f"takes {needed} held-out sequences, and there are {found.num_held_out} of {num_sequences}"
         remedy = "Raise data.held_out_fraction, or give more data."
         raise ConfigError("training.num_evaluation_batches", plan.num_evaluation_batches, problem, remedy)
-    return Split(num_sequences - num_held_out, num_held_out)
+    return found

@@ -14,6 +14,7 @@ from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import git_sha
+from train_core.process.gpu_settings import require_hardware_queues
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import Seat, World, choose_device, join, leave
 from train_core.training.train import train
@@ -48,6 +49,8 @@ def run_rank(
 
     # Before the ranks meet: a rank that fails alone is named at once, and the others need not wait for it in vain.
     require_start(experiment.checkpoint.load, trial.checkpoints)
+    if kind == "gpu" and torch.version.hip is not None:
+        require_hardware_queues(experiment, os.environ)
     hang_seconds = experiment.watch.hang_seconds
     world = join(seat, choose_device(kind, device_index, may_be_bound=seat.may_be_bound), hang_seconds)
     with watched(trial, world, hang_seconds):

@@ -103,6 +103,13 @@ def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
     torch.mul(right, cos, out=into_right).addcmul_(left, sin, value=sign)
 
 
+def _turned(x: Tensor, table: Tensor, sign: int) -> Tensor:
+    """What `_turn` writes, as a new tensor: torch's compiler cannot write into a part of one, and fuses this."""
+    cos, sin = table[:, :, None, None, None]
+    left, right = x.chunk(2, -1)
+    return torch.cat((left * cos - right * (sign * sin), right * cos + left * (sign * sin)), dim=-1)
+
+
 class _TurnedHeads(Function):
     """Copies queries, keys and values apart and turns the first two; keeps nothing for backward."""
 
@@ -110,6 +117,8 @@ class _TurnedHeads(Function):
     def forward(ctx: Any, heads: Tensor, table: Tensor) -> tuple[Tensor, ...]:
         ctx.table = table
         parts = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
+        if torch.compiler.is_compiling():
+            return _turned(parts[0], table, 1), _turned(parts[1], table, 1), parts[2].contiguous()
         # Turned on their way into the copies, which takes one pass over memory and not two.
         query, key = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts[:2])
         _turn(parts[0], table, 1, into=query)
@@ -120,6 +129,8 @@ class _TurnedHeads(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         query, key, value = gradients
         # The gradient of a rotation is the rotation back, so that neither input nor output is needed.
+        if torch.compiler.is_compiling():
+            return torch.cat((_turned(query, ctx.table, -1), _turned(key, ctx.table, -1), value), dim=-2), None
         grad = query.new_empty(*query.shape[:-2], query.size(-2) + 2, query.size(-1))
         parts = torch.split(grad, [query.size(-2), 1, 1], dim=-2)
         _turn(query, ctx.table, -1, into=parts[0])

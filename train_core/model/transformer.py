@@ -19,8 +19,12 @@ from torch.nn import functional
 
 from conf.schema import NORM_EPSILON
 from conf.world import ModelSpec
+from train_core.attention_rules import flash_runs
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
 from train_core.model.rotary import rotary_frequencies
+
+AMPERE = (8, 0)
+"""The capability, as torch tells it, of the first GPUs of NVIDIA that multiply bf16."""
 
 
 class TokenEmbedding(nn.Module):
@@ -81,13 +85,19 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
     Keys and values have as many heads as queries, or one for each group of them.
     """
     per_group = query.size(1) // key.size(1)
-    if per_group > 1 and query.is_cuda and query.dtype == torch.float32:
-        # The only fused kernel that a GPU has for fp32 takes no groups on AMD and in older releases of torch. Without
-        # a fused kernel all scores would be kept.
+    if per_group > 1 and query.is_cuda and not _takes_groups(query.device, query.element_size(), query.size(-1)):
+        # Without a fused kernel all scores would be kept.
         key, value = (heads.repeat_interleave(per_group, dim=1) for heads in (key, value))
     return functional.scaled_dot_product_attention(
         query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=key.size(1) < query.size(1)
     )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
+    """Whether the kernel that a GPU has for these heads takes fewer keys and values than queries."""
+    has_bf16 = torch.version.hip is not None or torch.cuda.get_device_capability(gpu) >= AMPERE
+    return flash_runs(element_bytes, head_size, has_bf16=has_bf16)
 
 
 class CausalAttention(nn.Module):

@@ -20,7 +20,11 @@ from typing import Any, NamedTuple
 import torch
 
 KIBIBYTE = 1024
-TRANSFERS = ("send", "receive")
+GROUP, CHANNEL = "group", "channel"
+"""The kinds of the first operation of a line: its ranks, or the two ends of a channel, come together."""
+
+TRANSFERS = ("send", "receive", CHANNEL)
+FEW_RANKS = 8
 
 
 class Line:
@@ -58,10 +62,19 @@ class Operation(NamedTuple):
 
     def __str__(self) -> str:
         """The operation in words, such as `all_reduce over data, 512 KiB` or `receive from rank 2, 8 KiB`."""
+        if self.kind in (GROUP, CHANNEL):
+            return f"making the communicator of the {self.line.name} axis with {_names(self.line.ranks)}"
         size = f"{max(1, self.num_bytes // KIBIBYTE)} KiB"
         if self.is_transfer:
             return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.line.ranks[0]}, {size}"
         return f"{self.kind} over {self.line.name}, {size}"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 4, 8`, or of many only the first and the last: those of an axis are equally far apart."""
+    if len(ranks) > FEW_RANKS:
+        return f"{len(ranks)} ranks, {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank) for rank in ranks)}"
 
 
 class Span(NamedTuple):

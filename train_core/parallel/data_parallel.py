@@ -26,7 +26,7 @@ from train_core.model.dtypes import DTYPES
 from train_core.parallel.boxes import Box, boxes_of
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.flat_parameters import Bucket, flatten
-from train_core.parallel.main_gradient import attach
+from train_core.parallel.main_gradient import attach, has_wide_products
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.replicas import Replicas
@@ -38,8 +38,9 @@ def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
 
         return FullySharded(stage, mesh, experiment)
-    on_gpu = stage.named_parameters()[0][1].is_cuda
-    return FlatReplicas(stage, mesh, experiment, scatters=on_gpu, gathers_late=on_gpu)
+    weight = stage.named_parameters()[0][1]
+    on_gpu, is_wide = weight.is_cuda, has_wide_products(weight.dtype, weight.device)
+    return FlatReplicas(stage, mesh, experiment, scatters=on_gpu, gathers_late=on_gpu, is_wide=is_wide)
 
 
 class FlatReplicas:
@@ -50,12 +51,19 @@ class FlatReplicas:
             reduce-scatter.
         gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that the time of
             that step includes what they cost. It does not pay on a CPU, where the cores that compute also carry them.
+        is_wide: gradients of narrow weights are made in the type in which they are accumulated.
         in_flight: the latest sum of ZeRO-2 that is on its way; there is one at a time, so that few buckets have memory
             at once.
     """
 
-    def __init__(self, stage: Stage, mesh: Mesh, experiment: Experiment, *, scatters: bool, gathers_late: bool) -> None:
-        """`scatters` and `gathers_late` say what suits the device; both count only where ZeRO shards something."""
+    def __init__(
+        self, stage: Stage, mesh: Mesh, experiment: Experiment, *, scatters: bool, gathers_late: bool, is_wide: bool
+    ) -> None:
+        """`scatters`, `gathers_late` and `is_wide` say what suits the device; see the class.
+
+        The first two count only where ZeRO shards something.
+        """
+        self.is_wide = is_wide
         zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
         self.stage, self.mesh, self.axis = stage, mesh, mesh.data
         self.is_sharded = zero_stage >= 1 and self.axis.size > 1
@@ -172,7 +180,7 @@ class Reduction:
         self.missing = self.num_gradients
         self.pending: Pending | None = None
         for member in bucket.members:
-            attach(member.parameter, member.of(bucket.gradients), self)
+            attach(member.parameter, member.of(bucket.gradients), self, is_wide=replicas.is_wide)
 
     def begin(self) -> None:
         self.bucket.gradients.zero_()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from train_core.parallel.collectives import Axis, Pending, all_gather
 
-ATTRIBUTE, LISTENER = "main_gradient", "gradient_listener"
+ATTRIBUTE, LISTENER, IS_WIDE = "main_gradient", "gradient_listener", "main_gradient_is_wide"
 ALONE = Axis()
 
 
@@ -35,11 +35,16 @@ class Listener(Protocol):
     def after_gradient(self) -> None: ...
 
 
-def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener) -> None:
-    """Accumulate the gradient of `parameter` into `buffer`, of the same shape."""
+def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wide: bool = False) -> None:
+    """Accumulate the gradient of `parameter` into `buffer`, of the same shape.
+
+    Args:
+        is_wide: products and sums of narrower values are made in the buffer's type; see `has_wide_products`.
+    """
     # Kept on the parameter, because a backward pass has nothing in hand but the weight.
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
+    setattr(parameter, IS_WIDE, is_wide)
     parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
@@ -173,31 +178,67 @@ def add_product(
     buffer = _opened(weight)
     if buffer is None:
         return left @ right
-    # One kernel multiplies and adds, but only where buffer and product have the same type.
     if buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
+    elif _is_wide(weight):
+        _add_wide_product(buffer, left, right)
     else:
+        # Rounds the product to its own type first. To widen its factors would take a CPU five times as long.
         buffer.add_(left @ right)
     _added(weight)
     return None
 
 
-def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor) -> Tensor | None:
+def has_wide_products(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the device multiplies matrices of a narrow type and adds the product to one in fp32, in one kernel.
+
+    It is tried out, because that depends on the device, its library of products and the release of torch.
+    """
+    factor, buffer = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
+    try:
+        _add_wide_product(buffer, factor, factor)
+    except (RuntimeError, TypeError):  # a kernel that is not there, or does not take these types, or an older signature
+        return False
+    return True
+
+
+def _add_wide_product(buffer: Tensor, left: Tensor, right: Tensor) -> None:
+    torch.addmm(buffer, left, right, out_dtype=buffer.dtype, out=buffer)
+
+
+def _is_wide(parameter: Tensor) -> bool:
+    is_wide: bool = getattr(parameter, IS_WIDE)
+    return is_wide
+
+
+def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor | None = None) -> Tensor | None:
     """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row.
 
     Into less than fp32 a row is added once, as the sum of its vectors: a GPU would round after each of a frequent
     token's. That takes 10 bytes for every element of grad_out for a while, and not a second table.
+
+    Args:
+        elsewhere: the vectors (...) that are not added.
     """
     buffer = _opened(weight)
     into = weight.new_zeros(weight.shape) if buffer is None else buffer
-    indices, vectors = rows.flatten(), grad_out.flatten(0, -2)
+    indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
     if into.dtype != torch.float32:
-        vectors = _summed_by_row(vectors, indices, into.size(0))
-    into.index_add_(0, indices, vectors.to(into.dtype))
+        vectors = _summed_by_row(vectors, indices, into.size(0)).to(into.dtype)
+    into.index_add_(0, indices, vectors)
     if buffer is None:
         return into
     _added(weight)
     return None
+
+
+def _in_fp32(vectors: Tensor, elsewhere: Tensor | None) -> Tensor:
+    """The vectors, with zeros in place of those that are elsewhere."""
+    if elsewhere is None:
+        return vectors.float()
+    if vectors.dtype == torch.float32:
+        return vectors.masked_fill(elsewhere[..., None], 0.0)
+    return vectors.float().masked_fill_(elsewhere[..., None], 0.0)  # in place, in the copy that has just been made
 
 
 def _summed_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
@@ -208,13 +249,14 @@ def _summed_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """
     numbers = torch.arange(rows.numel(), device=rows.device)
     chosen = rows.new_empty(num_rows).scatter_(0, rows, numbers)
-    return vectors.new_zeros(vectors.shape, dtype=torch.float32).index_add_(0, chosen[rows], vectors.float())
+    return torch.zeros_like(vectors).index_add_(0, chosen[rows], vectors)
 
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
     """The gradient of a bias (out) from (..., out)."""
-    summed = grad_out.flatten(0, -2).sum(0)
     buffer = _opened(bias)
+    # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
+    summed = grad_out.flatten(0, -2).sum(0, dtype=buffer.dtype if buffer is not None and _is_wide(bias) else None)
     if buffer is None:
         return summed
     buffer.add_(summed)

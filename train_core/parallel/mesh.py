@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from conf.experiment import Experiment
-from train_core.parallel.clock import Clock, Line
+from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.shared_memory import SharedMemory
 
@@ -126,6 +127,9 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     Only members take part in creating a group, so that the cost does not grow with the world. torch names such a group
     after its ranks and the number of groups that the process has made before: all ranks make as many, in one order.
 
+    NCCL would make the communicator of a group when it is first used, which is here and not in the first step: there
+    the clock would not say for whom a rank waits, and the memory that it takes could need an idle device.
+
     Args:
         timeout: of every group; None for torch's own, which a group does not take over from its world.
     """
@@ -147,8 +151,7 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     return Mesh(
         layout=layout,
         clock=clock,
-        # The world has no group of its own, because torch takes None for the default one, which is all ranks.
-        world=Axis(layout.world_size, rank, line=Line("world", range(layout.world_size), clock)),
+        world=_world(layout, rank, clock),
         tensor=tensor,
         # Stages meet over channels and never in a collective, so that this axis needs no group.
         pipeline=Axis(layout.pipeline_size, stage),
@@ -158,24 +161,40 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     )
 
 
+def _world(layout: Layout, rank: int, clock: Clock) -> Axis:
+    """All ranks. They have no group of their own, because torch takes None for the default one."""
+    line = Line("world", range(layout.world_size), clock)
+    if layout.world_size > 1:
+        clock.wait(line.start(GROUP, 0), partial(_use_once, None))
+    return Axis(layout.world_size, rank, line=line)
+
+
 def _axis(
     name: str, ranks: list[int], rank: int, clock: Clock, timeout: timedelta | None, *, even_alone: bool = False
 ) -> Axis:
-    group = _group(name, ranks, timeout, even_alone=even_alone)
-    return Axis(len(ranks), ranks.index(rank), group, Line(name, ranks, clock))
+    """An axis and its group; a rank that is alone has none, unless it must make as many as others (`even_alone`)."""
+    line, groups = Line(name, ranks, clock), list[dist.ProcessGroup]()
+
+    def make() -> None:
+        groups.append(_group(name, ranks, timeout))
+        if len(ranks) > 1:
+            _use_once(groups[0])
+
+    if len(ranks) > 1 or even_alone:
+        clock.wait(line.start(GROUP, 0), make)
+    return Axis(len(ranks), ranks.index(rank), groups[0] if groups else None, line)
 
 
-def _group(
-    name: str, ranks: list[int], timeout: timedelta | None, *, even_alone: bool = False
-) -> dist.ProcessGroup | None:
-    """A group of `ranks`, which torch's messages call `name`.
-
-    A rank that is alone has none, unless it must make as many groups as others do (`even_alone`).
-    """
-    if len(ranks) == 1 and not even_alone:
-        return None
+def _group(name: str, ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
+    """A group of `ranks`, which torch's messages call `name`."""
     group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, group_desc=name)
     return group
+
+
+def _use_once(group: dist.ProcessGroup | None) -> None:
+    """Have NCCL make the communicator of a group, by the sum of one number; gloo has connected the ranks by now."""
+    if dist.get_backend(group) == "nccl":
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
 
 
 def _channels(
@@ -198,14 +217,25 @@ def _channels(
         # Of the two edges of this stage, to the next one and to the one before, at most one is in a round.
         edge = next((k for k in (stage, (stage - 1) % size) if k in edges and rounds[k] == now), None)
         ends = [stages[stage]] if edge is None else [stages[edge], stages[(edge + 1) % size]]
-        activations, gradients = (_group("pipeline", ends, timeout, even_alone=True) for _ in range(2))
-        if edge is not None:
-            peer = ends[1] if edge == stage else ends[0]
-            names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")
-            for name, group in zip(names, (activations, gradients), strict=True):
-                channels[name] = Channel(peer, group, Line("pipeline", (peer,), clock))
-                _connect(channels[name], sends=name.endswith("out"))
+        names = ("activations_out", "gradients_in") if edge == stage else ("activations_in", "gradients_out")
+        for name in names:
+            if edge is None:
+                _group("pipeline", ends, timeout)
+            else:
+                peer = ends[1] if edge == stage else ends[0]
+                channels[name] = _channel(ends, peer, clock, timeout, sends=name.endswith("out"))
     return channels
+
+
+def _channel(ends: list[int], peer: int, clock: Clock, timeout: timedelta | None, *, sends: bool) -> Channel:
+    line, made = Line("pipeline", (peer,), clock), list[Channel]()
+
+    def make() -> None:
+        made.append(Channel(peer, _group("pipeline", ends, timeout), line))
+        _connect(made[0], sends=sends)
+
+    clock.wait(line.start(CHANNEL, 0), make)
+    return made[0]
 
 
 def _connect(channel: Channel, *, sends: bool) -> None:

@@ -1,14 +1,15 @@
 """Pipeline parallelism: one executor runs any list of actions over the model chunks of a stage.
 
 actions of a stage    F0        F1        B0        F2        B1   ...       see `schedules`
-asked for ahead       input 1   grad 0    input 2   grad 1    ...            one input is always on its way
-sent                  out 0     out 1     grad of input 0     ...            while the next action runs
+asked for before      in 0, 1             in 2      grad 1    in 3           the next action's input, but for grad 0
+asked for after                 grad 0
+sent after            out 0     out 1     grad of in 0        ...            and travels while the next action runs
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +21,6 @@ from train_core.parallel.main_gradient import DeferredProduct, add_products, def
 from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.schedules import Action
-
-AHEAD = 1
-"""How many inputs are on their way while another is worked on; each more would take another activation's memory."""
 
 
 class MicroBatch(NamedTuple):
@@ -67,8 +65,12 @@ TRANSFERS = Transfers()
 class PipelineExecutor:
     """Runs one stage's actions, exchanging activations and their gradients with the neighbouring stages.
 
-    The next input is asked for before the present one is worked on, and outputs are sent while the work goes on. What
-    is sent has no name: a neighbour receives in the order in which it runs its own list.
+    The input of the next action is asked for before the present one is worked on, and outputs are sent while the work
+    goes on. What is sent has no name: a neighbour receives in the order in which it runs its own list.
+
+    On a GPU a receive is a kernel that spins until the other end sends. Whatever needs the device to be idle meanwhile
+    waits for it: freeing memory, loading a kernel, making a communicator. So does work that shares its hardware queue.
+    Nothing is therefore asked for before work of this stage from which it follows.
     """
 
     def __init__(
@@ -104,11 +106,13 @@ class PipelineExecutor:
         losses = torch.zeros((), device=self.device)
         # Micro-batches whose weight gradients have an action of their own, which backward therefore leaves out.
         split = {action[1:] for action in actions if action.kind == "weight"}
-        inputs = deque(action for action in actions if self._channel_in(action) is not None)
-        for action in actions:
+        first_backward = next((action for action in actions if action.kind == "backward"), None)
+        for action, after in zip_longest(actions, actions[1:]):
+            self._ask_for(action)
+            # The first gradient may follow from this very forward pass, and does not come before it in any schedule.
+            if after is not None and after != first_backward:
+                self._ask_for(after)
             self.mesh.clock.micro_batch = self.randomness.micro_batch = action.micro_batch
-            # An action that takes an input has one on its way already, which does not count as being ahead.
-            self._ask_for(inputs, AHEAD + (self._channel_in(action) is not None))
             if action.kind == "forward":
                 losses += self._forward(action, batch, gradient_scale)
             elif action.kind == "backward":
@@ -162,14 +166,15 @@ class PipelineExecutor:
             return None if self._is_first(action) else self.mesh.activations_in
         return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in
 
-    def _ask_for(self, inputs: deque[Action], count: int) -> None:
-        """Ask for the next of `inputs` until `count` of them are on their way or have arrived."""
-        while inputs and len(self._arriving) < count:
-            action = inputs.popleft()
-            channel = self._channel_in(action)
-            assert channel is not None
-            buffer = torch.empty(self.activation_shape, dtype=self.dtype, device=self.device)
-            self._arriving[action] = self.transfers.receive(buffer, channel)
+    def _ask_for(self, action: Action) -> None:
+        """Ask for the input of an action, where it has one that has not been asked for."""
+        channel = self._channel_in(action)
+        if channel is None or action in self._arriving:
+            return
+        # A receive counts as a part of the micro-batch that it brings, whichever one is worked on meanwhile.
+        self.mesh.clock.micro_batch = action.micro_batch
+        buffer = torch.empty(self.activation_shape, dtype=self.dtype, device=self.device)
+        self._arriving[action] = self.transfers.receive(buffer, channel)
 
     def _send(self, tensor: Tensor, channel: Channel | None) -> None:
         assert channel is not None

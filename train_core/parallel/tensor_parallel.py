@@ -97,9 +97,7 @@ class _VocabularyEmbedding(Function):
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         if ctx.sequence:
             grad_out = all_gather(grad_out, ctx.axis).wait()
-        if ctx.elsewhere is not None:
-            grad_out = grad_out.masked_fill(ctx.elsewhere[..., None], 0.0)
-        return None, add_rows(ctx.weight, grad_out, ctx.rows), None, None
+        return None, add_rows(ctx.weight, grad_out, ctx.rows, ctx.elsewhere), None, None
 
 
 class _VocabularyCrossEntropy(Function):

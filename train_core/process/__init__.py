@@ -1,7 +1,8 @@
 """What a process of a job is: its rank and device, the signals that stop it, and the code that it runs.
 
-world     `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
-stop      signals that make a training save and stop
-lock      one process at a time works in a folder
-git_sha   which commit the running code is
+world         `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
+gpu_settings  environment variables of GPUs: what is set where nothing is, and what a job must set
+stop          signals that make a training save and stop
+lock          one process at a time works in a folder
+git_sha       which commit the running code is
 """

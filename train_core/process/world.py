@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from conf.errors import UsageError
 from train_core.parallel.clock import Clock, DeviceClock
+from train_core.process.gpu_settings import set_defaults
 
 MEETING_SECONDS = 600.0
 """How long ranks wait for the last one to come: on a busy cluster, importing torch can take minutes on some nodes."""
@@ -139,7 +140,11 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
     """
     timeout = datetime.timedelta(seconds=MEETING_SECONDS + hang_seconds)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        set_defaults(os.environ, is_hip=torch.version.hip is not None)
     if seat.size > 1:
+        # Without a device_id, with which NCCL would split all groups off the world's communicator. For each split every
+        # rank of the world has to come, so that a hang would not be that of the group's own ranks.
         dist.init_process_group(
             backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=timeout
         )

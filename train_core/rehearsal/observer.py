@@ -50,12 +50,19 @@ def _attention_flops(num_products: int) -> Callable[..., int]:
     return flops
 
 
+def _added_product_flops(_: Tensor, left: Tensor, right: Tensor, *types: Any, **more: Any) -> int:
+    """Of left (m, k) times right (k, n), added to a tensor."""
+    (m, k), n = left.shape, right.shape[1]
+    return int(2 * m * k * n)
+
+
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 """autograd asks every fake tensor for its device, more often than it calls all operations together. It gets the answer
 that fake tensors give, without the way through their dispatch."""
 FLOPS_OF: dict[Any, Callable[..., int]] = {
     **flop_registry,
+    aten.addmm: _added_product_flops,  # torch's own takes no output of another type
     # Under fake tensors attention is the CPU's flash kernel, which torch's own counter does not know.
     aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops(2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_flops(4),

@@ -79,8 +79,8 @@ def replicas_as_on_devices(stage: Stage, mesh: Mesh, experiment: Experiment) -> 
         from train_core.parallel.fully_sharded import FullySharded  # here, because FSDP2 takes a second to import
 
         return FullySharded(stage, mesh, experiment, _real_device_mesh_of)
-    scatters = experiment.cluster.device.kind == "gpu"
-    return FlatReplicas(stage, mesh, experiment, scatters=scatters, gathers_late=False)
+    on_gpu = experiment.cluster.device.kind == "gpu"
+    return FlatReplicas(stage, mesh, experiment, scatters=on_gpu, gathers_late=False, is_wide=on_gpu)
 
 
 def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:

@@ -65,10 +65,8 @@ def train(
             # Only the step itself is timed; what follows in the loop comes between steps.
             with traced(trial, world.rank, experiment.profile, step):
                 metrics = meter.timed(step, partial(_finite_step, trainer, step))
-            if (every := experiment.watch.compare_replicas_every) is not None and step % every == 0:
-                # Weights that are still being gathered would differ between replicas.
-                trainer.replicas.wait_for_weights()
-                require_equal_replicas(trainer.stage, trainer.mesh, step)
+            if not trainer.replicas.is_sharded:
+                _compare_replicas(trainer, step)
             if (every := experiment.training.evaluate_every) is not None and step % every == 0:
                 metrics = metrics.model_copy(update={"held_out_loss": held_out_loss(trainer)})
             if on_step is not None and world.rank == 0:
@@ -90,12 +88,32 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
     return trainer.checkpoints(folder, trial.require_current if trial is not None else lambda: None)
 
 
+def _compare_replicas(trainer: Trainer, step: int) -> None:
+    """Hold the replicas' weights against each other, in the steps in which that was asked for."""
+    every = trainer.experiment.watch.compare_replicas_every
+    if every is not None and step % every == 0:
+        # Weights that are still being gathered would differ between replicas.
+        trainer.replicas.wait_for_weights()
+        require_equal_replicas(trainer.stage, trainer.mesh, step)
+
+
+def _step(trainer: Trainer, step: int) -> StepResult:
+    """Take one step. Where the replicas share out the update, they are compared inside it.
+
+    Each update gathers every weight from the one replica that has updated it. After that all are equal, whatever
+    happened to them before: a flipped bit is gone, or is everywhere.
+    """
+    if trainer.replicas.is_sharded:
+        return trainer.step(step, partial(_compare_replicas, trainer, step))
+    return trainer.step(step)
+
+
 def _finite_step(trainer: Trainer, step: int) -> StepResult:
     """Take one step. Where its loss or gradient is not finite, the error says where such a value first came about."""
     # A few overflows in a row are how a dynamic loss scale finds its value; a long run of them is a divergence.
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
     scale = loss_scale.scale
-    result = trainer.step(step)
+    result = _step(trainer, step)
     if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
         loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
         origin = _origin(trainer, step, result)

@@ -75,10 +75,15 @@ class Trainer:
         )
         self.actions = actions_of(experiment, self.mesh.pipeline.rank)
 
-    def step(self, step: int) -> StepResult:
-        """One optimizer step over the global batch; steps count from 1."""
+    def step(self, step: int, before_update: Callable[[], None] = lambda: None) -> StepResult:
+        """One optimizer step over the global batch; steps count from 1.
+
+        Args:
+            before_update: called when all passes have been run, and the weights are still those of the step before.
+        """
         self.mesh.clock.begin_step(step)
         share = self._loss_share(step)
+        before_update()
         with self.mesh.clock.part("optimizer"):
             return self.optimizer.step(step, share)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import torch
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.checkpoints.checkpoint import Checkpoints
+from train_core.checkpoints.writers_group import LAZILY, allow_sockets, group_of_writers
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
@@ -137,3 +140,38 @@ def test_replicas_copy_only_the_share_that_each_of_them_writes(
     shares = worlds(2).run(bytes_copied_to_save, experiment_of(MODEL | layout(1, 1, 2)), tmp_path)
     assert sum(shares) == whole
     assert max(shares) < 0.6 * whole
+
+
+def num_sockets() -> int:
+    files = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    return sum(str(file).startswith("socket:") for file in files)
+
+
+def sockets_of_groups(world: World, setting: str) -> tuple[int, int]:
+    """How many sockets this rank has more after it has made a group of writers: as it is, and as a user has set it."""
+    before = num_sockets()
+    group_of_writers(world.size)
+    lazily = num_sockets() - before
+    assert LAZILY not in os.environ, "what is made later would be made lazily, too"
+    os.environ[LAZILY] = setting
+    group_of_writers(world.size)
+    assert os.environ.pop(LAZILY) == setting
+    return lazily, num_sockets() - before - lazily
+
+
+def test_writers_connect_only_when_they_speak_unless_the_user_says_otherwise(worlds: Worlds) -> None:
+    for lazily, at_once in worlds(4).run(sockets_of_groups, "0"):
+        assert lazily < 3 <= at_once, "three other ranks"
+
+
+def test_a_rank_may_have_a_socket_for_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank has, because all others speak with it."""
+    limits = {"now": (1024, 4096)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.update(now=limit))
+    allow_sockets(64)
+    assert limits["now"] == (1024, 4096)
+    allow_sockets(1024)
+    assert limits["now"] == (2048, 4096)
+    allow_sockets(8192)
+    assert limits["now"] == (4096, 4096)

@@ -47,6 +47,7 @@ def test_what_changes_no_result_may_differ(saved: ModelSpec, wanted: ModelSpec) 
         ),
         (llama(), llama("model.num_query_groups=16"), "model.num_query_groups = 16: is not the 8 of"),
         (llama(), llama("model.rotary_base=10000.0"), "model.rotary_base = 10000.0: is not the 500000.0 of"),
+        (llama(), llama("model.rotary_scaling=null"), "model.rotary_scaling = None: is not the {"),
         (llama(), llama("model.gated_mlp=false"), "model.gated_mlp = False: is not the true of"),
         (spec(), spec("model.seq_length=48"), "model.seq_length = 48: is not the"),
         (spec(), llama(), "model.family = 'llama': is not the gpt of"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf
+from train_core.data import text
 from train_core.data.tokens import prepare
 
 
@@ -42,6 +44,106 @@ def test_a_folder_is_read_in_order_up_to_max_bytes(experiment_of: ExperimentOf, 
     (folder / "deep" / "c.txt").write_text("c" * 100)
     tokens = prepared(asked(experiment_of, folder, data__max_bytes=50), tmp_path / "cache")
     assert bytes(tokens.read().astype(np.uint8)) == b"a" * 20 + b"b" * 30
+
+
+def test_hidden_folders_are_skipped_as_hidden_files_are(
+    experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "text"
+    (folder / ".git" / "deep").mkdir(parents=True)
+    (folder / ".git" / "deep" / "index").write_bytes(b"\0binary\xff" * 9)
+    (folder / ".hidden.txt").write_text("h" * 100)
+    (folder / "a.txt").write_text("a" * 40)
+    tokens = prepared(asked(experiment_of, folder), tmp_path / "cache")
+    assert bytes(tokens.read().astype(np.uint8)) == b"a" * 40
+    assert caplog.messages == [f"data.path = {folder}: not read are hidden: .git, .hidden.txt"]
+
+
+def test_links_are_followed_once_and_those_that_lead_nowhere_or_back_are_named(
+    experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, outside = tmp_path / "text", tmp_path / "outside"
+    (folder / "z").mkdir(parents=True)
+    outside.mkdir()
+    (folder / "z" / "c.txt").write_text("c" * 10)
+    (outside / "b.txt").write_text("b" * 10)
+    (outside / "back").symlink_to(folder)
+    (folder / "a.txt").symlink_to(outside / "b.txt")
+    (folder / "linked").symlink_to(outside)
+    (folder / "once more").symlink_to(folder / "z")
+    (folder / "up").symlink_to(tmp_path)
+    (folder / "nowhere").symlink_to(tmp_path / "gone")
+    (folder / "itself").symlink_to(folder / "itself")
+    os.mkfifo(folder / "pipe")
+    tokens = prepared(asked(experiment_of, folder), tmp_path / "cache")
+    assert bytes(tokens.read().astype(np.uint8)) == b"b" * 10 + b"b" * 10 + b"c" * 10
+    (said,) = caplog.messages
+    assert "links that lead nowhere: itself, nowhere; neither files nor folders: pipe; " in said
+    assert said.endswith("links to folders that are read already or lie above: linked/back, once more, up")
+
+
+def test_what_max_bytes_leaves_out_is_said(
+    experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("a" * 5000)
+    prepared(asked(experiment_of, tmp_path / "a.txt", data__max_bytes=1000), tmp_path / "cache")
+    assert caplog.messages == [
+        f"data.path = {tmp_path / 'a.txt'}: took 1,000 of 5,000 bytes; data.max_bytes=5000 takes all"
+    ]
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(
+    experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, write = tmp_path / "a.txt", text._write_bytes
+    file.write_text("a" * 5000)
+
+    def write_slowly(*arguments: Any) -> int:
+        with file.open("a") as end:
+            end.write("more")
+        return write(*arguments)
+
+    monkeypatch.setattr(text, "_write_bytes", write_slowly)
+    with pytest.raises(ConfigError, match=r"data\.path = .*changed while it was read"):
+        prepared(asked(experiment_of, file), tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.npy")) + list((tmp_path / "cache").glob(".tokens*"))
+
+
+def test_a_disk_that_takes_no_more_is_named(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 50_000)
+    experiment = asked(experiment_of, tmp_path / "a.txt", data__cache_dir=str(tmp_path / "cache"))
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        said = pool.apply(refusal_where_files_end_early, (experiment, tmp_path / "cache"))
+    assert "tokens-" in said
+    assert "cannot be written (File too large). Name a folder" in said
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"]
+
+
+def refusal_where_files_end_early(experiment: Experiment, cache: Path) -> str:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    with pytest.raises(ConfigError) as caught:
+        prepared(experiment, cache)
+    return str(caught.value)
+
+
+def memory_taken(experiment: Experiment, cache: Path) -> int:
+    """Bytes by which the peak of this process grows."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    prepared(experiment, cache)
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def test_text_takes_less_memory_than_it_has_bytes(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    """Made or found again. Twenty bytes a byte of BPE are what the library takes to learn pairs, whatever there is."""
+    file, num_bytes = tmp_path / "a.txt", 50_000_000
+    file.write_bytes(b"some words that are not long\n" * (num_bytes // 29))
+    by_bytes = asked(experiment_of, file, data__max_bytes=num_bytes)
+    pairs = asked(experiment_of, file, data__max_bytes=2_000_000, data__tokenizer="bpe", model__vocab_size=300)
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        made, found = (pool.apply(memory_taken, (by_bytes, tmp_path / "cache")) for _ in range(2))
+        assert made < 1.5 * num_bytes
+        assert found < 1.5 * num_bytes
+        assert pool.apply(memory_taken, (pairs, tmp_path / "cache")) < 20 * 2_000_000
 
 
 def test_a_character_cut_by_max_bytes_is_dropped(experiment_of: ExperimentOf, tmp_path: Path) -> None:
@@ -125,6 +227,26 @@ def test_an_unreadable_file_says_so(experiment_of: ExperimentOf, tmp_path: Path)
     file.chmod(0)
     with pytest.raises(ConfigError, match="cannot be read"):
         prepared(asked(experiment_of, file), tmp_path / "cache")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_folder_is_not_passed_over(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    (tmp_path / "text" / "closed").mkdir(parents=True)
+    (tmp_path / "text" / "a.txt").write_text("x" * 100)
+    (tmp_path / "text" / "closed").chmod(0)
+    with pytest.raises(ConfigError, match=r"cannot be read \(.*closed: Permission denied\)"):
+        prepared(asked(experiment_of, tmp_path / "text"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"), [("nowhere", "is a link that leads nowhere"), ("/dev/zero", "is neither a file nor a fo")]
+)
+def test_what_is_no_file_is_not_called_absent(
+    target: str, problem: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(ConfigError, match=problem):
+        prepared(asked(experiment_of, tmp_path / "link"), tmp_path / "cache")
 
 
 def test_a_vocabulary_below_the_bytes_is_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:

@@ -168,9 +168,9 @@ def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
 
         undisturbed = Trainer.step
 
-        def disturbed(trainer: Trainer, step: int) -> Any:
+        def disturbed(trainer: Trainer, step: int, *rest: Any) -> Any:
             trainer.stage.named_parameters()[0][1].data.fill_(float("nan"))
-            return undisturbed(trainer, step)
+            return undisturbed(trainer, step, *rest)
 
         monkeypatch.setattr(Trainer, "step", disturbed)
 

@@ -36,18 +36,43 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return seen
 
 
+AMPERE, VOLTA = (8, 0), (7, 0)
+
+
 @pytest.mark.parametrize(
-    ("device", "dtype", "num_heads"),
-    [("cuda", torch.float32, 8), ("cuda", torch.bfloat16, 2), ("cuda", torch.float16, 2), ("cpu", torch.float32, 2)],
+    ("device", "capability", "dtype", "num_heads"),
+    [
+        ("cuda", AMPERE, torch.float32, 8),
+        ("cuda", AMPERE, torch.bfloat16, 2),
+        ("cuda", AMPERE, torch.float16, 2),
+        ("cuda", VOLTA, torch.float16, 8),
+        ("cuda", VOLTA, torch.float32, 8),
+        ("cpu", VOLTA, torch.float32, 2),
+    ],
 )
 def test_keys_and_values_of_groups_are_repeated_where_no_fused_kernel_takes_groups(
-    calls: list[tuple[Any, ...]], device: str, dtype: torch.dtype, num_heads: int
+    calls: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    num_heads: int,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     query, key, value = (torch.empty(1, heads, 16, 4, device=device, dtype=dtype) for heads in (8, 2, 2))
     CausalAttention()(query, key, value)
     ((_, key, value, options),) = calls
     assert key.size(1) == value.size(1) == num_heads
     assert options["enable_gqa"] == (num_heads < 8)
+
+
+def test_on_amd_the_flash_kernel_takes_the_groups_of_both_halves(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        CausalAttention()(*(torch.empty(1, heads, 16, 4, device="cuda", dtype=dtype) for heads in (8, 2, 2)))
+    assert [key.size(1) for _, key, _, _ in calls] == [2, 2, 8]
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
 from conf.schema import Value
 from tests.train_core.conftest import ExperimentOf
+from train_core.model.transformer import Layer, rotary_table_of
 from train_core.parallel.compile import compiler_of
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
@@ -35,6 +38,39 @@ def test_compiled_layers_train_like_plain_ones(
     )
     for step in (1, 2, 3):
         assert compiled.step(step).loss == pytest.approx(plain.step(step).loss, rel=1e-5)
+
+
+def result_of(forward: Callable[..., Tensor], layer: Layer, rotary: Tensor) -> list[Tensor]:
+    """The output, and the gradients of the input and of every weight."""
+    x = torch.randn(16, 2, 32, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    layer.zero_grad()
+    out = forward(x, rotary)
+    out.square().mean().backward()
+    gradients = [tensor.grad for tensor in (x, *layer.parameters())]
+    return [out.detach(), *(gradient.clone() for gradient in gradients if gradient is not None)]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_llamas_layer_is_one_graph_to_the_compiler(experiment_of: ExperimentOf) -> None:
+    """As it is before it is split, with products that do nothing else; rotary positions are what breaks easily."""
+    spec = experiment_of(LLAMA | {"model.num_query_groups": 2}).model
+    torch.manual_seed(0)
+    layer, rotary = Layer(spec), rotary_table_of(spec)
+    assert rotary is not None
+    torch._dynamo.reset()
+    whole = torch.compile(layer.forward, backend="aot_eager", fullgraph=True, dynamic=False)
+    for compiled, plain in zip(result_of(whole, layer, rotary), result_of(layer.forward, layer, rotary), strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_trainers_layer_breaks_at_its_matrix_products_alone(
+    experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train_core.parallel.compile.BACKEND", "aot_eager")
+    assert num_graphs(experiment_of(LLAMA | {"training.compile_layers": True}), tmp_path) == 5
+    breaks = torch._dynamo.utils.counters["graph_break"]
+    assert all("ParallelLinear.forward" in reason for reason in breaks)
 
 
 def num_graphs(experiment: Experiment, cache_dir: Path) -> int:

@@ -1,4 +1,4 @@
-"""Gradients of a table whose rows are looked up many times, where each addition rounds as it does on a GPU."""
+"""Gradients are added up without roundings that a device need not make: of products, biases and looked-up tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from train_core.parallel.main_gradient import add_rows, attach
+from train_core.parallel.main_gradient import add_product, add_rows, add_sum, attach, has_wide_products
 
 NUM_ROWS, H = 8, 4
 
@@ -63,3 +63,43 @@ def test_a_buffer_in_fp32_is_added_to_over_micro_batches() -> None:
     for _ in range(2):
         assert add_rows(weight, vectors, rows) is None
     torch.testing.assert_close(buffer, (2 * sums).float(), rtol=1e-5, atol=0)
+
+
+class WideProducts(TorchDispatchMode):
+    """Multiplies narrow matrices into an fp32 one as a GPU does, for a CPU has no such kernel."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.addmm.dtype_out:
+            buffer, left, right, *_ = args
+            assert kwargs["out"] is buffer
+            return buffer.addmm_(left.float(), right.float())
+        return func(*args, **(kwargs or {}))
+
+
+def summed_over_micro_batches(*, is_wide: bool) -> tuple[float, float]:
+    """How far the gradients of a weight and of its bias are from those in fp64, after 64 micro-batches in bf16."""
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = (nn.Parameter(torch.zeros(*shape, dtype=torch.bfloat16)) for shape in ((24, 16), (24,)))
+    sums, exact = (torch.zeros(24, 16), torch.zeros(24)), (torch.zeros(24, 16).double(), torch.zeros(24).double())
+    for parameter, buffer in zip((weight, bias), sums, strict=True):
+        attach(parameter, buffer, Silent(), is_wide=is_wide)
+    for _ in range(64):
+        grad_out, x = (torch.randn(32, 2, n, generator=generator).bfloat16() for n in (24, 16))
+        with WideProducts():  # type: ignore[no-untyped-call]
+            assert add_product(weight, grad_out, x) is None
+            assert add_sum(bias, grad_out) is None
+        exact[0].add_(grad_out.flatten(0, 1).double().T @ x.flatten(0, 1).double())
+        exact[1].add_(grad_out.flatten(0, 1).double().sum(0))
+    of_weight, of_bias = (
+        float((buffer - truth).norm() / truth.norm()) for buffer, truth in zip(sums, exact, strict=True)
+    )
+    return of_weight, of_bias
+
+
+def test_a_device_with_wide_products_rounds_no_gradient_to_bf16_before_it_is_summed() -> None:
+    assert max(summed_over_micro_batches(is_wide=True)) < 1e-6
+    assert min(summed_over_micro_batches(is_wide=False)) > 1e-3
+
+
+def test_a_cpu_has_no_wide_products() -> None:
+    assert not has_wide_products(torch.bfloat16, torch.device("cpu"))

@@ -93,7 +93,8 @@ class GpuObserver(TorchDispatchMode):
 
     def _copied(self, inputs: list[Tensor], into: Tensor, *, is_blocking: bool) -> None:
         if into.device.type == "cpu":
-            self._wait("a copy to the host")
+            if is_blocking or not any(into is pinned for pinned in self._pinned):
+                self._wait("a copy to the host")
         elif is_blocking or not any(inputs[-1] is pinned for pinned in self._pinned):
             self._wait("a copy from pageable memory")
 

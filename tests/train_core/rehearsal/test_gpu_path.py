@@ -25,10 +25,16 @@ from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
 from conf.load import with_values
 from conf.settings import Settings
+from conf.units import FLOAT32_BYTES
 from tests.composed import compose_tree
 from tests.covering import covering
+from tests.train_core.costs.test_exact import keeping, num_bytes_of
 from tests.train_core.rehearsal.gpu_observer import GpuObserver, Wait, without_kernel
 from tests.train_core.rehearsal.gpu_stand_ins import GPU, FakeGpuMode, no_driver
+from train_core.costs.estimate import plan_of, setting_of
+from train_core.costs.work import work_of
+from train_core.model import elementwise
+from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import DeviceClock
 from train_core.parallel.data_parallel import replicas_of
 from train_core.parallel.fully_sharded import FullySharded
@@ -166,8 +172,47 @@ def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(c
         for step in (1, 2):  # weights that travel beside a forward pass do so from the second step on
             trainer.step(step)
     assert [str(operation) for operation in seen.operations if without_kernel(operation)] == []
+    has_main_gradients = case.zero_stage < 3
+    assert (torch.ops.aten.addmm.dtype_out in seen.operations) == (has_main_gradients and case.precision != "fp32")
     assert seen.on_host == []
     assert seen.waits == 2 * READ_OF_A_STEP
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+@pytest.mark.parametrize(
+    ("cluster", "capability", "precision"),
+    [
+        ("selene", AMPERE, "bf16"),
+        ("selene", AMPERE, "fp16"),
+        ("selene", AMPERE, "fp32"),
+        ("dgx2-v100", VOLTA, "fp16"),
+        ("dgx2-v100", VOLTA, "fp32"),
+    ],
+)
+def test_a_layer_keeps_on_a_gpu_what_the_cost_model_says(
+    family: str,
+    cluster: str,
+    capability: tuple[int, int],
+    precision: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Llama's keys and values, which are those of groups, are repeated where the GPU's kernel wants that, and scores
+    are stored nowhere.
+
+    Aside from what norms keep of every token, four numbers at most, whose width the cost model does not follow.
+    """
+    monkeypatch.setattr(elementwise, "HAS_FUSED_RMS_NORM", False)  # fake tensors have no kernel that is one
+    model = {"model.num_layers": 1, "model.seq_length": 64} | (LLAMA if family == "llama" else {})
+    batch = {"batch.global_batch_size": 1, "precision.dtype": precision}
+    experiment = experiment_of(batch | model, cluster)
+    with trainer_on_gpu(experiment, 0, tmp_path, capability) as (trainer, _), keeping(trainer.stage) as kept:
+        chunk = trainer.stage.chunks[0]
+        x = torch.empty(64, 1, 32, dtype=DTYPES[experiment.precision.dtype], device=GPU, requires_grad=True)
+        chunk.layers["0"](x, chunk.rotary)
+        statistics = 64 * 4 * FLOAT32_BYTES
+        expected = work_of(setting_of(experiment), plan_of(experiment)).layer.kept_bytes[0]
+        assert num_bytes_of(kept) == pytest.approx(expected, abs=statistics)
 
 
 @contextmanager

@@ -110,6 +110,21 @@ def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_
     assert list(trial.traces.iterdir()) == []
 
 
+def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_the_one_before(trial_of: TrialOf) -> None:
+    trial = trial_of(TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 4})
+    first = run_trial_here(trial.path)
+    trial.measurement.unlink()
+    file = path_of(trial.checkpoints, 4) / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    second = run_trial_here(trial.path)
+    assert first.performance is not None
+    assert second.performance is not None
+    assert second.performance.losses == first.performance.losses
+    assert damage(file.parent) is None, "the step was done again, and saved"
+
+
 @pytest.fixture
 def three_checkpoints(experiment_of: ExperimentOf, tmp_path: Path) -> Path:
     for step in (1, 2, 3):

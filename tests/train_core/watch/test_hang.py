@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from train_core.measurement import Standing
+from train_core.measurement import DISK, Standing
 from train_core.watch.hang import explain
 
 AT_WORK: dict[str, Any] = {"operation": None, "line": "", "number": 0, "ranks": ()}
@@ -87,4 +87,33 @@ def test_ranks_that_wait_for_each_other_are_all_named_and_none_is_blamed() -> No
 def test_a_collective_that_all_have_reached_is_the_hardwares() -> None:
     cause, blamed = hang(*(standing(rank) for rank in range(4)))
     assert cause == "all_reduce over data, 512 KiB (step 7) does not end although all its ranks have reached it"
+    assert blamed is None
+
+
+WRITING = {"operation": "writing its share of a checkpoint", "line": DISK, "number": 1, "reached": {"checkpoint": 3}}
+WRITTEN = {
+    "operation": "the end of a checkpoint's files",
+    "line": "checkpoint",
+    "number": 4,
+    "reached": {"checkpoint": 4},
+}
+
+
+def test_the_rank_whose_disk_does_not_answer_is_blamed_by_those_that_have_written() -> None:
+    assert hang(standing(0, **WRITTEN), standing(1, **WRITING), standing(2, **WRITTEN), standing(3, **WRITTEN)) == (
+        "rank 1 has not reached the end of a checkpoint's files (step 7); ranks 0, 2-3 have been waiting there"
+        " for 600 s, and rank 1 is writing its share of a checkpoint",
+        1,
+    )
+
+
+def test_the_rank_whose_disk_does_not_answer_blames_itself() -> None:
+    cause, blamed = hang(standing(1, **WRITING), standing(0, **WRITTEN), standing(2, **WRITING, seconds=3.0))
+    assert cause == "the disk has not answered rank 1 for 600 s in writing its share of a checkpoint (step 7)"
+    assert blamed == 1
+
+
+def test_no_rank_is_blamed_for_a_disk_that_answers_none() -> None:
+    cause, blamed = hang(*(standing(rank, **WRITING) for rank in range(4)))
+    assert cause.startswith("the disk has not answered ranks 0-3 for 600 s in writing its share")
     assert blamed is None

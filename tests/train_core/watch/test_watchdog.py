@@ -35,10 +35,10 @@ def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, Callable[[Tr
     def arrange(rank: int, step: int, act: Callable[[Trainer], None]) -> None:
         undisturbed = Trainer.step
 
-        def disturbed(self: Trainer, number: int) -> Any:
+        def disturbed(self: Trainer, number: int, *rest: Any) -> Any:
             if (self.mesh.world.rank, number) == (rank, step):
                 act(self)
-            return undisturbed(self, number)
+            return undisturbed(self, number, *rest)
 
         monkeypatch.setattr(Trainer, "step", disturbed)
 
@@ -85,10 +85,10 @@ from train_core.job.trial import run_trial_as_rank
 
 undisturbed = Trainer.step
 
-def disturbed(self, number):
+def disturbed(self, number, *rest):
     if (self.mesh.world.rank, number) == (1, 2):
         time.sleep(600)
-    return undisturbed(self, number)
+    return undisturbed(self, number, *rest)
 
 Trainer.step = disturbed
 run_trial_as_rank(Path(sys.argv[1]))

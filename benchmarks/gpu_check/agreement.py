@@ -1,0 +1,87 @@
+"""How far two trainings are apart: in the losses and the gradients' norms of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.gpu_check.check import Finding
+from benchmarks.gpu_check.workbench import Ran
+from conf.schema import Dtype
+from train_core.measurement import StepMetrics
+
+
+class Difference(NamedTuple):
+    """The largest relative differences over all steps."""
+
+    loss: float
+    norm: float
+
+    def within(self, other: Difference) -> bool:
+        return self.loss <= other.loss and self.norm <= other.norm
+
+    def __str__(self) -> str:
+        return f"losses differ by {power(self.loss)}, norms by {power(self.norm)}"
+
+
+TOLERANCES: dict[Dtype, Difference] = {
+    "fp32": Difference(1e-4, 1e-3),
+    "bf16": Difference(2e-3, 2e-2),
+    "fp16": Difference(1e-3, 1e-2),
+}
+"""Ten times and more what CPU ranks show. What GPUs show is not known yet."""
+
+
+def difference(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> Difference:
+    """The largest differences; infinite where the steps are not the same ones."""
+    if [step.step for step in steps] != [step.step for step in expected] or not steps:
+        return Difference(float("inf"), float("inf"))
+    pairs = list(zip(steps, expected, strict=True))
+    loss = max(_relative(step.loss, other.loss) for step, other in pairs)
+    return Difference(loss, max(_relative(step.gradient_norm, other.gradient_norm) for step, other in pairs))
+
+
+def power(value: float) -> str:
+    """`2e-07`, and `0` for nothing."""
+    return f"{value:.0e}" if value else "0"
+
+
+def _relative(value: float, expected: float) -> float:
+    return abs(value - expected) / max(abs(expected), 1e-12)
+
+
+def same_bits(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> bool:
+    """Whether all losses and norms are equal to the last bit."""
+    told, wanted = ([(step.step, step.loss, step.gradient_norm) for step in some] for some in (steps, expected))
+    return told == wanted
+
+
+def judged(found: Difference, limit: Difference) -> str:
+    """The difference in words, with the limit where it is exceeded."""
+    exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
+    return f"{found}{exceeded}"
+
+
+def compared(ran: Ran, expected: list[StepMetrics], dtype: Dtype) -> Finding:
+    """Whether a job that completed took the steps that are expected, to the rounding of its precision."""
+    found, limit = difference(ran.steps, expected), TOLERANCES[dtype]
+    figures = {"dtype": dtype, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
+    return Finding(passed=found.within(limit), seen=judged(found, limit), figures=figures)
+
+
+def repeated(ran: Ran, expected: list[StepMetrics], is_exact: bool) -> Finding:
+    """Whether a training was repeated: to the last bit where that is promised, else within rounding."""
+    if not ran.completed:
+        return Finding(passed=False, seen=ran.why, figures=figures_of(ran))
+    found, equal = difference(ran.steps, expected), same_bits(ran.steps, expected)
+    figures = {"bitwise": equal, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
+    passed = equal or (not is_exact and found.within(TOLERANCES["fp32"]))
+    seen = f"equal bit for bit over {len(ran.steps)} steps" if equal else f"not bit for bit: {found}"
+    return Finding(passed=passed, seen=seen, figures=figures)
+
+
+def figures_of(ran: Ran) -> dict[str, Any]:
+    """What the JSON file holds of a job. The host's name stays here."""
+    measurement = ran.measurement.model_dump(mode="json", exclude={"environment": {"hostname"}})
+    steps = [{"step": step.step, "loss": step.loss, "gradient_norm": step.gradient_norm} for step in ran.steps]
+    return {"measurement": measurement, "steps": steps}

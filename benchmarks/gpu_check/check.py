@@ -1,0 +1,164 @@
+"""A check, what it found, and how it is run: as many at once as there are devices for, within a budget of time."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from conf.errors import TrisweepError
+from conf.schema import Frozen
+
+
+class Verdict(StrEnum):
+    PASSED = "ok"
+    FAILED = "FAILED"
+    LEFT_OUT = "left out"
+
+
+class Finding(Frozen):
+    """What a check saw.
+
+    Attributes:
+        seen: one sentence for people.
+        figures: everything, by name, for the JSON file.
+    """
+
+    passed: bool
+    seen: str
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+class Result(Frozen):
+    """How a check ended.
+
+    Attributes:
+        part: the part of the report in which it stands.
+    """
+
+    name: str
+    part: str
+    num_devices: int
+    verdict: Verdict
+    seen: str
+    seconds: float
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+class LeftOut(Exception):  # no error: it says in one sentence why a check cannot be made here
+    """A check cannot be made."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something to find out on a few devices.
+
+    Attributes:
+        num_devices: how many it holds while it runs.
+        seconds: what it takes on a healthy machine; it is not begun when the budget has less left.
+        run: is called with the numbers of its devices.
+    """
+
+    name: str
+    part: str
+    num_devices: int
+    seconds: float
+    run: Callable[[tuple[int, ...]], Finding]
+
+
+@dataclass
+class Devices:
+    """The devices that no check holds, and how many checks have been given theirs."""
+
+    free: list[int]
+    num_served: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def taken(self, position: int, count: int) -> Iterator[tuple[int, ...]]:
+        """Wait until all checks before this position have theirs: else small ones would keep a large one waiting."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.num_served == position and len(self.free) >= count)
+            mine, self.free = tuple(self.free[:count]), self.free[count:]
+            self.num_served += 1
+            self.changed.notify_all()
+        try:
+            yield mine
+        finally:
+            with self.changed:
+                self.free = sorted([*self.free, *mine])
+                self.changed.notify_all()
+
+
+@dataclass
+class Runner:
+    """Runs checks.
+
+    Attributes:
+        deadline: in monotonic seconds; no check begins that would end later.
+        tell: is called with each result as soon as it is there, by one thread at a time.
+        stopped: nothing more is begun once it is set.
+    """
+
+    num_devices: int
+    deadline: float
+    tell: Callable[[Result], None]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    results: list[Result] = field(default_factory=list)
+
+    def run(self, checks: Sequence[Check]) -> None:
+        """Run checks beside each other, as far as devices reach, and return when all have ended."""
+        devices, telling = Devices(list(range(self.num_devices))), threading.Lock()
+
+        def make(position: int, check: Check) -> None:
+            with devices.taken(position, min(check.num_devices, self.num_devices)) as mine:
+                result = self._result(check, mine)
+            with telling:
+                self.results.append(result)
+                self.tell(result)
+
+        with ThreadPoolExecutor(max_workers=self.num_devices) as threads:  # more would only wait for devices
+            waited_for = [threads.submit(make, position, check) for position, check in enumerate(checks)]
+            for done in waited_for:
+                done.result()
+
+    def _result(self, check: Check, devices: tuple[int, ...]) -> Result:
+        start = time.monotonic()
+        verdict, seen, figures = self._outcome(check, devices)
+        seconds = time.monotonic() - start
+        return Result(
+            name=check.name,
+            part=check.part,
+            num_devices=check.num_devices,
+            verdict=verdict,
+            seen=seen,
+            seconds=seconds,
+            figures=dict(figures),
+        )
+
+    def _outcome(self, check: Check, devices: tuple[int, ...]) -> tuple[Verdict, str, Mapping[str, Any]]:
+        if check.num_devices > self.num_devices:
+            return Verdict.LEFT_OUT, f"needs {check.num_devices} devices; this machine has {self.num_devices}", {}
+        if self.stopped.is_set():
+            return Verdict.LEFT_OUT, "interrupted", {}
+        if time.monotonic() + check.seconds > self.deadline:
+            return Verdict.LEFT_OUT, f"takes about {check.seconds:.0f} s, and less was left of the time", {}
+        try:
+            finding = check.run(devices)
+        except LeftOut as reason:
+            return Verdict.LEFT_OUT, str(reason), {}
+        except TrisweepError as error:
+            return Verdict.FAILED, str(error), {}
+        except Exception as error:  # a failed check must not stop the others
+            return Verdict.FAILED, f"{type(error).__name__}: {error}", {"traceback": traceback.format_exc()}
+        if self.stopped.is_set():
+            return Verdict.LEFT_OUT, "interrupted", finding.figures
+        return Verdict.PASSED if finding.passed else Verdict.FAILED, finding.seen, finding.figures

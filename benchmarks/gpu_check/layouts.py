@@ -1,0 +1,138 @@
+"""Every axis, on two, four and eight devices, against one device: the same steps to the precision's rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import cycle
+from typing import NamedTuple
+
+from benchmarks.gpu_check.agreement import compared, figures_of
+from benchmarks.gpu_check.check import Check, Finding, LeftOut
+from benchmarks.gpu_check.scale import TRAINING
+from benchmarks.gpu_check.workbench import Workbench
+from conf.schema import Dtype, Value
+from train_core.measurement import StepMetrics
+
+PART = "layouts"
+
+
+class Layout(NamedTuple):
+    """A way over the axes."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    schedule: str = "1f1b"
+    sequence_parallel: bool = False
+    zero_stage: int = 0
+    recompute: str = "none"
+
+    @property
+    def num_devices(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+    def __str__(self) -> str:
+        parts = [
+            f"tp{self.tensor}{' sp' if self.sequence_parallel else ''}" if self.tensor > 1 else "",
+            f"pp{self.pipeline} {self.schedule}" if self.pipeline > 1 else "",
+            f"dp{self.data} zero{self.zero_stage}" if self.data > 1 else "",
+            f"recompute {self.recompute}" if self.recompute != "none" else "",
+        ]
+        return " ".join(part for part in parts if part)
+
+    def values(self) -> dict[str, Value]:
+        num_micro_batches = max(2, self.pipeline)
+        global_batch_size = TRAINING["batch.global_batch_size"]
+        assert isinstance(global_batch_size, int)
+        return {
+            "parallel.world_size": self.num_devices,
+            "parallel.tensor_parallel_size": self.tensor,
+            "parallel.pipeline_parallel_size": self.pipeline,
+            "parallel.virtual_pipeline_size": 2 if self.schedule == "interleaved" else 1,
+            "parallel.schedule": self.schedule,
+            "parallel.sequence_parallel": self.sequence_parallel,
+            "parallel.zero_stage": self.zero_stage,
+            "parallel.recompute": self.recompute,
+            "batch.micro_batch_size": global_batch_size // (self.data * num_micro_batches),
+        }
+
+
+LAYOUTS = {
+    2: (
+        Layout(tensor=2),
+        Layout(tensor=2, sequence_parallel=True),
+        Layout(pipeline=2, schedule="gpipe"),
+        Layout(pipeline=2, schedule="1f1b"),
+        Layout(pipeline=2, schedule="interleaved"),
+        Layout(pipeline=2, schedule="zero-bubble"),
+        Layout(data=2, zero_stage=0),
+        Layout(data=2, zero_stage=1),
+        Layout(data=2, zero_stage=2),
+        Layout(data=2, zero_stage=3),
+    ),
+    4: (
+        Layout(tensor=4, sequence_parallel=True),
+        Layout(pipeline=4, schedule="1f1b", recompute="full"),
+        Layout(data=4, zero_stage=1),
+        Layout(tensor=2, pipeline=2, schedule="zero-bubble", sequence_parallel=True),
+        Layout(tensor=2, data=2, zero_stage=2),
+        Layout(tensor=2, data=2, sequence_parallel=True, zero_stage=3, recompute="selective"),
+        Layout(pipeline=2, data=2, schedule="interleaved", zero_stage=1),
+        Layout(pipeline=2, data=2, schedule="gpipe", zero_stage=0),
+    ),
+    8: (
+        Layout(tensor=8, sequence_parallel=True),
+        Layout(pipeline=8, schedule="interleaved"),
+        Layout(data=8, zero_stage=3, recompute="full"),
+        Layout(data=8, zero_stage=2),
+        Layout(tensor=2, pipeline=2, data=2, schedule="1f1b", sequence_parallel=True, zero_stage=1),
+        Layout(tensor=2, pipeline=2, data=2, schedule="zero-bubble", zero_stage=2),
+        Layout(tensor=4, data=2, sequence_parallel=True, zero_stage=3),
+        Layout(tensor=2, pipeline=4, schedule="interleaved", sequence_parallel=True, recompute="selective"),
+    ),
+}
+"""Two devices: each axis alone. Four and eight: each two axes meet."""
+
+Kind = tuple[str, Dtype]
+"""A family of models and the precision in which it is trained."""
+
+References = dict[Kind, list[StepMetrics]]
+"""The steps on one device."""
+
+
+def layouts(bench: Workbench, known: References, num_devices: int) -> Iterator[Check]:
+    """Every layout on that many devices. Families and precisions take turns."""
+    if num_devices > bench.num_devices:
+        yield Check(f"{len(LAYOUTS[num_devices])} layouts on {num_devices} devices", PART, num_devices, 0, _impossible)
+        return
+    for layout, (family, dtype) in zip(LAYOUTS[num_devices], kinds(bench), strict=False):
+        name = f"{layout}, {family} {dtype}"
+        run = partial(as_reference, bench, known, (family, dtype), layout.values(), name)
+        yield Check(name, PART, num_devices, bench.scale.start_seconds, run)
+
+
+def kinds(bench: Workbench) -> Iterator[Kind]:
+    """Families and precisions in turn: of each two layouts that stand beside each other both differ."""
+    return cycle([("GPT", "fp32"), ("Llama", bench.narrow), ("GPT", bench.narrow), ("Llama", "fp32")])
+
+
+def as_reference(
+    bench: Workbench,
+    known: References,
+    kind: Kind,
+    values: dict[str, Value],
+    name: str,
+    devices: tuple[int, ...],
+) -> Finding:
+    """Train the small model with other values, and compare its steps with those on one device."""
+    if kind not in known:
+        raise LeftOut(f"{' '.join(kind)} did not train on one device")
+    ran = bench.run(name.replace(" ", "-"), bench.small(*kind, values), devices)
+    if not ran.completed:
+        return Finding(passed=False, seen=ran.why, figures=figures_of(ran))
+    return compared(ran, known[kind], kind[1])
+
+
+def _impossible(devices: tuple[int, ...]) -> Finding:
+    raise LeftOut(f"this machine has {len(devices)} devices")

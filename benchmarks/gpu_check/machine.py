@@ -1,0 +1,147 @@
+"""What machine this is, for people elsewhere: devices, versions, links and variables, and nobody's names or paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.gpu_check.probe import Probe
+from benchmarks.known_device import FoundDevice
+from conf.schema import Frozen
+from conf.units import GIBIBYTE
+from launcher.capacity import TOOL_SECONDS, this_machine
+from train_core.process.git_sha import git_sha
+
+RELEVANT = re.compile(
+    r"^(NCCL|RCCL|CUDA|HIP|ROCR|HSA|GPU|AMD|TORCH|PYTORCH|TORCHINDUCTOR|MIOPEN|OMP|MKL|FI|UCX|GLOO|OPENBLAS)_"
+    r"|^(SLURM_JOB_NUM_NODES|SLURM_CPUS_PER_TASK|SLURM_GPUS_ON_NODE)$"
+)
+"""Variables that change how a training behaves."""
+
+DRIVER_FILES = (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version"))
+TOPOLOGY_COMMANDS = (("nvidia-smi", "topo", "-m"), ("rocm-smi", "--showtopotype"))
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+class Machine(Frozen):
+    """The machine.
+
+    Attributes:
+        num_ranks: GPUs; on a CPU the ranks that are to be used.
+        versions: of torch, driver and so on, by name.
+        processor: the host's, with its number of usable cores.
+        topology: what the vendor's tool says of the links between GPUs; empty without such a tool.
+        variables: those of the environment that change how a training behaves.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    devices: tuple[FoundDevice, ...]
+    num_ranks: int
+    versions: dict[str, str]
+    processor: str
+    host_memory_bytes: int
+    topology: str
+    variables: dict[str, str]
+
+    @property
+    def device_text(self) -> str:
+        """`8 x NVIDIA H200`, and other names where the GPUs differ."""
+        names = Counter(device.name for device in self.devices)
+        return ", ".join(f"{count} x {name}" for name, count in names.items()) or f"{self.num_ranks} CPU ranks"
+
+    @property
+    def link_text(self) -> str:
+        return links_in(self.topology) if len(self.devices) > 1 else ""
+
+
+def found_machine(probe: Probe, num_cpu_ranks: int | None) -> Machine:
+    """This machine, with its GPUs, or with as many ranks on its cores."""
+    host = this_machine()
+    on_cpu = num_cpu_ranks is not None
+    return Machine(
+        kind="cpu" if on_cpu else "gpu",
+        devices=() if on_cpu else probe.devices,
+        num_ranks=num_cpu_ranks if num_cpu_ranks is not None else len(probe.devices),
+        versions=_versions(probe),
+        processor=f"{_processor()}, {host.num_cores} usable cores",
+        host_memory_bytes=host.memory_bytes,
+        topology="" if on_cpu else _topology(),
+        variables={name: value for name, value in sorted(os.environ.items()) if RELEVANT.match(name)},
+    )
+
+
+def _versions(probe: Probe) -> dict[str, str]:
+    driver = next((path.read_text().strip() for path in DRIVER_FILES if path.exists()), "")
+    runtime, _, runtime_version = probe.runtime.partition(" ")
+    collectives, _, collectives_version = probe.collectives.partition(" ")
+    found = {
+        "Trisweep": f"{version('trisweep')} ({git_sha()})",
+        "torch": probe.torch or version("torch"),
+        runtime: runtime_version,
+        collectives: collectives_version,
+        "driver": driver if probe.devices else "",
+        "Python": platform.python_version(),
+        "Linux": platform.release(),
+    }
+    return {name: value for name, value in found.items() if name and value}
+
+
+def _processor() -> str:
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def _topology() -> str:
+    """What the first tool says that there is."""
+    for command in TOPOLOGY_COMMANDS:
+        try:
+            asked = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if asked.returncode == 0:
+            return re.sub(r"\x1b\[[0-9;]*m", "", asked.stdout).strip()  # nvidia-smi underlines its headings
+    return ""
+
+
+def links_in(topology: str) -> str:
+    """The kinds of links between GPUs, counted, from the tool's matrix: `NV18 (28 pairs)`."""
+    kinds: Counter[str] = Counter()
+    for line in topology.splitlines():
+        words = line.split()
+        if not re.match(r"GPU\d+\s+(?!GPU\d)", line):
+            continue  # no row of a GPU; the line of headings begins like one, but goes on with a name
+        # Columns of other devices follow those of the GPUs. Of each pair, the upper half of the matrix names it once.
+        row = int(words[0][3:])
+        kinds.update(words[row + 2 : 1 + _num_columns(topology)])
+    return ", ".join(f"{kind} ({count} pair{'s' if count > 1 else ''})" for kind, count in kinds.most_common())
+
+
+def _num_columns(topology: str) -> int:
+    """How many GPUs head the columns of the matrix."""
+    heads = (line.split() for line in topology.splitlines() if re.match(r"\s*GPU0\s+GPU1", line))
+    return sum(bool(re.fullmatch(r"GPU\d+", word)) for word in next(heads, []))
+
+
+def device_lines(machine: Machine) -> Mapping[str, str]:
+    """What the report says of the machine, line by line; what is not known is left out."""
+    first = machine.devices[0] if machine.devices else None
+    gpu = first and (
+        f"{first.memory_bytes / GIBIBYTE:.1f} GiB, {first.num_multiprocessors} multiprocessors,"
+        f" capability {first.capability}"
+    )
+    lines = {
+        "devices": machine.device_text + (f" ({gpu})" if gpu else ""),
+        "links": machine.link_text,
+        "versions": ", ".join(f"{name} {value}" for name, value in machine.versions.items()),
+        "host": f"{machine.processor}, {machine.host_memory_bytes / GIBIBYTE:.0f} GiB",
+        "variables": ", ".join(f"{name}={value}" for name, value in machine.variables.items()),
+    }
+    return {name: text for name, text in lines.items() if text}

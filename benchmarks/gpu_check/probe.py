@@ -1,0 +1,74 @@
+"""What torch sees of this machine's GPUs: `python -m benchmarks.gpu_check.probe` prints it as JSON.
+
+It is a process of its own, so that a broken driver, which can crash or hang, cannot take the whole check with it, and
+so that no other process of the check holds memory of a GPU.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from benchmarks.known_device import FoundDevice
+from conf.schema import Frozen
+from train_core.process.git_sha import ROOT
+
+PROBE_SECONDS = 120.0
+"""Importing torch from a cold network file system can take a minute."""
+
+
+class Probe(Frozen):
+    """What torch says.
+
+    Attributes:
+        runtime: `CUDA 12.8` or `HIP 6.3`; empty where torch was built for neither.
+        collectives: version of NCCL, or of RCCL on AMD; empty without.
+        problem: why nothing could be asked; empty where all went well.
+    """
+
+    devices: tuple[FoundDevice, ...] = ()
+    torch: str = ""
+    runtime: str = ""
+    collectives: str = ""
+    problem: str = ""
+
+
+def probed() -> Probe:
+    """Ask in a process of its own. Whatever goes wrong there is told as `problem`."""
+    command = [sys.executable, "-m", "benchmarks.gpu_check.probe"]
+    try:
+        asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return Probe(problem=f"torch did not answer what GPUs there are within {PROBE_SECONDS:g} s")
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
+        return Probe(problem=f"asking torch for the GPUs failed: {last}")
+    return Probe.model_validate_json(asked.stdout.splitlines()[-1])
+
+
+def _here() -> Probe:
+    import torch
+
+    hip = torch.version.hip
+    runtime = f"HIP {hip}" if hip else f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
+    devices = [_device(torch.cuda.get_device_properties(index)) for index in range(torch.cuda.device_count())]
+    version = ".".join(map(str, torch.cuda.nccl.version())) if devices else ""
+    collectives = f"{'RCCL' if hip else 'NCCL'} {version}" if version else ""
+    return Probe(devices=tuple(devices), torch=str(torch.__version__), runtime=runtime, collectives=collectives)
+
+
+def _device(properties: object) -> FoundDevice:
+    # gcnArchName tells AMD's chips apart, whose `major.minor` says little.
+    arch = getattr(properties, "gcnArchName", "")
+    return FoundDevice.model_validate(
+        {
+            "name": getattr(properties, "name", "unknown"),
+            "memory_bytes": getattr(properties, "total_memory", 0),
+            "num_multiprocessors": getattr(properties, "multi_processor_count", 0),
+            "capability": arch or f"{getattr(properties, 'major', 0)}.{getattr(properties, 'minor', 0)}",
+        }
+    )
+
+
+if __name__ == "__main__":
+    print(_here().model_dump_json())

@@ -1,0 +1,239 @@
+"""Where checks run their trials: this node as a configuration, a folder, and jobs in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+import psutil
+
+from benchmarks.gpu_check.check import LeftOut
+from benchmarks.gpu_check.scale import FAMILIES, TRAINING, Scale
+from conf.experiment import Experiment
+from conf.load import Tree, settings_of, with_values
+from conf.schema import Dtype, Value
+from train_core.job.failures import without_numbers
+from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.process.git_sha import ROOT
+from train_core.rates.folder import RatesFolder
+from train_core.trial_folder import TrialFolder
+
+POLL_SECONDS = 0.02
+MOST_LOG_LINES = 40
+GRACE_SECONDS = 30.0
+"""The supervisor keeps the time limit itself. One that is silent for so much longer is ended from here."""
+
+
+class Ran(NamedTuple):
+    """How a job ended, and its steps."""
+
+    measurement: Measurement
+    steps: list[StepMetrics]
+
+    @property
+    def completed(self) -> bool:
+        return self.measurement.outcome is Outcome.COMPLETED
+
+    @property
+    def why(self) -> str:
+        """How it ended, in words."""
+        blamed = self.measurement.failing_rank
+        whose = "" if blamed is None else f" (rank {blamed})"
+        return f"{self.measurement.outcome}{whose}: {self.measurement.cause}"
+
+
+@dataclass(eq=False)
+class Job:
+    """What runs in processes of its own.
+
+    Attributes:
+        deadline: in monotonic seconds.
+    """
+
+    log: Path
+    process: subprocess.Popen[bytes]
+    deadline: float
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for the condition; False where the job ended before, or its time did."""
+        while not condition():
+            if self.ended() or time.monotonic() > self.deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def pid_writing(self, log: Path) -> int | None:
+        """The process of the job whose output goes into a file: a rank has its own log."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with contextlib.suppress(OSError):
+                    if str(Path(f"/proc/{child.pid}/fd/1").readlink()) == str(log.resolve()):
+                        return child.pid
+        return None
+
+    def kill(self) -> None:
+        """End every process at once, as the loss of the node would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait(self) -> str:
+        """Wait for the end; how it came about, and the last words of the job."""
+        try:
+            self.process.wait(max(0.0, self.deadline - time.monotonic()) + GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        said = self.log.read_text(errors="replace").splitlines()[-MOST_LOG_LINES:]
+        return "\n".join([f"the job ended with exit code {self.process.returncode} and measured nothing", *said])
+
+
+@dataclass(eq=False)
+class TrialJob(Job):
+    """A trial that runs in processes of its own."""
+
+    trial: TrialFolder
+
+    def pid_of_rank(self, rank: int) -> int | None:
+        return self.pid_writing(self.trial.rank_log(rank))
+
+    def ran(self) -> Ran:
+        """Wait for the end."""
+        started, said = time.time(), self.wait()
+        measurement = self.trial.read_measurement()
+        if measurement is None:
+            cause, _, words = said.partition("\n")
+            measurement = without_numbers("", Outcome.FAILED, cause, started, words)
+        return Ran(measurement, self.trial.read_metrics())
+
+
+SomeJob = TypeVar("SomeJob", bound=Job)
+
+
+@dataclass
+class Workbench:
+    """This node, and what runs on it.
+
+    Attributes:
+        num_devices: GPUs, or ranks on a CPU.
+        tree: the configuration, whose cluster is this node.
+        cpu_tree: the same with the cores as cluster.
+        narrow: the 16-bit precision that the device has.
+        folder: trials are made in it.
+        stopped: nothing more is started once it is set.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    num_devices: int
+    tree: Tree
+    cpu_tree: Tree
+    narrow: Dtype
+    scale: Scale
+    folder: Path
+    stopped: threading.Event = field(default_factory=threading.Event)
+    jobs: set[Job] = field(default_factory=set)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the same training gives the same bits again. On GPUs some sums are made in the order of arrival."""
+        return self.kind == "cpu"
+
+    def trial(self, name: str) -> TrialFolder:
+        return TrialFolder(self.folder / "trials" / name)
+
+    def small(self, family: str, dtype: Dtype, values: Mapping[str, Value], *, on_cpu: bool = False) -> Experiment:
+        """The small model, trained for a few steps on text."""
+        groups: dict[str, Value] = {"model.num_query_groups": self.scale.query_groups} if family == "Llama" else {}
+        small: dict[str, Value] = {
+            **TRAINING,
+            **self.scale.model,
+            **FAMILIES[family],
+            **groups,
+            "precision.dtype": dtype,
+            "data.max_bytes": 200_000,
+            "watch.hang_seconds": self.scale.hang_seconds,
+        }
+        return self.experiment({**small, **values}, on_cpu=on_cpu)
+
+    def experiment(self, values: Mapping[str, Value], *, on_cpu: bool = False) -> Experiment:
+        return settings_of(with_values(self.cpu_tree if on_cpu else self.tree, values)).experiment()
+
+    def start(
+        self, name: str, experiment: Experiment, devices: Sequence[int], seconds: float, memory: int | None = None
+    ) -> TrialJob:
+        """Start a trial in the folder called `name`, whose last job has ended.
+
+        Args:
+            devices: one for each rank; ignored where the experiment computes on the CPU.
+            memory: bytes that a process may have on the CPU beside what it begins with.
+        """
+        trial = self.trial(name)
+        trial.write_trial({"experiment": experiment.model_dump(mode="json")})
+        gpus = devices[: experiment.parallel.world_size] if experiment.cluster.device.kind == "gpu" else ()
+        options = ["--seconds", str(seconds), *(("--memory", str(memory)) if memory is not None else ())]
+        options += ["--devices", *map(str, gpus)] if gpus else []
+        log = trial.path.with_suffix(".log")
+        process = self._started("job", [str(trial.path.absolute()), *options], log)
+        return self._watched(TrialJob(log, process, time.monotonic() + seconds, trial))
+
+    def measure_rates(self, folder: RatesFolder, seconds: float) -> str:
+        """Run a calibration of this node to its end; its last words, if it measured nothing."""
+        log = folder.path.with_suffix(".log")
+        process = self._started("rates_job", [str(folder.path.absolute())], log)
+        job = self._watched(Job(log, process, time.monotonic() + seconds))
+        said = job.wait()
+        self.jobs.discard(job)
+        return said
+
+    def _started(self, module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """A process of this room, in a session of its own: Ctrl-C reaches only the check, which ends its jobs."""
+        if self.stopped.is_set():
+            raise LeftOut("interrupted")
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"benchmarks.gpu_check.{module}", *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    def _watched(self, job: SomeJob) -> SomeJob:
+        self.jobs.add(job)
+        if self.stopped.is_set():  # since it was last looked at
+            job.kill()
+        return job
+
+    def run(
+        self,
+        name: str,
+        experiment: Experiment,
+        devices: Sequence[int],
+        seconds: float | None = None,
+        memory: int | None = None,
+    ) -> Ran:
+        """Run a trial to its end."""
+        return self.ended(self.start(name, experiment, devices, seconds or self.scale.trial_seconds, memory))
+
+    def ended(self, job: TrialJob) -> Ran:
+        """Wait for the end of a job."""
+        ran = job.ran()
+        self.jobs.discard(job)
+        return ran
+
+    def end_all(self) -> None:
+        """End what still runs."""
+        for job in list(self.jobs):
+            job.kill()

@@ -1,0 +1,52 @@
+"""A machine with H200s that is not here, and a workbench on CPU ranks that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_check.machine import Machine
+from benchmarks.gpu_check.node import node_of
+from benchmarks.gpu_check.scale import CPU, GPU
+from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.known_device import FoundDevice
+from conf.load import compose_tree
+
+H200 = FoundDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")
+MachineOf = Callable[[FoundDevice, int], Machine]
+GpuBench = Callable[[FoundDevice, int], Workbench]
+
+
+def machine_of(device: FoundDevice, count: int) -> Machine:
+    return Machine(
+        kind="gpu",
+        devices=(device,) * count,
+        num_ranks=count,
+        versions={"torch": "2.13.0", "NCCL": "2.27.5"},
+        processor="a processor, 16 usable cores",
+        host_memory_bytes=2**37,
+        topology="",
+        variables={},
+    )
+
+
+@pytest.fixture
+def bench_of(tmp_path: Path) -> GpuBench:
+    """The workbench of a node with GPUs. Nothing is run on it."""
+
+    def build(device: FoundDevice, count: int) -> Workbench:
+        node = node_of(machine_of(device, count))
+        return Workbench("gpu", count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
+
+    return build
+
+
+@pytest.fixture
+def cpu_bench(tmp_path: Path) -> Iterator[Workbench]:
+    """Two CPU ranks, on which jobs run."""
+    tree = compose_tree(["model=tiny", "cluster=local"])
+    bench = Workbench("cpu", 2, tree, tree, "bf16", CPU, tmp_path)
+    yield bench
+    bench.end_all()

@@ -1,0 +1,65 @@
+"""What a node with GPUs is asked to do exists: every layout is a legal experiment, and every shape fits on paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gpu_check.faults import _overfull
+from benchmarks.gpu_check.layouts import LAYOUTS
+from benchmarks.gpu_check.one_device import WAYS
+from benchmarks.gpu_check.plan import PARTS, rounds
+from benchmarks.gpu_check.scale import FAMILIES
+from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
+from benchmarks.known_device import FoundDevice
+from conf.units import GIBIBYTE
+from tests.benchmarks.gpu_check.conftest import H200, GpuBench
+from train_core.costs import estimate
+
+UNKNOWN = FoundDevice(name="Acme X1", memory_bytes=48 * GIBIBYTE, num_multiprocessors=100, capability="gfx942")
+V100 = FoundDevice(name="Tesla V100-SXM2-16GB", memory_bytes=16 * GIBIBYTE, num_multiprocessors=80, capability="7.0")
+
+
+@pytest.mark.parametrize("device", [H200, UNKNOWN, V100], ids=lambda device: device.name)
+def test_every_layout_exists_on_the_node(bench_of: GpuBench, device: FoundDevice) -> None:
+    bench = bench_of(device, 8)
+    for num_devices, layouts in LAYOUTS.items():
+        for layout in layouts:
+            for family in FAMILIES:
+                assert bench.small(family, bench.narrow, layout.values()).parallel.world_size == num_devices
+    for values in WAYS.values():
+        assert bench.small("Llama", "fp32", values).parallel.world_size == 1
+
+
+def test_a_device_without_bf16_is_checked_in_fp16(bench_of: GpuBench) -> None:
+    assert [bench_of(device, 1).narrow for device in (H200, V100, UNKNOWN)] == ["bf16", "fp16", "bf16"]
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("shape", GPU_SHAPES, ids=lambda shape: shape.name)
+def test_every_shape_fits_an_h200_node_on_paper(bench_of: GpuBench, shape: Shape, num_devices: int) -> None:
+    chosen = chosen_layout(bench_of(H200, num_devices), shape)
+    assert chosen is not None
+    assert chosen.predicted.fits
+    assert chosen.predicted.step_seconds <= STEP_SECONDS
+    assert chosen.experiment.parallel.tensor_parallel_size == (num_devices if shape.tensor else 1)
+
+
+def test_a_device_that_no_file_describes_is_checked_with_the_memory_that_torch_sees(bench_of: GpuBench) -> None:
+    bench = bench_of(UNKNOWN, 2)
+    experiment = bench.small("GPT", "fp32", {})
+    assert experiment.cluster.device.name == "Acme X1"
+    assert experiment.cluster.device.memory_bytes == 48 * GIBIBYTE
+    assert experiment.cluster.device.peak_source == "measured"
+
+
+@pytest.mark.parametrize("device", [H200, UNKNOWN, V100], ids=lambda device: device.name)
+def test_the_overfull_batch_is_predicted_not_to_fit(bench_of: GpuBench, device: FoundDevice) -> None:
+    experiment = _overfull(bench_of(device, 1))
+    assert not estimate(experiment).fits
+    assert experiment.batch.micro_batch_size <= 64
+
+
+def test_names_of_checks_are_different_and_fit_a_line(bench_of: GpuBench) -> None:
+    names = [check.name for checks in rounds(bench_of(H200, 8), PARTS) for check in checks]
+    assert len(names) == len(set(names))
+    assert max(map(len, names)) < 80

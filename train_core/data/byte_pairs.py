@@ -1,0 +1,114 @@
+"""A byte-pair encoding that is learnt from a sample of a text's training part, and then applied to all of it. No torch.
+
+The held-out part is the end of the tokens, and where that lies in the text is known only once the text is encoded. So
+the sample ends well before it, and if an encoding shows that it did not, a shorter sample is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from train_core.data.split import split
+from train_core.data.text_stream import PIECE_BYTES, blocks
+
+SAMPLE_BYTES = 16_000_000
+"""More text adds few pairs to a vocabulary, and learning keeps every distinct word in memory."""
+
+MARGIN = 1.1
+"""How much more than the held-out fraction a sample leaves out at first: the last tokens may be longer than others."""
+
+NUM_PARTS, FEWEST_CHARACTERS = 64, 2**10
+"""A text of which some is held out is cut into so many parts or more, unless they would be shorter than this: a sample
+ends with a part."""
+
+Pieces = Callable[[], Iterator[str]]
+"""Begins to read the text anew."""
+
+
+class End(NamedTuple):
+    """Where a block ends."""
+
+    num_bytes: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class BytePairs:
+    """What shapes the ids beside the text.
+
+    Attributes:
+        num_bytes: of the whole text.
+    """
+
+    vocab_size: int
+    num_bytes: int
+    held_out_fraction: float
+    seq_length: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.min_scalar_type(self.vocab_size - 1)
+
+    def first_limit(self) -> int:
+        """Up to where the text is taken for training at first, in bytes."""
+        return max(0, int(self.num_bytes * (1 - MARGIN * self.held_out_fraction)))
+
+    def write(self, file: BinaryIO, pieces: Pieces) -> int:
+        """Write the ids of the whole text at the end of a file; returns how many they are."""
+        start, limit = file.tell(), self.first_limit()
+        while True:
+            ends = self._encode(self._learnt(pieces, limit), file, pieces)
+            sampled = max(end.num_bytes for end in ends if end.num_bytes <= limit)
+            if not self.held_out_fraction or sampled <= (limit := self._bytes_trained_on(ends)):
+                return ends[-1].num_tokens
+            file.seek(start)
+            file.truncate()
+
+    def sampled(self, pieces: Pieces, limit: int) -> Iterator[str]:
+        """Lines spread evenly over the first `limit` bytes, about `SAMPLE_BYTES` of them at most."""
+        end, stride = 0, max(1, math.ceil(limit / SAMPLE_BYTES))
+        for number, block in enumerate(self._blocks(pieces)):
+            end += len(block.encode())
+            if end > limit:
+                return
+            if number % stride == 0:
+                yield from _lines(block)
+
+    def _blocks(self, pieces: Pieces) -> Iterator[str]:
+        part = self.num_bytes // NUM_PARTS if self.held_out_fraction else PIECE_BYTES
+        return blocks(pieces(), min(PIECE_BYTES, max(FEWEST_CHARACTERS, part)))
+
+    def _learnt(self, pieces: Pieces, limit: int) -> Any:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=self.vocab_size, initial_alphabet=alphabet, show_progress=False)
+        tokenizer.train_from_iterator(self.sampled(pieces, limit), trainer)
+        return tokenizer
+
+    def _encode(self, tokenizer: Any, file: BinaryIO, pieces: Pieces) -> list[End]:
+        """Write the ids; returns where each block ends."""
+        ends = [End(0, 0)]
+        for block in self._blocks(pieces):
+            lines = [np.asarray(line.ids, self.dtype) for line in tokenizer.encode_batch_fast(_lines(block))]
+            file.write(b"".join(line.tobytes() for line in lines))
+            before = ends[-1]
+            ends.append(End(before.num_bytes + len(block.encode()), before.num_tokens + sum(map(len, lines))))
+        return ends
+
+    def _bytes_trained_on(self, ends: list[End]) -> int:
+        """How many bytes of the text, in whole blocks, give tokens that none is held out of."""
+        num_training = split(ends[-1].num_tokens, self.seq_length, self.held_out_fraction).num_training
+        return max(end.num_bytes for end in ends if end.num_tokens <= num_training * self.seq_length)
+
+
+def _lines(block: str) -> list[str]:
+    return block.splitlines(keepends=True)

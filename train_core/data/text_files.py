@@ -1,0 +1,140 @@
+"""Which files a text is made of: every file of a folder in the order of their paths, but for what is hidden. No torch.
+
+Links are followed after the folder itself has been read through, so that a folder which several names lead to is read
+once, by its own name if it has one here, and a link that leads back ends the search.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conf.errors import ConfigError
+from conf.schema import DataSpec
+
+MOST_NAMED = 3
+HIDDEN, DANGLING, SPECIAL, AGAIN = (
+    "hidden",
+    "links that lead nowhere",
+    "neither files nor folders",
+    "links to folders that are read already or lie above",
+)
+
+
+@dataclass
+class TextFiles:
+    """What a search has found.
+
+    Attributes:
+        left_out: by reason, the paths below `data.path` that are not read.
+    """
+
+    paths: list[Path] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+
+    def num_bytes(self) -> int:
+        """How much text there is, read or not; what has vanished meanwhile is nothing."""
+        return sum(path.stat().st_size for path in self.paths if path.exists())
+
+    def leave_out(self, reason: str, name: str) -> None:
+        self.left_out.setdefault(reason, []).append(name)
+
+    def what_is_left_out(self) -> str:
+        """In words, such as `hidden: .git, .cache`; empty where all is read."""
+        return "; ".join(f"{reason}: {_some(names)}" for reason, names in self.left_out.items())
+
+
+def _some(names: list[str]) -> str:
+    shown, more = sorted(names)[:MOST_NAMED], len(names) - MOST_NAMED
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def text_files(data: DataSpec) -> TextFiles:
+    """The files of a text in order.
+
+    Raises:
+        ConfigError: the path does not exist, or a folder cannot be read.
+    """
+    # Without a path the text is Python's own library, which every machine that runs this has.
+    if data.path is None:
+        return TextFiles(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
+    path = Path(data.path).expanduser()
+    try:
+        if path.is_file():
+            return TextFiles([path])
+        if path.is_dir():
+            return _Search(path).files()
+    except OSError as error:
+        raise unreadable(data, error) from None
+    problem = "does not exist"
+    if path.exists():
+        problem = "is neither a file nor a folder"
+    elif path.is_symlink():
+        problem = "is a link that leads nowhere"
+    raise ConfigError("data.path", data.path, problem, "Name a text file or a folder of text files.")
+
+
+def unreadable(data: DataSpec, error: OSError) -> ConfigError:
+    problem = f"cannot be read ({error.filename}: {error.strerror})"
+    return ConfigError("data.path", data.path, problem, "Make it readable, or name another.")
+
+
+class _Search:
+    """One walk through a folder, and then through the folders that links in it lead to."""
+
+    def __init__(self, top: Path) -> None:
+        self.top, self.found = top, TextFiles()
+        self.walked: set[tuple[int, int]] = set()
+        self.links: list[Path] = []
+
+    def files(self) -> TextFiles:
+        self._walk(self.top)
+        for link in self.links:  # grows meanwhile: what a link leads to may hold links
+            if self.top.resolve().is_relative_to(link.resolve()) or _identity(link) in self.walked:
+                self.found.leave_out(AGAIN, self._name(link))
+            else:
+                self._walk(link)
+        self.found.paths.sort()
+        return self.found
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.top))
+
+    def _walk(self, folder: Path) -> None:
+        for root, folders, names in os.walk(folder, onerror=_refuse):
+            here = Path(root)
+            if (identity := _identity(here)) in self.walked:  # below a link that leads above a folder that was walked
+                folders.clear()
+                continue
+            self.walked.add(identity)
+            # In place, which keeps os.walk out of them.
+            folders[:] = sorted(name for name in self._shown(here, folders))
+            self.links += (path for name in folders if (path := here / name).is_symlink())
+            for name in self._shown(here, names):
+                self._add(here / name)
+
+    def _shown(self, here: Path, names: list[str]) -> Iterator[str]:
+        for name in names:
+            if name.startswith("."):
+                self.found.leave_out(HIDDEN, self._name(here / name))
+            else:
+                yield name
+
+    def _add(self, path: Path) -> None:
+        if path.is_file():
+            self.found.paths.append(path)
+        else:
+            self.found.leave_out(DANGLING if path.is_symlink() else SPECIAL, self._name(path))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    state = folder.stat()
+    return state.st_dev, state.st_ino
+
+
+def _refuse(error: OSError) -> None:
+    """What os.walk would pass over in silence is an error here."""
+    raise error

@@ -1,0 +1,78 @@
+"""Environment variables that say how a GPU runs streams and keeps memory: what is set here, and what a job must set.
+
+A stream is served by a hardware queue. NVIDIA's take the next kernel of a stream as soon as one has started. AMD's are
+fewer, and streams that share one wait for each other: a receive that spins until its sender comes can so keep the very
+work from starting that the sender waits for. Which streams share a queue is up to HIP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+from conf.errors import ConfigError
+from conf.experiment import Experiment
+from conf.schema import Schedule
+
+HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY"
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The allocator's settings by their name and by the one that older releases of torch read."""
+
+HARDWARE_QUEUES = "GPU_MAX_HW_QUEUES"
+HIP_QUEUES, ENOUGH_QUEUES = 4, 8
+"""How many HIP uses of each priority unless it is told otherwise, and how many all communicators of a rank need.
+
+Source: `Device::acquireQueue` in rocclr/device/rocm/rocdevice.cpp and rocclr/utils/flags.hpp of github.com/ROCm/clr.
+"""
+
+
+def set_defaults(environment: MutableMapping[str, str], *, is_hip: bool) -> None:
+    """Set what speeds training up and is not set yet. Has to come before the first group and the first tensor."""
+    # The backward pass starts a sum before the product that hides it. Without priority a product that fills the whole
+    # device could start first, and the sum would run after it. On AMD's it also keeps them off the computation's queue.
+    environment.setdefault(HIGH_PRIORITY, "1")
+    # Buckets of ZeRO-2 come and go, which would leave gaps between segments of fixed size. HIP has no others.
+    if not is_hip and not environment.keys() & set(ALLOCATOR):
+        environment.update(dict.fromkeys(ALLOCATOR, "expandable_segments:True"))
+
+
+def require_hardware_queues(experiment: Experiment, environment: Mapping[str, str]) -> None:
+    """Refuse a pipeline on AMD's GPUs whose streams could come to wait for each other in a circle.
+
+    Raises:
+        ConfigError: the job allows too few hardware queues.
+    """
+    given = environment.get(HARDWARE_QUEUES, "")
+    allowed = int(given) if given.isdecimal() else HIP_QUEUES
+    streams = num_communicators(experiment)
+    if environment.get(HIGH_PRIORITY, "1") == "0":  # else the queues of the computation are others
+        streams += 1
+    schedule = experiment.parallel.schedule
+    needed = least_queues(schedule, streams)
+    if experiment.parallel.pipeline_parallel_size > 1 and allowed < needed:
+        problem = f"{streams} streams need {needed} hardware queues, and {HARDWARE_QUEUES} allows {allowed}"
+        remedy = f"Export {HARDWARE_QUEUES}={max(needed, ENOUGH_QUEUES)} in the job, as slurm=frontier does."
+        raise ConfigError("parallel.schedule", schedule, f"{problem}: the stages could wait for each other", remedy)
+
+
+def least_queues(schedule: Schedule, num_streams: int) -> int:
+    """The fewest hardware queues on which so many streams cannot hang, however they share them.
+
+    Found by an abstract machine that tries all ways for the executor's launches (tests/train_core/parallel).
+    """
+    match schedule:
+        case "gpipe":
+            return 1
+        case "interleaved":
+            return num_streams
+        case _:  # any two streams may share one
+            return num_streams - 1
+
+
+def num_communicators(experiment: Experiment) -> int:
+    """How many groups the rank with most of them takes part in: four channels, its axes and the world."""
+    parallel = experiment.parallel
+    p, is_ring = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size > 1
+    at_ends = (4 if is_ring else 2) + 1  # with the group of the tied embedding
+    inside = 4 if p > 2 else 0
+    axes = (parallel.tensor_parallel_size, experiment.data_parallel_size)
+    return max(at_ends, inside) + sum(size > 1 for size in axes) + 1
