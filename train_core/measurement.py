@@ -192,9 +192,6 @@ class RankFailure(Frozen):
 DISK = "disk"
 """The line of a `Standing` whose rank waits for the file system, and for no rank."""
 
-WRITER = "checkpoint"
-"""How the thread that writes checkpoints is called."""
-
 
 class Standing(Frozen):
     """`waits/rank-N.json`: where a rank stands while a job seems to hang.
@@ -206,7 +203,7 @@ class Standing(Frozen):
         ranks: those without which the operation does not end; for a transfer the other end.
         reached: how many operations it has started, by axis.
         seconds: for how long it has stood there.
-        stack: where its training thread is, and one that writes a checkpoint, innermost call last.
+        stack: where its training thread is, innermost call last, and after it other threads that are at work.
     """
 
     rank: int

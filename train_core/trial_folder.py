@@ -96,7 +96,7 @@ class JobFolder:
     submission.json     Slurm's or the local executor's job ids; written by the launcher
     attempt             the `Attempt` that Slurm started last; written by its rank 0
     failures/           `rank-N.json`: one `RankFailure` for every rank that caught its own exception
-    running.lock        held (flock) by the job while it runs on this machine
+    running.lock        held (flock) by the job while it runs on this machine, or by the rank 0 that a launcher started
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
     code/               the code as it was when a job was submitted that no sweep submits
     submitit/           what such a job through Slurm is to do, its script and its output
@@ -183,6 +183,8 @@ class JobFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError:  # the file system knows no locks
+            return False
         finally:
             os.close(descriptor)
         return False

@@ -39,7 +39,6 @@ from train_core.checkpoints.reader import Reader, read
 from train_core.checkpoints.what_to_read import asked_for, said_by
 from train_core.checkpoints.writer import Writer
 from train_core.checkpoints.writers_group import group_of_writers
-from train_core.measurement import WRITER
 from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis, found_by_first
@@ -77,7 +76,7 @@ class Checkpoints:
         self.progress = Progress(world.line or Line("world", (world.rank,), Clock()))
         self.copies = HostCopies(optimizer)
         # CUDA's current device is a thread's own, and the writer copies from this rank's.
-        self.writer = ThreadPoolExecutor(1, WRITER, use_device, (optimizer.device,))
+        self.writer = ThreadPoolExecutor(1, "checkpoint", use_device, (optimizer.device,))
         self.writing: Future[None] | None = None
 
     def __enter__(self) -> Checkpoints:

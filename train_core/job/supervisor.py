@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -53,7 +55,7 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
         Stopped: they saved and stopped, as they were asked to.
     """
     oom_kills = oom_kill_count()  # the kernel counts since it started, and only what comes from now on is of this job
-    with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting:
+    with _meeting_folder(job.trial) as meeting:
         ranks = Ranks(job, Path(meeting) / "rendezvous")
         try:
             ranks.start()
@@ -70,6 +72,17 @@ def supervise(job: Job, fingerprint: str, started: float) -> Measurement:
         raise ranks.stopped
     assert ranks.measurement is not None
     return ranks.measurement.model_copy(update={"started": started, "ended": time.time()})
+
+
+def _meeting_folder(trial: TrialFolder) -> tempfile.TemporaryDirectory[str]:
+    """A folder on a local disk, which network file systems are too slow and too lax for.
+
+    One that a killed supervisor of this trial left is deleted: the trial's lock is held, so that nobody meets there.
+    """
+    prefix = f"trisweep-{hashlib.sha256(os.fsencode(trial.path.resolve())).hexdigest()[:12]}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 class Ranks:

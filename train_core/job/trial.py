@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
@@ -107,7 +108,8 @@ def run_trial_as_rank(
         attempt: of the job that this process belongs to; once a later one has begun, this one writes nothing more.
 
     Raises:
-        UsageError: no launcher gave a seat, or it started another number of ranks than the plan has.
+        UsageError: no launcher gave a seat, it started another number of ranks than the plan has, or another process
+            runs this trial.
         Stopped: a signal came, and the training was saved.
         AttemptOver: a later attempt has begun.
     """
@@ -126,12 +128,22 @@ def run_trial_as_rank(
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
     if completed := _completed(trial, experiment):
         return completed if seat.rank == 0 else None
-    _begin(trial, seat.rank)
-    with ended_by_failure(trial, seat.rank):
-        measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
-        if seat.rank == 0:
-            trial.write_measurement(measurement)
+    with _alone_in(trial, seat.rank):
+        _begin(trial, seat.rank)
+        with ended_by_failure(trial, seat.rank):
+            measurement = run_rank(trial, seat, experiment.cluster.device.kind, seat.local_rank, on_step, stop_asked)
+            if seat.rank == 0:
+                _write(trial, measurement)
     return measurement if seat.rank == 0 else None
+
+
+def _alone_in(trial: TrialFolder, rank: int) -> AbstractContextManager[None]:
+    """Refuse a second start while one trains here, whose unfinished checkpoint it would delete.
+
+    Not where Slurm's attempts are counted: there a rank of the run before may still be alive, and the next attempt
+    takes the folder from it.
+    """
+    return held(trial.running_lock) if rank == 0 and trial.attempt is None else nullcontext()
 
 
 def _begin(trial: TrialFolder, rank: int) -> None:

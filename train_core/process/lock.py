@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -13,6 +14,9 @@ from conf.errors import UsageError
 
 PROBE_SECONDS = 1.0
 """Whoever holds a lock for less has only asked whether the trial runs."""
+
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system says that knows no locks, such as Lustre mounted without `flock`: nobody is kept out there."""
 
 
 @contextmanager
@@ -33,7 +37,11 @@ def held(lock: Path) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
+            except OSError as error:
+                if error.errno in NO_LOCKS:
+                    break
+                if not isinstance(error, BlockingIOError):
+                    raise
                 if time.monotonic() > deadline:
                     problem = f"another process is running the trial in {lock.parent}"
                     raise UsageError(problem, "Wait for it, or end it first.") from None

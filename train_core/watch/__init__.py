@@ -1,6 +1,7 @@
 """Watching a training: where a step's time goes, who holds the others up, and what goes wrong in silence.
 
 watchdog, hang   end a job that hangs, and say which rank the others wait for
+stacks           where the threads of a rank stand
 step_terms       where a rank's step goes, and who straggles
 agreement        replicas that no longer hold the same bits
 nonfinite        where the first value that is not finite comes from

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from train_core.measurement import DISK, Standing
 
+TRANSFERS = ("send to ", "receive from ")
+
 
 class Hang(NamedTuple):
     """Why a wait does not end.
@@ -70,16 +72,29 @@ def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing 
     standing = standing_of(rank)
     doing = "gives no sign of life" if standing is None else f"is {standing.operation or 'at its own work'}"
     return Hang(
-        f"rank {rank} has not reached {_place(waiting)}; {ranks_text(there)}"
+        f"rank {rank} has not {_undone(waiting)}; {ranks_text(there)}"
         f" {'has' if len(there) == 1 else 'have'} been waiting there for {waiting.seconds:.0f} s,"
         f" and rank {rank} {doing}",
         rank,
     )
 
 
+def _undone(waiting: Standing) -> str:
+    """`reached all_reduce over data, 512 KiB (step 7)`, or `sent what rank 2 is to receive, 8 KiB (step 7)`."""
+    kind, _, size = (waiting.operation or "").partition(", ")
+    if waiting.number == 0 and kind.startswith(TRANSFERS):
+        part = "taken what rank {} sends" if kind.startswith("send") else "sent what rank {} is to receive"
+        return f"{part.format(waiting.rank)}, {size} {_when(waiting)}"
+    return f"reached {_place(waiting)}"
+
+
 def _place(waiting: Standing) -> str:
+    return f"{waiting.operation} {_when(waiting)}"
+
+
+def _when(waiting: Standing) -> str:
     micro_batch = "" if waiting.micro_batch is None else f", micro-batch {waiting.micro_batch}"
-    return f"{waiting.operation} (step {waiting.step}{micro_batch})"
+    return f"(step {waiting.step}{micro_batch})"
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -12,15 +12,15 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
-from train_core.measurement import WRITER, Outcome, RankFailure, Standing
+from train_core.measurement import Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import Hang, explain
+from train_core.watch.stacks import stacks_of_work
 
 LOOKS_PER_LIMIT = 8
 """A hang is noticed at most an eighth of the limit late, and looking costs next to nothing."""
@@ -113,12 +113,7 @@ class Watchdog(threading.Thread):
         )
 
     def _with_stack(self, standing: Standing) -> Standing:
-        frames = sys._current_frames()
-        # Where the training waits for a checkpoint, what holds it up is on the thread that writes.
-        writers = [thread.ident for thread in threading.enumerate() if thread.name.startswith(WRITER)]
-        found = [frames[thread] for thread in (self._trained_by, *writers) if thread in frames]
-        stack = "and in another thread:\n".join("".join(traceback.format_stack(frame)) for frame in found)
-        return standing.model_copy(update={"stack": stack})
+        return standing.model_copy(update={"stack": stacks_of_work(self._trained_by)})
 
     def _end(self, standing: Standing, *, patient: bool) -> None:
         """Say why, and leave: collectives that hang cannot be left in an orderly way.

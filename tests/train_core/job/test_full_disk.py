@@ -22,10 +22,10 @@ def fill():
 
 undisturbed = Trainer.step
 
-def disturbed(trainer, step):
+def disturbed(trainer, step, *rest):
     if step == 3:
         fill()
-    return undisturbed(trainer, step)
+    return undisturbed(trainer, step, *rest)
 
 Trainer.step = disturbed
 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ from conf.errors import UsageError
 from conf.experiment import Experiment
 from tests.train_core.conftest import TrialOf
 from train_core.job.failures import failed_measurement
-from train_core.job.supervisor import Job, Ranks
+from train_core.job.supervisor import Job, Ranks, _meeting_folder
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure, StepMetrics
 from train_core.process.lock import held
@@ -167,9 +168,9 @@ def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
 
         undisturbed = Trainer.step
 
-        def disturbed(trainer: Trainer, step: int) -> Any:
+        def disturbed(trainer: Trainer, step: int, *rest: Any) -> Any:
             trainer.stage.named_parameters()[0][1].data.fill_(float("nan"))
-            return undisturbed(trainer, step)
+            return undisturbed(trainer, step, *rest)
 
         monkeypatch.setattr(Trainer, "step", disturbed)
 
@@ -196,6 +197,32 @@ def test_a_trial_that_is_running_is_refused(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2)
     with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
         run_trial_here(trial.path)
+
+
+def test_a_rank_of_a_launcher_neither_starts_a_trial_that_runs_nor_lets_another_start(
+    trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second start would delete the checkpoint that the first is just writing."""
+    trial = trial_of({})
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+        run_trial_as_rank(trial.path)
+    assert not trial.failures.exists()
+    seen = list[bool]()
+    run_trial_as_rank(trial.path, on_step=lambda _: seen.append(trial.is_running_here()))
+    assert set(seen) == {True}
+    assert not trial.is_running_here()
+
+
+def test_a_file_system_that_knows_no_locks_keeps_nobody_out(trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    trial = trial_of({})
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with held(trial.running_lock):
+        assert not trial.is_running_here()
 
 
 def test_an_earlier_attempt_leaves_no_trace(trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +291,9 @@ def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
     process.wait()
     wait_for(lambda: not any(is_running(rank) for rank in ranks), 10)
     wait_for(lambda: is_free(trial), 10)
+    with _meeting_folder(trial) as meeting:
+        left = [path.name for path in Path(meeting).parent.glob(f"{Path(meeting).name[:-8]}*")]
+        assert left == [Path(meeting).name], "the next start deletes what the killed one left in the temporary folder"
 
 
 def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: TrialOf) -> None:
@@ -452,7 +482,8 @@ def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_
     trial = trial_of(LONG | {"checkpoint.every_steps": 2})
     command = [sys.executable, "-c", OUTLIVED, str(trial.path)]
     environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    with held(trial.running_lock):  # as a rank of the run before may still do: an attempt of Slurm's comes all the same
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "attempt 1.0 is over: attempt 1.1 works in" in ended.stderr
     assert [metrics.step for metrics in trial.read_metrics()] == [1, 2]

@@ -60,8 +60,15 @@ def test_waits_are_followed_through_the_pipeline_to_who_waits_for_nobody() -> No
     cause, blamed = hang(receiving(0, 1), receiving(1, 2), standing(2, **AT_WORK))
     assert blamed == 2
     assert cause.startswith(
-        "rank 2 has not reached receive from rank 2, 8 KiB (step 7, micro-batch 3); rank 1 has been waiting"
+        "rank 2 has not sent what rank 1 is to receive, 8 KiB (step 7, micro-batch 3); rank 1 has been waiting there"
     )
+
+
+def test_of_a_send_the_other_end_has_not_taken_it() -> None:
+    sending = receiving(0, 1).model_copy(update={"operation": "send to rank 1, 8 KiB"})
+    cause, blamed = hang(sending, standing(1, **AT_WORK))
+    assert cause.startswith("rank 1 has not taken what rank 0 sends, 8 KiB (step 7, micro-batch 3); rank 0 has been")
+    assert blamed == 1
 
 
 def test_of_two_that_are_missing_the_one_that_waits_for_nobody_is_blamed() -> None:

@@ -85,10 +85,10 @@ def verdicts(
     told = []
     undisturbed = Trainer.step
 
-    def disturbed(trainer: Trainer, step: int) -> Any:
+    def disturbed(trainer: Trainer, step: int, *rest: Any) -> Any:
         if (world.rank, step) == (rank, 2):
             INJURIES[where](trainer)
-        return undisturbed(trainer, step)
+        return undisturbed(trainer, step, *rest)
 
     for experiment in experiments:
         with pytest.MonkeyPatch.context() as patch:

@@ -35,10 +35,10 @@ def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, Callable[[Tr
     def arrange(rank: int, step: int, act: Callable[[Trainer], None]) -> None:
         undisturbed = Trainer.step
 
-        def disturbed(self: Trainer, number: int) -> Any:
+        def disturbed(self: Trainer, number: int, *rest: Any) -> Any:
             if (self.mesh.world.rank, number) == (rank, step):
                 act(self)
-            return undisturbed(self, number)
+            return undisturbed(self, number, *rest)
 
         monkeypatch.setattr(Trainer, "step", disturbed)
 
@@ -72,7 +72,7 @@ def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(tri
     at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
     assert measurement.failing_rank == 3
-    assert measurement.cause.startswith("rank 3 has not reached receive from rank 3, ")
+    assert measurement.cause.startswith("rank 3 has not sent what rank 2 is to receive, ")
     assert "(step 2, micro-batch 0); rank 2 has been waiting there for" in measurement.cause
     assert measurement.cause.endswith("rank 3 gives no sign of life")
 
@@ -85,10 +85,10 @@ from train_core.job.trial import run_trial_as_rank
 
 undisturbed = Trainer.step
 
-def disturbed(self, number):
+def disturbed(self, number, *rest):
     if (self.mesh.world.rank, number) == (1, 2):
         time.sleep(600)
-    return undisturbed(self, number)
+    return undisturbed(self, number, *rest)
 
 Trainer.step = disturbed
 run_trial_as_rank(Path(sys.argv[1]))
