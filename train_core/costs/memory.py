@@ -41,7 +41,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         working_bytes=np.where(
             group.is_last, work.end.working + _being_sent_bytes(setting, plans, work), work.layer.working_bytes
         ),
-        logits_bytes=np.where(group.is_last, work.end.logits, 0),
+        logits_bytes=np.where(group.is_last, work.end.logits + _waiting_losses(plans) * work.kept_logits_bytes, 0),
         communication_bytes=_communication_bytes(setting, plans, work, group),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
@@ -95,6 +95,15 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     return held
 
 
+def _waiting_losses(plans: Plans) -> Integers:
+    """Micro-batches whose loss the last stage has computed while another one's backward pass begins.
+
+    Every schedule but GPipe follows a forward pass there with its backward pass.
+    """
+    waiting: Integers = np.where(plans.schedule == GPIPE, plans.num_micro_batches - 1, 0)
+    return waiting
+
+
 def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
     """Index of a group's fullest stage, and the bytes of its activations, which are those of everything in flight.
 
@@ -104,7 +113,9 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     """
     layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
     held: Integers = chunks_in_flight(plans, group.start) * (layers + ends)
-    held = held + np.where(group.is_last, work.end.activations, 0)
+    # The inputs of the final norm and of the head wait with each loss.
+    waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
+    held = held + np.where(group.is_last, work.end.activations + waiting, 0)
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held

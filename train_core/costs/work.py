@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from conf.knobs import RECOMPUTES
+from conf.units import FLOAT32_BYTES
 from train_core.costs.kernels import memory_bound_seconds
 from train_core.costs.layer import EndBytes, LayerCosts, Shard, end_bytes, head_costs, layer_costs
 from train_core.costs.parameters import (
@@ -30,6 +31,7 @@ class Work:
         plain_layer: a layer that recomputes nothing; the same as `layer` where all layers recompute alike.
         end: what the last stage holds beside its layers.
         head_deferred_bytes: input and output gradient of the head's product, while its weight gradient is to come.
+        kept_logits_bytes: what the loss of one micro-batch keeps until its backward pass.
         hidden_bytes: the whole activation that passes from layer to layer.
         held_hidden_bytes: the part of it that one rank holds.
     """
@@ -46,6 +48,7 @@ class Work:
     embedding_seconds: Floats
     end: EndBytes
     head_deferred_bytes: Integers
+    kept_logits_bytes: Integers
     hidden_bytes: Integers
     held_hidden_bytes: Integers
 
@@ -81,7 +84,7 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
     model, t = setting.model, shard.tensor_parallel_size
     hidden = shard.micro_batch_size * model.seq_length * model.hidden_size * setting.dtype_bytes
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
-    logits = shard.micro_batch_size * model.seq_length * (model.vocab_size // t) * setting.dtype_bytes
+    num_logits = shard.micro_batch_size * model.seq_length * (model.vocab_size // t)
     layer = plain = layer_costs(setting, shard)
     if setting.recompute_every > 1:
         plain = layer_costs(setting, replace(shard, recompute=np.zeros_like(shard.recompute)))
@@ -98,7 +101,8 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
         head_tensor_seconds=reduced,
         embedding_seconds=memory_bound_seconds(setting, 3 * hidden, 2),
         end=end_bytes(setting, shard, layer),
-        head_deferred_bytes=held + logits,
+        head_deferred_bytes=held + num_logits * setting.dtype_bytes,
+        kept_logits_bytes=num_logits * FLOAT32_BYTES,
         hidden_bytes=hidden,
         held_hidden_bytes=held,
     )

@@ -65,6 +65,24 @@ def test_a_zero_bubble_schedule_holds_what_weight_gradients_wait_for(
     assert held.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
 
 
+def test_gpipes_last_stage_keeps_every_loss_until_the_first_backward_pass() -> None:
+    """Nine micro-batches' logits, and what stands before them."""
+    overrides = [
+        "parallel.schedule=gpipe",
+        "model.num_layers=8",
+        "parallel.world_size=32",
+        "parallel.pipeline_parallel_size=4",
+        "parallel.tensor_parallel_size=8",
+        "batch.global_batch_size=18",
+        "batch.micro_batch_size=2",
+    ]
+    experiment = load(["sweep=22b", *overrides]).experiment()
+    predicted, held = estimate(experiment).stages[3], rehearse_stage(experiment, 3).memory
+    assert held.logits_bytes == pytest.approx(predicted.logits_bytes, rel=1e-3)
+    assert held.activations_bytes == pytest.approx(predicted.activations_bytes, rel=1e-3)
+    assert held.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
+
+
 def test_all_micro_batches_of_a_stage_are_counted_though_few_are_taken() -> None:
     """320 of them on the last stage of the 22B, which holds one at a time."""
     experiment = load(["sweep=22b"]).experiment()
