@@ -15,7 +15,7 @@ from conf.units import GIBIBYTE, GIGA
 from conf.world import ClusterSpec
 from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
 from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
 MARKED = re.compile(r"(<!-- (\w+): [^>]*-->)\n.*?(<!-- end -->)", re.DOTALL)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from benchmarks.target import Target, print_targets
 from benchmarks.validation import sections
 from benchmarks.validation_page import PAGE, page
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 
 def main() -> list[Target]:

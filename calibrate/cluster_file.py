@@ -14,7 +14,7 @@ from calibrate.yaml_edit import with_value
 from conf.errors import ConfigError, UsageError
 from conf.load import CONF_DIR, load_cluster
 from conf.world import ClusterSpec
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 STAMPED = "# Calibrated "
 """Lines at the top of a file begin so, and say where and with which versions a calibration was made."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from conf.errors import ConfigError, UsageError
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 PROBE_BYTES = 2**20
 """About what the record, the code and the first logs of a sweep take.

@@ -27,7 +27,7 @@ from launcher.sbatch import python_command, require_plain_path, sbatch_parameter
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_query import SlurmSilent, query_named
 from sweeps.submission import JobShape, Submission, write_submission
-from train_core.trial_folder import replacing
+from train_core.whole_files import replacing
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4

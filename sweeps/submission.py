@@ -9,7 +9,8 @@ from pydantic import Field
 
 from conf.experiment import Experiment
 from conf.schema import Count, Frozen
-from train_core.trial_folder import JobFolder, write_atomically
+from train_core.trial_folder import JobFolder
+from train_core.whole_files import write_atomically
 
 
 class JobShape(Frozen):

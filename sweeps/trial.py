@@ -13,7 +13,8 @@ from conf.schema import Frozen, Value
 from conf.sites import TrackingSpec
 from conf.sweep_spec import SweepSpec
 from train_core.costs import Estimate
-from train_core.trial_folder import TrialFolder, write_atomically
+from train_core.trial_folder import TrialFolder
+from train_core.whole_files import write_atomically
 
 RECORD = "sweep.json"
 

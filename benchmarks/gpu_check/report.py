@@ -14,7 +14,7 @@ from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import Machine, device_lines
 from results.report.step_terms_part import TERM_COLUMNS
 from results.units import gib, percent, seconds
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 PAGE, EVERYTHING = "gpu-check.md", "gpu-check.json"
 MOST_CAUSE = 400

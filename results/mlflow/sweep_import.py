@@ -28,7 +28,7 @@ from results.mlflow.stored_runs import DIGEST, KEY, SWEEP_ID, first_if_all_store
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

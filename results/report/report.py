@@ -26,7 +26,7 @@ from results.report.step_terms_part import step_terms_table
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 TEMPLATES = Path(__file__).with_name("templates")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from sweeps.table.cells import Row
 from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 PREDICTED_COLUMNS = (
     "pred_iter_time_s",

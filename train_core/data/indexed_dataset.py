@@ -26,7 +26,7 @@ from conf.remedies import padded_vocabulary
 from conf.schema import DataSpec
 from conf.world import ModelSpec
 from train_core.data.token_file import Ids, TokenFile
-from train_core.trial_folder import write_atomically
+from train_core.whole_files import write_atomically
 
 HEADER = struct.Struct("<9sQBQQ")
 MAGIC, VERSION = b"MMIDIDX\0\0", 1

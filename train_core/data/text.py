@@ -27,7 +27,7 @@ from train_core.data.byte_pairs import BytePairs
 from train_core.data.text_files import TextFiles, text_files
 from train_core.data.text_stream import pieces
 from train_core.data.token_file import TokenFile
-from train_core.trial_folder import replacing
+from train_core.whole_files import replacing
 
 NUM_BYTES = 256
 BYTES_FORMAT, BPE_FORMAT = 1, 2  # raised when the same text would give other tokens

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from train_core.rates.record import DeviceRates, RatesPlan
-from train_core.trial_folder import JobFolder, Member, write_atomically
+from train_core.trial_folder import JobFolder, Member
+from train_core.whole_files import write_atomically
 
 
 class RatesFolder(JobFolder):

@@ -1,0 +1,64 @@
+"""Files that a reader finds whole or not at all, whatever ends the process or fills the disk meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from stat import S_IMODE
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, keep_existing: bool = False, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write that takes `path`'s place when the block ends well: a reader never sees a part of it.
+
+    A symbolic link stays, and the file behind it is replaced. A new file is private to the user; one that is there
+    keeps who may read and write it.
+
+    Args:
+        keep_existing: a file that is there by then stays. The file system decides, whatever this machine has cached.
+        durable: wait until the disk has it, because nothing else could tell it again after a power failure.
+    """
+    path = Path(os.path.realpath(path))  # unlike Path.resolve, takes a link to itself for a file to replace
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        if path.exists():
+            draft.chmod(S_IMODE(path.stat().st_mode))
+        if keep_existing:
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(draft)
+            draft.unlink()
+        else:
+            draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the new one, never a part. See `replacing`."""
+    with replacing(path, durable=durable) as file:
+        file.write(text.encode())
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Append `text`, or nothing of it: half a line would spoil the one that comes after it. Raises OSError."""
+    with path.open("ab", buffering=0) as file:
+        before, left = file.seek(0, os.SEEK_END), memoryview(text.encode())
+        try:
+            while left:  # a nearly full disk takes a part first, and refuses the rest
+                left = left[file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(before)
+            raise
