@@ -134,7 +134,7 @@ def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
         "step_seconds_max": step_seconds,
     }
     own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
-    none = {"breakdown": None, "stragglers": ()}
+    none = {"breakdown": None, "stragglers": (), "unrecorded_steps": ()}
     performance = Performance(
         **{**shared, **own, "peak_memory_bytes": (1,), "losses": (1.0,), "final_loss": 1.0, **none}
     )
