@@ -20,6 +20,12 @@ PAGE, EVERYTHING = "gpu-check.md", "gpu-check.json"
 MOST_CAUSE = 400
 """Characters of a cause on the page; all of it is in the JSON file."""
 
+ONE_PEAK = "MFU: model FLOPs of a step over what the device's peak allows in its time."
+PEAKS_DIFFER = (
+    "MFU as measured is of a matrix product timed in the same run, as predicted of the configuration's peak: compare"
+    " the steps, not these."
+)
+
 
 class Report(NamedTuple):
     """What is known so far.
@@ -145,7 +151,8 @@ def _speed(report: Report) -> Iterator[str]:
     shapes = [result for result in report.results if result.part == speed.PART and "predicted" in result.figures]
     if not shapes:
         return
-    yield from ("## How fast", "", "MFU: model FLOPs of a step over what the device's peak allows in its time.", "")
+    # A device of which no data sheet is known is remarked on, and so are CPU ranks.
+    yield from ("## How fast", "", PEAKS_DIFFER if report.remark else ONE_PEAK, "")
     yield "| model | layers | devices | layout | figures are | MFU % | step s | memory GiB |"
     yield "|---|---|---|---|---|---|---|---|"
     for result in shapes:

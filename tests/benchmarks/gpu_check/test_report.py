@@ -57,6 +57,12 @@ def test_the_page_says_what_passed_what_failed_and_which_figures_are_predicted()
     assert "- **8 layouts on 4 devices**: needs 4 devices" in page
 
 
+def test_where_two_peaks_are_meant_the_page_says_so() -> None:
+    said = "MFU as measured is of a matrix product timed in the same run"
+    assert said not in page_of(REPORT)
+    assert said in page_of(REPORT._replace(remark="No file describes this device."))
+
+
 def test_both_files_are_written_and_the_page_says_when_it_is_not_whole(tmp_path: Path) -> None:
     write_report(tmp_path, REPORT._replace(is_whole=False))
     assert "It was interrupted, or is still running." in (tmp_path / PAGE).read_text()
