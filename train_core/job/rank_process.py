@@ -8,6 +8,8 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -47,22 +49,36 @@ def rank_process(start: RankStart, sender: Connection, stop_asked: StopAsked) ->
         signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trial = TrialFolder(start.folder)
+    tell = _one_at_a_time(sender)
     # A failure goes through the pipe too, because a full disk takes neither its file nor a line of the log.
-    with ended_by_failure(trial, start.rank, tell=sender.send):
+    with ended_by_failure(trial, start.rank, tell=tell):
         _redirect_output(trial.rank_log(start.rank))
         if start.rank == 0:
-            send_warnings(sender)
-        sender.send(_run(trial, start, sender, stop_asked))
+            send_warnings(tell)
+        tell(_run(trial, start, tell, stop_asked))
 
 
-def _run(trial: TrialFolder, start: RankStart, sender: Connection, stop_asked: StopAsked) -> Measurement | Stopped:
+def _one_at_a_time(sender: Connection) -> Callable[[Message], None]:
+    """Steps come from the thread that trains, and warnings from those that look for checkpoints and write them."""
+    lock = threading.Lock()
+
+    def tell(message: Message) -> None:
+        with lock:
+            sender.send(message)
+
+    return tell
+
+
+def _run(
+    trial: TrialFolder, start: RankStart, tell: Callable[[Message], None], stop_asked: StopAsked
+) -> Measurement | Stopped:
     from train_core.job.rank import run_rank
     from train_core.process.world import Seat, file_rendezvous
 
     seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
     kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)
     try:
-        return run_rank(trial, seat, kind, index, sender.send, stop_asked)
+        return run_rank(trial, seat, kind, index, tell, stop_asked)
     except Stopped as stopped:
         return stopped
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import logging
-import threading
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 
 LOGGERS = ("train_core.checkpoints.checkpoint", "train_core.checkpoints.checkpoint_folder")
 """The process that supervises warns of text and of weights itself, before a rank starts."""
 
 
-def send_warnings(sender: Connection) -> None:
-    """From now on these warnings of this process's training thread go through the pipe too, as text."""
+def send_warnings(tell: Callable[[str], None]) -> None:
+    """From now on these warnings of this process are told too, from whichever thread they come."""
     for name in LOGGERS:
         logger = logging.getLogger(name)
-        logger.addHandler(_Sender(sender))
-        if logging.lastResort is not None:  # what writes to the log as long as there is no other handler
+        # What writes to the log as long as there is no other handler: from here on there is one.
+        if logging.lastResort is not None and not logger.hasHandlers():
             logger.addHandler(logging.lastResort)
+        logger.addHandler(_Teller(tell))
 
 
-class _Sender(logging.Handler):
-    def __init__(self, sender: Connection) -> None:
+class _Teller(logging.Handler):
+    def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self.sender = sender
+        self.tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        # The thread that trains sends its steps here, and two threads must not send at the same time.
-        if record.thread == threading.main_thread().ident:
-            self.sender.send(record.getMessage())
+        self.tell(record.getMessage())

@@ -113,7 +113,7 @@ def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_
 def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_the_one_before_and_says_so(
     trial_of: TrialOf, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial = trial_of(TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 4})
+    trial = trial_of(TWO_REPLICAS | {"training.num_steps": 4})
     first = run_trial_here(trial.path)
     trial.measurement.unlink()
     file = path_of(trial.checkpoints, 4) / "__0_0.distcp"
@@ -126,7 +126,7 @@ def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_th
     assert second.performance.losses == first.performance.losses
     told = capsys.readouterr().err
     assert f"checkpoint {file.parent} has a {file.name} that is not as it was written" in told
-    assert "; going back to step 2\n" in told
+    assert told.count("; going back to step 2\n") == 1
     assert damage(file.parent) is None, "the step was done again, and saved"
 
 
