@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import hydra
 import yaml
@@ -263,6 +263,10 @@ def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str
     if complaint["type"] == "extra_forbidden":
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in _field_names(model, parts[:-1])]
         return ConfigError(key, complaint["input"], "is not a known key", _nearest(key, siblings))
+    if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
+        fields = ", ".join(_field_names(model, parts))
+        remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
+        return ConfigError(key, complaint["input"], "is not a group of values", remedy)
     message = complaint["msg"][0].lower() + complaint["msg"][1:]
     return ConfigError(key, complaint["input"], message, "Correct the value in the configuration file or the override.")
 
@@ -270,8 +274,10 @@ def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str
 def _field_names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for part in path:
         field = model.model_fields.get(part)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        # Of `X | None` the X.
+        kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if kind] if field else []
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)

@@ -55,6 +55,10 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("+cluster.nodes=2", r"cluster\.nodes = 2: is not a known key\. Did you mean cluster\.num_nodes\?"),
         ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: input should be greater than 0"),
         ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': input should be a valid integer"),
+        (
+            "model.rotary_scaling=3",
+            r"model\.rotary_scaling = 3: is not a group of values\. Give it values for factor, low_freq_factor, ",
+        ),
         ("parallel.recompute=some", r"parallel\.recompute = 'some': input should be 'none', 'selective' or 'full'"),
         ("model.num_query_groups=3", r"model\.num_query_groups = 3: does not divide model\.num_attention_heads = 4"),
         ("device=h101", r"device = 'h101': is not an option of this group\. Known: a100-40gb, a100-80gb"),
