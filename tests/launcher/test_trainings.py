@@ -16,23 +16,13 @@ from launcher.long_run import long_run, write_long_run
 from launcher.trainings import LongRun, training_of, trainings_of
 from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
+from tests import steps
 from tests.conftest import RecordOf
-from train_core.measurement import Outcome, StepMetrics
+from train_core.measurement import Outcome
 from train_core.process.lock import held
 
 STEPS = ["training.num_steps=50"]
-STEP = StepMetrics(
-    step=7,
-    warmup=False,
-    time=0.0,
-    num_steps=50,
-    loss=2.5,
-    gradient_norm=1.0,
-    learning_rate=1e-3,
-    step_seconds=0.5,
-    tokens_per_second=100.0,
-    model_flops_per_second_per_device=1e9,
-)
+STEP = steps.STEP.model_copy(update={"step": 7, "num_steps": 50})
 
 
 @pytest.fixture
