@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conf.control import BudgetSpec, ControllerSpec, LauncherSpec, NotifySpec, TrainerSpec
 from conf.experiment import Experiment, Parts
 from conf.sites import SlurmSpec, TrackingSpec
 from conf.sweep_spec import SearchPlan, SweepSpec
@@ -15,6 +16,11 @@ class Settings(Parts):
     output_dir: str
     sweep: SweepSpec | None
     search: SearchPlan
+    budget: BudgetSpec
+    controller: ControllerSpec
+    launcher: LauncherSpec
+    trainer: TrainerSpec
+    notify: NotifySpec
 
     def experiment(self) -> Experiment:
         """The experiment that these settings describe.

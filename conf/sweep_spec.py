@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
-from conf.schema import Count, Frozen, Name, Positive, Value
+from conf.schema import Count, Frozen, Name, NonNegative, Positive, Value
 
 
 class PointSet(Frozen):
@@ -30,6 +30,10 @@ class ProxySpec(PointSet):
     time_limit_minutes: Positive
 
 
+Objective = Literal["throughput", "loss", "step_time", "dollars", "energy"]
+"""What a search maximises (throughput: model FLOP/s per device) or minimises (all others)."""
+
+
 class SearchPlan(Frozen):
     """How a sweep comes to its points.
 
@@ -37,11 +41,17 @@ class SearchPlan(Frozen):
         kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses.
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
+        max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
+        min_gain: the search ends once it expects to better the best by less than this share of it.
+        objective: what is sought; several make a front.
     """
 
-    kind: Literal["grid", "planner"]
+    kind: Literal["grid", "planner", "bayes"]
     top_k: Annotated[int, Field(ge=0)]
     num_probes: Annotated[int, Field(ge=0)]
+    max_concurrent_trials: Count | None
+    min_gain: NonNegative
+    objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]
 
     @model_validator(mode="after")
     def _planner_takes_some(self) -> SearchPlan:

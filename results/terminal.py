@@ -22,6 +22,7 @@ STYLES: dict[str | None, str] = {
     Outcome.INFEASIBLE: "dim",
     Outcome.PENDING: "dim",
     Outcome.CANCELLED: "yellow",
+    Outcome.PRUNED: "dim",
     None: "dim",
 }
 """The colour of each outcome. None is a trial that was left out; outcomes that are not named ended badly."""

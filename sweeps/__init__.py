@@ -7,6 +7,7 @@ sweep        `Sweep`: folder and record together
 reading      how a trial stands, read once from its folder
 submission   which job works in a folder
 logs         where a job's own output is, and how it ends
+search       which point to try next, from what the trials have shown
 planner      the search for the best plan on paper
 table        tables of configurations to price
 """

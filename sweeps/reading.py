@@ -25,7 +25,9 @@ from train_core.trial_folder import DAMAGED, TrialFolder
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
 
-KEPT = frozenset({Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.TIMED_OUT})
+KEPT = frozenset({Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.TIMED_OUT}) | {
+    Outcome.PRUNED
+}
 """Outcomes that say something about the trial; the others say something about the machine, and are tried again."""
 
 RETRIED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE})

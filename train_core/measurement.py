@@ -11,7 +11,10 @@ from conf.schema import Count, Frozen, NonNegative, Positive
 
 
 class Outcome(StrEnum):
-    """How a trial stands. All but PENDING and RUNNING are final."""
+    """How a trial stands. All but PENDING and RUNNING are final.
+
+    PRUNED: the sweep ended it early, because its first steps were clearly slower or worse than the best.
+    """
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -21,6 +24,7 @@ class Outcome(StrEnum):
     NODE_FAILED = "NODE_FAILED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    PRUNED = "PRUNED"
     INFEASIBLE = "INFEASIBLE"
 
     @property

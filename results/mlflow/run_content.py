@@ -25,6 +25,7 @@ STATUS = {
     Outcome.RUNNING: "RUNNING",
     Outcome.COMPLETED: "FINISHED",
     Outcome.CANCELLED: "KILLED",
+    Outcome.PRUNED: "KILLED",
     Outcome.INFEASIBLE: "KILLED",
 }
 """MLflow's status by outcome; any other outcome is FAILED. The tag `outcome` holds the exact one."""

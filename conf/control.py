@@ -1,0 +1,73 @@
+"""How a sweep is carried out: what it may spend, who goes on with it, in which kind of job, and who is told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from conf.schema import Count, Frozen, Positive
+
+
+class BudgetSpec(Frozen):
+    """What a sweep may spend, trials in flight included; null sets no limit.
+
+    Attributes:
+        device_hours: of all trials together, whatever becomes of them.
+        dollars: at the price of the cluster's file.
+        energy_kwh: at the declared power of its devices.
+        deadline_hours: hours since the sweep was begun, by the clock on the wall.
+    """
+
+    device_hours: Positive | None
+    dollars: Positive | None
+    energy_kwh: Positive | None
+    deadline_hours: Positive | None
+
+
+class ControllerSpec(Frozen):
+    """Who goes on with a sweep whose next points depend on what was measured.
+
+    Attributes:
+        kind: `foreground`: the command itself; `slurm`: a small job that requeues itself.
+        poll_seconds: between two looks at how the trials stand.
+        fail_fast: the sweep stops once so many trials have failed; null never stops it.
+        time_limit_minutes: of the controller's own job.
+    """
+
+    kind: Literal["foreground", "slurm"]
+    poll_seconds: Positive
+    fail_fast: Count | None
+    time_limit_minutes: Count
+
+
+class LauncherSpec(Frozen):
+    """In which kind of job trials run.
+
+    Attributes:
+        kind: `jobs`: each trial is a job or an element of a job array; `allocation`: a step inside one allocation.
+        num_nodes: of the allocation; null takes as many as the largest trial needs.
+    """
+
+    kind: Literal["jobs", "allocation"]
+    num_nodes: Count | None
+
+
+class TrainerSpec(Frozen):
+    """Which program trains.
+
+    Attributes:
+        kind: `trisweep`: the trainer of this package.
+    """
+
+    kind: Literal["trisweep"]
+
+
+class NotifySpec(Frozen):
+    """Who is told when a sweep ends, fails often, or finds a new best.
+
+    Attributes:
+        url: where the message is posted; null tells nobody.
+        style: `generic` posts our own JSON, `slack` the body that Slack and its likes take.
+    """
+
+    url: str | None
+    style: Literal["generic", "slack"]

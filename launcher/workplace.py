@@ -1,0 +1,30 @@
+"""The interface of the places where trials run: this machine, Slurm's queue, or one allocation.
+
+A workplace keeps nothing that is not on disk or in Slurm, so that any process may go on where another was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from train_core.measurement import Outcome
+
+
+class Workplace(Protocol):
+    """Starts, watches and ends trials. Whoever calls it holds the lock of the sweep's folder."""
+
+    def standing(self, sweep: Sweep) -> list[TrialReading]:
+        """How every trial stands, with what Slurm or this machine says of it; ends that are certain are written."""
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        """Start those of the trials for which there is room now, in their order, and return their ids.
+
+        Raises:
+            UsageError: the place refuses the request itself, and not only for now.
+        """
+
+    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        """End the trials' jobs, and write down how they ended: CANCELLED or PRUNED."""

@@ -1,0 +1,59 @@
+"""The interface of every search. A search keeps nothing between two questions: the trials say all that happened.
+
+So any process may ask it at any time, and one that was killed has lost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from conf.schema import Value
+from sweeps.reading import TrialReading
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A point to try, and why, in words for people.
+
+    Attributes:
+        point: the values that set it apart, by dotted key.
+    """
+
+    point: dict[str, Value]
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a search says when it is asked.
+
+    Attributes:
+        proposals: points to try now, the best first. Fewer than were asked for, or none, where it waits for results.
+        finished: why no further point is worth trying; empty while the search goes on.
+    """
+
+    proposals: tuple[Proposal, ...] = ()
+    finished: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """A running trial that is not worth its further steps, and why, in words for people."""
+
+    trial_id: str
+    because: str
+
+
+class Search(Protocol):
+    """Chooses points one after another. `trials` are all those of the sweep, those that run among them."""
+
+    def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+        """Up to `count` further points; trials in flight count as if they had ended as expected."""
+
+    def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
+        """The running trials that are clearly worse than the best after the same steps."""
+
+    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
+        """What the trials have shown about the prediction, a sentence each."""
