@@ -67,7 +67,8 @@ class Machine:
         seconds["data_seconds"] = seconds["data_seconds"] * np.exp(self._by_value("data", plans.zero_stage))
         terms = StepColumns(**seconds)
         reserved = setting.cluster.reserved_memory_bytes
-        peak: Floats = reserved + (prices.peak_memory_bytes - reserved) * np.exp(self._on_memory(plans))
+        held = prices.peak_memory_bytes - reserved
+        peak: Floats = reserved + held.astype(np.float64) * np.exp(self._on_memory(plans))
         return Truth(terms, terms.total_seconds, peak)
 
     def noise_of(self, name: str) -> float:
