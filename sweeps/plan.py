@@ -76,7 +76,7 @@ def make_trials(
 
 def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:
     """The baseline, selected if it can run."""
-    draft = _draft(tree, dict(points.baseline))
+    draft = _draft(tree, baseline_of(points, tree))
     return _selected([draft.model_copy(update={"is_baseline": True})], None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conf.errors import InfeasiblePlan
 from conf.load import Composition, value_at
 from conf.schema import Value
 from conf.sweep_spec import PointSet
@@ -41,6 +42,10 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     search = asked.settings.search
     objective = require_layouts_decide(search.objective)
     candidates: Candidates = _listed(asked, points) if search.space == "listed" else _plans(asked, points)
+    if not len(candidates.priced):
+        problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
+        remedy = "Use more devices or a smaller model, or pin fewer knobs."
+        raise InfeasiblePlan("search.kind", search.kind, problem, remedy)
     return Bayes(candidates, objective, search.min_gain, record.spec.max_trials)
 
 
@@ -50,12 +55,18 @@ def _listed(asked: Composition, points: PointSet) -> ListedPoints:
 
 def _plans(asked: Composition, points: PointSet) -> PlansOfSpaces:
     """Every plan on each number of devices that the sweep varies, else on the most that any of its points uses."""
-    sizes = () if DEVICES in asked.overrides.pinned() else points.axes.get(DEVICES, ())
+    sizes = () if DEVICES in asked.overrides.pinned() else _listed_sizes(points)
     wanted = request(asked, devices=",".join(map(str, sizes)) or None)
     return PlansOfSpaces(wanted.spaces, wanted.settings)
 
 
+def _listed_sizes(points: PointSet) -> list[int]:
+    """The numbers of devices that an axis takes; single points of other sizes answer other questions."""
+    axes = [block.axes[DEVICES] for block in points.blocks if DEVICES in block.axes]
+    return sorted({value for axis in axes for value in axis.values or () if isinstance(value, int)})
+
+
 def _restricting(asked: Composition, points: PointSet) -> dict[str, Value]:
     """What the user overrode of the keys that the sweep varies."""
-    varied = {*points.axes, *(key for point in points.points for key in point)}
+    varied = {key for key, _ in points.listed_values()}
     return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied}

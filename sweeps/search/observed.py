@@ -111,9 +111,8 @@ class Observer:
         readings = [reading for reading in trials if reading.experiment is not None]
         known = [self._plan(reading) for reading in readings]
         measured = [_measured(reading) for reading in readings]
-        nothing = self.candidates.priced.rows(slice(0, 0))
         return Observed(
-            priced=joined([nothing, *(plan for _, plan in known)]),
+            priced=joined([plan for _, plan in known]),
             rows=[row for row, _ in known],
             readings=readings,
             seconds=np.array([seconds for seconds, _ in measured], dtype=np.float64),

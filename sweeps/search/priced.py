@@ -56,8 +56,22 @@ class Priced:
 
 def joined(parts: list[Priced]) -> Priced:
     """The plans of all parts, one after the other."""
+    parts = parts or [_nothing()]
     columns = {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in _columns()}
     return Priced(concatenated([part.plans for part in parts]), **columns)
+
+
+def _nothing() -> Priced:
+    none = np.zeros(0)
+    num_terms = len(STEP_TERMS)
+    return Priced(
+        Plans(*(np.zeros(0, dtype=np.int64) for _ in fields(Plans))),
+        terms=np.zeros((0, num_terms)),
+        slopes=np.zeros((0, num_terms, len(CONSTANTS))),
+        held_bytes=none,
+        room_bytes=none,
+        flops=none,
+    )
 
 
 def _columns() -> list[Any]:
