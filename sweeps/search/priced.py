@@ -12,7 +12,7 @@ from conf.world import ClusterSpec
 from sweeps.planner.search import concatenated
 from train_core.costs.flops import model_flops
 from train_core.costs.price import price, price_step
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
 from train_core.costs.terms import STEP_TERMS, StepColumns
 from train_core.costs.work import work_of
 
@@ -62,10 +62,10 @@ def joined(parts: list[Priced]) -> Priced:
 
 
 def _nothing() -> Priced:
-    none = np.zeros(0)
-    num_terms = len(STEP_TERMS)
+    none, num_terms = np.zeros(0), len(STEP_TERMS)
+    counts = {name: np.zeros(0, dtype=np.int64) for name in Plans.__slots__}
     return Priced(
-        Plans(*(np.zeros(0, dtype=np.int64) for _ in fields(Plans))),
+        Plans(**{**counts, **plain_columns((0,))}),
         terms=np.zeros((0, num_terms)),
         slopes=np.zeros((0, num_terms, len(CONSTANTS))),
         held_bytes=none,
