@@ -5,8 +5,9 @@ points       from axes and listed points to the values that set each trial apart
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
 reading      how a trial stands, read once from its folder
+age          how long a trial has waited or run
 submission   which job works in a folder
-logs         where a job's own output is, and how it ends
+logs         where a job's own output is, and how it ends; `log_choice` says whose log a person wants
 search       which point to try next, from what the trials have shown
 planner      the search for the best plan on paper
 table        tables of configurations to price
