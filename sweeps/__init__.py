@@ -4,6 +4,7 @@ plan         `plan_sweep`: from a composition to the record of a sweep
 points       from axes and listed points to the values that set each trial apart
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
+journal      what was done with a sweep since it was planned; `history` is what its entries come to
 reading      how a trial stands, read once from its folder
 submission   which job works in a folder
 logs         where a job's own output is, and how it ends

@@ -69,6 +69,16 @@ def make_trials(
     return _selected(named, max_trials)
 
 
+def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+    """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Raises:
+        ConfigError: the point names a key that the configuration does not have.
+    """
+    draft = _draft(tree, point)
+    return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
+
+
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The baseline, and what the planner chooses for the devices that the sweep asks for."""
     wanted = request(asked)
