@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from launcher.admission import Admission
 from launcher.attempts import is_in_flight, key_of, news
 from launcher.budget import Budget
+from launcher.retries import RetryRule
 from launcher.workplace import Workplace
 from sweeps.history import History
 from sweeps.journal import Asked, Begun, Entry, Finished, Journal, Pruned
@@ -41,7 +42,7 @@ class Rules:
         max_concurrent_trials: that are queued or running at once; None sets no limit.
         max_trials: how many trials a search may come to, the baseline among them.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
-        max_resubmits: how often a trial that lost its node is tried again.
+        max_resubmits: how often a trial that lost its node or its place is tried again.
     """
 
     budget: Budget
@@ -207,9 +208,8 @@ class Conductor:
             return True
         if course.is_cancelled:
             return False
-        if reading.outcome is Outcome.CANCELLED:  # a person who cancels a job does not want it back at once
-            return course.ended_earlier
-        return reading.is_to_run(retry_failed=False, max_resubmits=self.rules.max_resubmits)
+        # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
+        return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_earlier).allows(reading)
 
     def _answer(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """What the search proposes for the slots that are free; nothing while there is none."""

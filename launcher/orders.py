@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from conf.errors import UsageError
 from launcher.attempts import key_of
+from launcher.retries import ASKED_FOR
 from sweeps.history import History
 from sweeps.journal import Journal, Paused, Resumed, Retried
-from sweeps.reading import RETRIED, TrialReading
+from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
-from train_core.measurement import Outcome
 
 MOST_NAMED = 5
 
@@ -69,8 +69,7 @@ def _set_paused(sweep: Sweep, paused: bool) -> bool:
 
 
 def _is_worth_another(reading: TrialReading) -> bool:
-    outcome = reading.measurement.outcome if reading.measurement else None
-    return outcome in RETRIED or outcome is Outcome.NODE_FAILED
+    return reading.measurement is not None and reading.measurement.outcome in ASKED_FOR
 
 
 def _listed(trial_ids: Sequence[str]) -> str:
