@@ -20,7 +20,10 @@ from sweeps.points import baseline_of, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 
-JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
+ADAPTIVE = frozenset({"bayes"})
+"""Kinds of search that choose one point after another: the baseline is planned, and the others are asked for later."""
+
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
@@ -40,6 +43,8 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
     pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
     if settings.search.kind == "planner":
         plan = _planned_trials(asked, spec, spec.max_trials)
+    elif settings.search.kind in ADAPTIVE:
+        plan = _baseline_alone(asked.tree, spec)
     else:
         plan = make_trials(asked.tree, spec, pinned, spec.max_trials)
     return SweepRecord(
@@ -79,6 +84,12 @@ def trial_of(tree: Tree, point: Point, because: str) -> Trial:
     return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
 
 
+def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:
+    """The baseline, selected if it can run."""
+    draft = _draft(tree, baseline_of(points, tree))
+    return _selected([draft.model_copy(update={"is_baseline": True})], None)
+
+
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The baseline, and what the planner chooses for the devices that the sweep asks for."""
     wanted = request(asked)
@@ -108,8 +119,10 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
         )
     proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
     if value_at(proxy.tree, "search.kind") == "planner":
-        return _planned_trials(_with_knobs(proxy, asked), spec.proxy)
+        return _planned_trials(proxy_composition(spec.proxy, asked), spec.proxy)
     tree = proxy.tree
+    if value_at(tree, "search.kind") in ADAPTIVE:
+        return _baseline_alone(tree, spec.proxy)
     # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
     varied = {
         key: set[Value]() if key in spec.proxy.axes else {value_at(tree, key)} for key, _ in spec.proxy.listed_values()
@@ -127,6 +140,11 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
                 f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
             )
     return make_trials(tree, spec.proxy, restricting)
+
+
+def proxy_composition(proxy: ProxySpec, asked: Composition) -> Composition:
+    """The stand-in's configuration, in which the knobs that the user pinned are pinned too."""
+    return _with_knobs(compose(_proxy_overrides(proxy, asked.overrides)), asked)
 
 
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
