@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console
+from cli.console import console, print_json
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.request import Request
 
@@ -50,7 +49,7 @@ class Answer:
 def print_answer(answer: Answer, output_format: str) -> None:
     """Print the answer. JSON and CSV have stdout to themselves, so that they can be piped."""
     if output_format == "json":
-        typer.echo(json.dumps(_document(answer), indent=1))
+        print_json("search", _document(answer))
     elif output_format == "csv":
         from results.search.rows import as_csv, search_row
 
@@ -68,7 +67,8 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str) 
     if explanations and output_format == "json":
         from results.search.explanation import explanation_document
 
-        typer.echo(json.dumps({"explanations": [explanation_document(each) for each in explanations]}, indent=1))
+        found = {"explanations": [explanation_document(each) for each in explanations]}
+        print_json("search", found)
     elif output_format == "table":
         _print_explanations(explanations)
 
@@ -79,7 +79,7 @@ def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_
     from results.search.rows import as_csv
 
     if output_format == "json":
-        typer.echo(json.dumps(mixed_document(choice, asked.spaces, training), indent=1))
+        print_json("mixed_search", mixed_document(choice, asked.spaces, training))
     elif output_format == "csv":
         typer.echo(as_csv([mixed_row(found, asked.spaces, training) for found in choice.best]), nl=False)
     else:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from conf.experiment import Experiment
-from results.collect import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
+from results.trial_rows import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
 from sweeps.reading import Reading, TrialReading, ranked
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
