@@ -9,5 +9,6 @@ workplace          the interface of the places where trials run: start, watch an
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
+command_trainer    trials whose trainer is another program (a room of its own)
 capacity           what this machine can hold at once
 """
