@@ -200,11 +200,15 @@ def _as_hydra_spells(override: Override) -> str:
     """The text that Hydra needs for an override, since people may write some of them shorter.
 
     The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
-    an at sign. And an option that is all digits needs quotes, or Hydra would take it for a number.
+    an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
+    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings.
     """
     text, option = override.text, override.value or ""
     if option.isdigit() and (CONF_DIR / override.key).is_dir():
         text = f"{override.key}='{option}'"
+    if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
+        quoted = option.replace("\\", "\\\\").replace('"', '\\"')
+        return f'trainer.command="{quoted}"'
     if text.startswith("device="):
         return f"device@cluster.{text}"
     return f"+{text}" if text.startswith("sweep=") else text
@@ -239,9 +243,10 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
     shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
-    return ConfigError(
-        "override", shown, text[:300], "Overrides look like cluster=frontier or batch.micro_batch_size=2."
-    )
+    remedy = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
+    if "trainer." in shown and "{" in shown:
+        remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
+    return ConfigError("override", shown, text[:300], remedy)
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:

@@ -14,5 +14,6 @@ by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
 node_names         Slurm's short form for the names of nodes
+command_trainer    trials whose trainer is another program (a room of its own)
 capacity           what this machine can hold at once
 """

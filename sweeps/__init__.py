@@ -10,7 +10,6 @@ reading      how a trial stands, read once from its folder
 age          how long a trial has waited or run
 submission   which job works in a folder
 attempts     how the attempts before the last one ended
-logs         where a job's own output is, and how it ends
 logs         where a job's own output is, and how it ends; `log_choice` says whose log a person wants
 search       which point to try next, from what the trials have shown
 replay       a made-up machine, on which a search can be tried without devices

@@ -14,24 +14,33 @@ from train_core.whole_files import write_atomically
 
 
 class JobShape(Frozen):
-    """One task per device, on equal nodes. All elements of a job array have the same shape.
+    """Equal nodes with equal tasks. All elements of a job array have the same shape.
 
     Attributes:
-        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
+        uses_gpus: every device is a GPU; otherwise no GPU is asked for.
+        devices_per_task: 1 where every rank is a task; all of the node's where a program starts its ranks itself.
     """
 
     num_nodes: Count
     tasks_per_node: Count
     uses_gpus: bool
+    devices_per_task: Count = 1
+
+    @property
+    def devices_per_node(self) -> int:
+        return self.tasks_per_node * self.devices_per_task
 
     def __str__(self) -> str:
-        return f"{self.num_nodes} x {self.tasks_per_node}"
+        return f"{self.num_nodes} x {self.devices_per_node}"
 
 
 def shape_of(experiment: Experiment) -> JobShape:
+    trainer, devices = experiment.trainer, experiment.tasks_per_node
+    of_a_rank = trainer.is_own or trainer.start == "srun"
     return JobShape(
         num_nodes=experiment.num_nodes,
-        tasks_per_node=experiment.tasks_per_node,
+        tasks_per_node=devices if of_a_rank else 1,
+        devices_per_task=1 if of_a_rank else devices,
         uses_gpus=experiment.cluster.device.kind == "gpu",
     )
 

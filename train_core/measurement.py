@@ -153,6 +153,8 @@ class Performance(Frozen):
         unrecorded_steps: steps of an earlier run whose metrics it could not keep, as when the machine lost its power.
         breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
         stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
+        tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over
+            the timed steps. By its own formula, so that it is not compared with any other figure here.
     """
 
     step_seconds: Positive
@@ -177,6 +179,7 @@ class Performance(Frozen):
     num_parameters: Count
     breakdown: Breakdown | None = None
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    tflops_as_printed: float | None = None
 
     @property
     def recorded_steps(self) -> list[int]:
