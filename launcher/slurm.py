@@ -127,4 +127,6 @@ def max_array_size(slurm: SlurmSpec) -> int:
 
 def _arrays(slurm: SlurmSpec, trials: Sequence[Trial]) -> list[tuple[JobShape, list[Trial]]]:
     size = max_array_size(slurm) if trials else 1
-    return [(shape, part) for shape, group in by_shape(trials).items() for part in split(group, size)]
+    groups = by_shape(trials).items()
+    # Slurm takes no heterogeneous job into an array, so that each such trial is a job of its own.
+    return [(shape, part) for shape, group in groups for part in split(group, 1 if shape.parts else size)]

@@ -23,10 +23,13 @@ ENDED_STATES = (
 )
 """Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
 
-LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
+TELLING = ("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "PREEMPTED", "FAILED", "CANCELLED")
+"""Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
+
+LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
 
-BROKEN_LINE = re.compile(r"\d+(_|\||$)")
+BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
 
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -163,8 +166,20 @@ def _parsed(lines: str) -> dict[str, JobState]:
         if found is not None:
             job_id, name, end, job_name = found.groups()
             state = JobState(name, _seconds(end) if name in ENDED_STATES else None, job_name=job_name)
+            job_id, plus, _ = job_id.partition("+")
+            if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
+                state = of_components(states[job_id], state)
             states.update(dict.fromkeys(_expanded(job_id), state))
     return states
+
+
+def of_components(one: JobState, other: JobState) -> JobState:
+    """How a heterogeneous job stands: it lives while a component does, and then ended as the first in `TELLING`."""
+    if one.is_live or other.is_live:
+        return one if one.is_live else other
+    telling = min((one, other), key=lambda state: TELLING.index(state.name) if state.name in TELLING else len(TELLING))
+    ends = [state.ended for state in (one, other) if state.ended is not None]
+    return telling._replace(ended=max(ends, default=None))
 
 
 def _expanded(job_id: str) -> list[str]:

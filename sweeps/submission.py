@@ -13,26 +13,47 @@ from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 
 
-class JobShape(Frozen):
-    """One task per device, on equal nodes. All elements of a job array have the same shape.
+class ShapePart(Frozen):
+    """The equal nodes of one cluster in a job over several types of devices."""
 
-    Attributes:
-        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
-    """
-
+    cluster: str
     num_nodes: Count
     tasks_per_node: Count
-    uses_gpus: bool
 
     def __str__(self) -> str:
         return f"{self.num_nodes} x {self.tasks_per_node}"
 
 
+class JobShape(Frozen):
+    """One task per device, on equal nodes. All elements of a job array have the same shape.
+
+    Attributes:
+        num_nodes: of all parts.
+        tasks_per_node: of all nodes; where there are parts, on those that have most.
+        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
+        parts: of a mixed job, in rank order, one for each type of devices; such a job is no element of an array. Empty
+            where all nodes are equal.
+    """
+
+    num_nodes: Count
+    tasks_per_node: Count
+    uses_gpus: bool
+    parts: Annotated[tuple[ShapePart, ...], Field(strict=False)] = ()
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.parts)) or f"{self.num_nodes} x {self.tasks_per_node}"
+
+
 def shape_of(experiment: Experiment) -> JobShape:
+    blocks = experiment.mixed or ()
     return JobShape(
         num_nodes=experiment.num_nodes,
         tasks_per_node=experiment.tasks_per_node,
         uses_gpus=experiment.cluster.device.kind == "gpu",
+        parts=tuple(
+            ShapePart(cluster=block.cluster.name, num_nodes=block.num_nodes, tasks_per_node=block.tasks_per_node)
+            for block in blocks
+        ),
     )
 
 
