@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from itertools import accumulate
 
+from launcher.node_names import node_names
 from sweeps.submission import JobShape
 
 FIRST_RANK = re.compile(r"^trisweep: ranks from (\d+) on are those of (\S+)$", re.MULTILINE)
@@ -18,11 +19,10 @@ def saying_first_ranks(shape: JobShape) -> list[str]:
     sizes = [part.num_nodes * part.tasks_per_node for part in shape.parts]
     lines = ["ended=$?", 'if [ "$ended" -ne 0 ]; then']
     for group, first in enumerate([0, *accumulate(sizes)][:-1]):
-        nodes = f'$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{group}" | paste -sd,)'
-        lines.append(f'  echo "trisweep: ranks from {first} on are those of {nodes}" >&2')
+        lines.append(f'  echo "trisweep: ranks from {first} on are those of $SLURM_JOB_NODELIST_HET_GROUP_{group}" >&2')
     return [*lines, "fi", 'exit "$ended"']
 
 
 def first_ranks(log: str) -> dict[str, int]:
     """The first rank of the component of each node, from what the script said; empty for any other job."""
-    return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in nodes.split(",")}
+    return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in node_names(nodes)}

@@ -23,15 +23,19 @@ ENDED_STATES = (
 )
 """Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
 
-TELLING = ("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "PREEMPTED", "FAILED", "CANCELLED")
+TELLING = (
+    *("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE"),
+    *("PREEMPTED", "FAILED", "CANCELLED", "REVOKED", "COMPLETED"),
+)
 """Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
 
-LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
+LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
 
 BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
 
+NO_NODES = ("(null)", "None assigned")
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
@@ -46,6 +50,7 @@ class JobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
         job_name: empty where Slurm was not asked for it.
+        nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
         cause: why Slurm cannot say more, in words for people; empty where it can.
     """
 
@@ -54,6 +59,7 @@ class JobState(NamedTuple):
     asked: float | None = None
     job_name: str = ""
     cause: str = ""
+    nodes: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -116,7 +122,7 @@ def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str, JobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
-    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%j|"]
+    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%N|%j|"]
     answer = _ask(["squeue", *columns, f"{by}={','.join(wanted)}"])
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
     if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
@@ -126,7 +132,7 @@ def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str,
 
 def _sacct(job_ids: set[str]) -> dict[str, JobState]:
     """The answer is empty where the site keeps no accounting."""
-    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,JobName"]
+    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     jobs = ",".join(_masters(job_ids))
     answer = _ask(["sacct", *columns, f"--jobs={jobs}"]) if shutil.which("sacct") else None
     if answer is not None and answer.returncode == 0:
@@ -151,7 +157,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def _parsed(lines: str) -> dict[str, JobState]:
-    """Lines `12_[0-2,5%1]|PENDING|end|name|`; an unexpanded range stands for all its elements.
+    """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
 
@@ -164,8 +170,9 @@ def _parsed(lines: str) -> dict[str, JobState]:
         if found is None and BROKEN_LINE.match(line):
             raise SlurmSilent
         if found is not None:
-            job_id, name, end, job_name = found.groups()
-            state = JobState(name, _seconds(end) if name in ENDED_STATES else None, job_name=job_name)
+            job_id, name, end, nodes, job_name = found.groups()
+            ended = _seconds(end) if name in ENDED_STATES else None
+            state = JobState(name, ended, job_name=job_name, nodes="" if nodes in NO_NODES else nodes)
             job_id, plus, _ = job_id.partition("+")
             if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
                 state = of_components(states[job_id], state)
@@ -173,13 +180,17 @@ def _parsed(lines: str) -> dict[str, JobState]:
     return states
 
 
-def of_components(one: JobState, other: JobState) -> JobState:
-    """How a heterogeneous job stands: it lives while a component does, and then ended as the first in `TELLING`."""
-    if one.is_live or other.is_live:
-        return one if one.is_live else other
-    telling = min((one, other), key=lambda state: TELLING.index(state.name) if state.name in TELLING else len(TELLING))
-    ends = [state.ended for state in (one, other) if state.ended is not None]
-    return telling._replace(ended=max(ends, default=None))
+def of_components(first: JobState, second: JobState) -> JobState:
+    """How a heterogeneous job stands, on the nodes of both its components.
+
+    It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`.
+    """
+    both = (first, second)
+    live = [state for state in both if state.is_live]
+    telling = live[0] if live else min(both, key=lambda state: TELLING.index(state.name))
+    ends = [state.ended for state in both if state.ended is not None]
+    ended = None if live else max(ends, default=None)
+    return telling._replace(ended=ended, nodes=",".join(filter(None, (first.nodes, second.nodes))))
 
 
 def _expanded(job_id: str) -> list[str]:

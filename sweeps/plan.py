@@ -13,9 +13,10 @@ from conf.schema import Value
 from conf.settings import Settings
 from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
+from sweeps.axes import Point
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
-from sweeps.points import Point, expand
+from sweeps.points import baseline_of, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
 
@@ -58,9 +59,8 @@ def make_trials(
     tree: Tree, points: PointSet, pinned: Mapping[str, Value], max_trials: int | None = None
 ) -> tuple[Trial, ...]:
     """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
-    base = {key: value_at(tree, key) for key in pinned}
-    drafts = [_draft(tree, point) for point in expand(points, base, pinned)]
-    baseline = _draft(tree, dict(points.baseline))
+    drafts = [_draft(tree, point) for point in expand(points, tree, pinned)]
+    baseline = _draft(tree, baseline_of(points, tree))
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = {draft.trial_id: draft for draft in drafts}
     named = [
@@ -74,7 +74,9 @@ def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None
     wanted = request(asked)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
     spread = {"parallel.layers_per_stage": None}
-    baseline = _draft(asked.tree, {**spread, **points.baseline}).model_copy(update={"is_baseline": True})
+    baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(
+        update={"is_baseline": True}
+    )
     trials = {baseline.trial_id: baseline}
     for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
         trial = _draft(asked.tree, chosen.values())
@@ -99,13 +101,14 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
         return _planned_trials(_with_knobs(proxy, asked), spec.proxy)
     tree = proxy.tree
     # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
-    varied: dict[str, set[Value]] = {key: set(values) for key, values in spec.proxy.axes.items()}
-    for point in (spec.proxy.baseline, *spec.proxy.points):
-        for key, value in point.items():
-            varied.setdefault(key, {value_at(tree, key)}).add(value)
+    varied = {
+        key: set[Value]() if key in spec.proxy.axes else {value_at(tree, key)} for key, _ in spec.proxy.listed_values()
+    }
+    for key, value in spec.proxy.listed_values():
+        varied[key].add(value)
     restricting = {key: value for key, value in pinned.items() if key in varied}
     for key, value in restricting.items():
-        if value not in varied[key]:
+        if value not in varied[key] and not spec.proxy.is_open(key, value):
             known = ", ".join(sorted(map(str, varied[key])))
             raise ConfigError(
                 key,
