@@ -106,7 +106,7 @@ def python_command(slurm: SlurmSpec) -> str:
 
 def _require_plain(slurm: SlurmSpec) -> None:
     """A line break in a value would end its `#SBATCH` line, and what follows would be taken for a line of its own."""
-    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint")}
+    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint", "gpu_type")}
     extra = {f"extra_sbatch.{option}": f"{option}{value}" for option, value in slurm.extra_sbatch.items()}
     for key, value in (own | extra).items():
         if value is not None and CONTROL.search(value):
@@ -152,9 +152,8 @@ def _srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
 def _gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
     if not shape.uses_gpus or slurm.gpu_request == "none":
         return {}
-    if slurm.gpu_request == "gres":
-        return {"gres": f"gpu:{shape.devices_per_node}"}
-    return {"gpus_per_node": shape.devices_per_node}
+    number = shape.devices_per_node if slurm.gpu_type is None else f"{slurm.gpu_type}:{shape.devices_per_node}"
+    return {"gres": f"gpu:{number}"} if slurm.gpu_request == "gres" else {"gpus_per_node": number}
 
 
 def _extra(slurm: SlurmSpec) -> dict[str, Any]:

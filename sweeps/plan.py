@@ -150,7 +150,7 @@ def proxy_composition(proxy: ProxySpec, asked: Composition) -> Composition:
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
     """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
     own = Overrides.parse(proxy.overrides)
-    return own + overrides.without({override.group for override in own} | {"slurm", "device"})
+    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:

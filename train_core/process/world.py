@@ -67,9 +67,12 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
 
 
 def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    # The node list of a heterogeneous job is sorted by name, and rank 0 is on the first node of the first component.
+    first_component = environment.get("SLURM_JOB_NODELIST_HET_GROUP_0")
+    nodes = first_component or environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     host = reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR"))
-    port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
+    job_id = environment.get("SLURM_JOB_ID_HET_GROUP_0") or environment["SLURM_JOB_ID"]
+    port = slurm_port(int(job_id), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
     # A step may have fewer tasks than its job, so that the step's own variables come first.
     size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
     rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
