@@ -40,8 +40,8 @@ def run_in_slurm(folder: str) -> None:
         # A later attempt works here, so this job leaves without a failure that could be taken for that attempt's.
         print(over)
     except Stopped as stopped:
-        # Only one rank requeues, as the requeue ends all of them.
-        if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
+        # Only one rank requeues, as the requeue ends all of them. What becomes of a step, its allocation decides.
+        if os.environ["SLURM_PROCID"] == "0" and submission.inside is None and goes_on(stopped):
             _requeue()
 
 
@@ -119,7 +119,8 @@ def _adopted(folder: JobFolder, submission: Submission) -> Submission:
     if os.environ["SLURM_PROCID"] != "0":
         return submission
     if submission.job_id is None:
-        submission = submission.model_copy(update={"job_id": _own_job_id()})
+        step = f".{os.environ['SLURM_STEP_ID']}" if submission.inside else ""
+        submission = submission.model_copy(update={"job_id": f"{_own_job_id()}{step}"})
         write_submission(folder, submission)
     _show_output(folder.logs, submission)
     return submission

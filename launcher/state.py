@@ -81,7 +81,7 @@ def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> N
 def _state_of(job: Standing) -> JobState | None:
     if job.elsewhere:
         return JobState(UNKNOWN_HERE, cause=job.elsewhere)
-    if job.submission.job_id is None:
+    if job.submission.queue_id is None:
         return JobState(NOT_SUBMITTED, cause=INTERRUPTED)
     return job.state
 
@@ -92,7 +92,7 @@ def _has_ended(reading: Reading, job: Standing) -> bool:
         return is_settled(job.state)
     if (
         not job.is_unknown
-        or job.submission.job_id is None
+        or job.submission.queue_id is None
         or time.time() - job.submission.submitted < FORGOTTEN_SECONDS
     ):
         return False

@@ -72,7 +72,9 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
 def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     host = _reachable(first_host(nodes), environment.get("SLURM_LAUNCH_NODE_IPADDR"))
-    port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
+    # Steps of one job may share a node, as elements of an array may.
+    share = int(environment.get("SLURM_ARRAY_TASK_ID", 0)) + int(environment["SLURM_STEP_ID"])
+    port = slurm_port(int(environment["SLURM_JOB_ID"]), share)
     # A step may have fewer tasks than its job, so that the step's own variables come first.
     size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
     rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
@@ -88,9 +90,13 @@ def first_host(node_list: str) -> str:
     return f"{prefix}{number or ''}{suffix}"
 
 
-def slurm_port(job_id: int, array_task_id: int) -> int:
-    """A port that all ranks of a job compute alike, and that neighbouring jobs on a node do not share."""
-    return FIRST_PORT + (job_id + 131 * array_task_id) % NUM_PORTS
+def slurm_port(job_id: int, share: int) -> int:
+    """A port that all ranks of a job compute alike, and that neighbouring jobs on a node do not share.
+
+    Args:
+        share: number of the element of the array, or of the step of the job.
+    """
+    return FIRST_PORT + (job_id + 131 * share) % NUM_PORTS
 
 
 def _reachable(host: str, fallback: str | None) -> str:
