@@ -9,6 +9,7 @@ submission   which job works in a folder
 attempts     how the attempts before the last one ended
 logs         where a job's own output is, and how it ends
 search       which point to try next, from what the trials have shown
+replay       a made-up machine, on which a search can be tried without devices
 planner      the search for the best plan on paper
 table        tables of configurations to price
 """
