@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from conf.errors import UsageError
+from launcher.node_names import node_names
 from launcher.slurm_query import SlurmSilent
 
 ANSWER_SECONDS = 15
@@ -79,6 +80,16 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     return _parsed(_shown(environment["SLURM_JOB_ID"]), _name_in_queue(environment))
 
 
+def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
+    """The nodes of each step of the job that runs, by the step's name.
+
+    Raises:
+        SlurmSilent: Slurm does not answer.
+    """
+    lines = _answer(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N"]).splitlines()
+    return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
+
+
 def _name_in_queue(environment: Mapping[str, str]) -> str:
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
@@ -105,13 +116,8 @@ def _parsed(shown: str, job_id: str) -> Allocation:
 def _nodes(found: re.Match[str]) -> list[Node]:
     """Equal nodes share a line of Slurm's answer."""
     gpus = sum(int(count) for count in GPUS.findall(found["gres"] or ""))
-    names = hostnames(found["nodes"])
+    names = node_names(found["nodes"])
     return [Node(name, _count(found["cores"]), int(found["memory"]), gpus) for name in names]
-
-
-def hostnames(nodes: str) -> list[str]:
-    """`node[1-2]` -> node1, node2."""
-    return [nodes] if "[" not in nodes else _answer(["scontrol", "show", "hostnames", nodes]).split()
 
 
 def _count(ranges: str) -> int:

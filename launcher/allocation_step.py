@@ -22,10 +22,19 @@ from launcher.slurm_executor import TOKEN_BYTES, SlurmJob
 from sweeps.submission import JobShape, Submission, SurroundingJob, write_submission
 from train_core.whole_files import replacing
 
-OF_THE_JOB = ("SLURM_GPUS", "SLURM_GRES", "SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TRES_PER_")
+OF_THE_JOB = (
+    "SLURM_GPUS",
+    "SLURM_GRES",
+    "SLURM_MEM_PER_",
+    "SLURM_CPUS_PER_",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_TRES_PER_",
+)
 """Variables in which the allocation's own request stands. srun would take them for options of the step."""
 
-VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""AMD's runtime listens to it too. ROCR_VISIBLE_DEVICES beside it would number what is left anew."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +59,8 @@ class StepExecutor:
 
     def start(
         self, function: SlurmJob, work: Work, shape: JobShape, placement: Placement
-    ) -> subprocess.Popen[bytes]:
-        """Start a step in which every task calls the function with the folder, and return its srun.
+    ) -> tuple[Submission, subprocess.Popen[bytes]]:
+        """Start a step in which every task calls the function with the folder; returns its submission and its srun.
 
         Raises:
             OSError: it cannot be started.
@@ -64,14 +73,15 @@ class StepExecutor:
         command = self.command(submission, placement, task)
         # srun's own words about the step's end belong beside those of the tasks, as in a job of its own.
         with submission.error_of(0).open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
-                env=self._environment(shape, placement),
+                env=self.environment(shape, placement),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the controller alone, which ends the steps in order
             )
+        return submission, process
 
     def command(self, submission: Submission, placement: Placement, task: Path) -> list[str]:
         """The step's srun. It shares nothing with the steps beside it: without --exact it would take whole nodes."""
@@ -109,13 +119,13 @@ class StepExecutor:
     def _slurm_hands_out_gpus(self) -> bool:
         return any(node.gpus for node in self.allocation.nodes)
 
-    def _environment(self, shape: JobShape, placement: Placement) -> dict[str, str]:
+    def environment(self, shape: JobShape, placement: Placement) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_JOB)}
         path = os.pathsep.join([str(self.code), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **self.slurm.environment}
         if shape.uses_gpus and not self._slurm_hands_out_gpus:
             # Whole nodes come with all of their devices, so that nobody else keeps the trials on a node apart.
-            own |= dict.fromkeys(VISIBLE_DEVICES, ",".join(map(str, placement.devices)))
+            own[VISIBLE_DEVICES] = ",".join(map(str, placement.devices))
         return kept | own
 
     def _write_task(self, job_name: str, function: SlurmJob, work: Work) -> Path:

@@ -42,7 +42,7 @@ def run_in_slurm(folder: str) -> None:
     except Stopped as stopped:
         # Only one rank requeues, as the requeue ends all of them. What becomes of a step, its allocation decides.
         if os.environ["SLURM_PROCID"] == "0" and submission.inside is None and goes_on(stopped):
-            _requeue()
+            requeue()
 
 
 def measure_rates_in_slurm(folder: str) -> None:
@@ -78,7 +78,7 @@ def goes_on(stopped: Stopped) -> bool:
     return state is not None and state.name == "RUNNING"
 
 
-def _requeue() -> None:
+def requeue() -> None:
     """Have Slurm run this job again; it goes on from what was saved."""
     # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
     command = ["scontrol", "requeue", _own_job_id()]

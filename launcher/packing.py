@@ -1,4 +1,4 @@
-"""Which trials share an allocation at once, and on which of its nodes and devices. It asks nobody and starts nothing."""
+"""Which trials share an allocation at once, and on which of its nodes and devices. Nobody is asked, nothing started."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ def choose(
 def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float]) -> tuple[frozenset[str], float]:
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
     held = [Held(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
-    soonest = sorted((_seconds_until(shape.tasks_per_node, count, node, held), node) for node, count in room.devices.items())
+    soonest = sorted(
+        (_seconds_until(shape.tasks_per_node, count, node, held), node) for node, count in room.devices.items()
+    )
     used = soonest[: shape.num_nodes]
     return frozenset(node for _, node in used), used[-1][0]
 
