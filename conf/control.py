@@ -23,6 +23,9 @@ class BudgetSpec(Frozen):
     deadline_hours: Positive | None
 
 
+UNLIMITED_BUDGET = BudgetSpec(device_hours=None, dollars=None, energy_kwh=None, deadline_hours=None)
+
+
 class ControllerSpec(Frozen):
     """Who goes on with a sweep whose next points depend on what was measured.
 

@@ -268,16 +268,39 @@ def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
         return ConfigError(key, complaint["input"], "is not a group of values", remedy)
     message = complaint["msg"][0].lower() + complaint["msg"][1:]
-    return ConfigError(key, complaint["input"], message, "Correct the value in the configuration file or the override.")
+    remedy = complaint.get("ctx", {}).get("remedy", "Correct the value in the configuration file or the override.")
+    return ConfigError(key, complaint["input"], message, remedy)
 
 
 def _field_names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for part in path:
         field = model.model_fields.get(part)
-        # Of `X | None` the X.
-        kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if kind] if field else []
-        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if field is None:  # a key or a number inside a mapping or list of models
+            continue
+        inner = _model_in(field.annotation)
         if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _model_in(kind: Any) -> type[BaseModel] | None:
+    """The X of `X`, `X | None`, `dict[str, X]` and `tuple[X, ...]`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for part in get_args(kind) if (found := _model_in(part))), None)
+
+
+def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
+    """What a person may have meant by a key that the configuration does not have.
+
+    Args:
+        others: further names that may be written there.
+    """
+    return _nearest(dotted, [*_dotted_keys(tree), *others])
+
+
+def has_key(tree: Tree, dotted: str) -> bool:
+    *parents, leaf = dotted.split(".")
+    node = part_at(tree, ".".join(parents)) if parents else tree
+    return isinstance(node, dict) and leaf in node

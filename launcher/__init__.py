@@ -5,6 +5,8 @@ where              Slurm or this machine, and in which folder
 state              `reconciled`: what Slurm and this machine add to what the folders say
 cancel             ending what is queued or running
 long_run           the training of a sweep's best plan; `trainings` finds those that were begun
+advance            one step of a sweep; `loop` takes it again and again, `orders` are what people tell it meanwhile
+budget             what trials cost, and whether the sweep may still spend it
 workplace          the interface of the places where trials run: start, watch and end
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported

@@ -114,7 +114,8 @@ def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageE
     if not submitted:
         return refusal
     jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)
-    return UsageError(f"{count} trials were submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy)
+    # Of the same type, because whoever goes on with the sweep tells a limit from a wrong request.
+    return type(refusal)(f"{count} trials were submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy)
 
 
 def logs_folder(folder: SweepFolder) -> Path:

@@ -1,9 +1,11 @@
 """Which points of a sweep to run, and how each of them stands.
 
 plan         `plan_sweep`: from a composition to the record of a sweep
+axes         blocks of axes over a configuration: what depends on what, and every point of the grid
 points       from axes and listed points to the values that set each trial apart
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
+journal      what was done with a sweep since it was planned; `history` is what its entries come to
 reading      how a trial stands, read once from its folder
 submission   which job works in a folder
 attempts     how the attempts before the last one ended

@@ -203,9 +203,8 @@ def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, 
 def _most_devices(sweep: SweepSpec, settings: Settings) -> int:
     """The largest number of devices that any point of the sweep uses."""
     key = "parallel.world_size"
-    listed = [point.get(key) for point in (sweep.baseline, *sweep.points)]
-    sizes = [settings.parallel.world_size, *sweep.axes.get(key, ()), *listed]
-    return max(size for size in sizes if isinstance(size, int))
+    listed = [value for stated, value in sweep.listed_values() if stated == key]
+    return max(size for size in [settings.parallel.world_size, *listed] if isinstance(size, int))
 
 
 def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
