@@ -38,9 +38,9 @@ def run_in_slurm(folder: str) -> None:
         # A later attempt works here, so this job leaves without a failure that could be taken for that attempt's.
         print(over)
     except Stopped as stopped:
-        # Only one rank requeues, as the requeue ends all of them.
-        if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
-            _requeue()
+        # Only one rank requeues, as the requeue ends all of them. What becomes of a step, its allocation decides.
+        if os.environ["SLURM_PROCID"] == "0" and submission.inside is None and goes_on(stopped):
+            requeue()
 
 
 def _run_as_task(folder: Path, attempt: Attempt) -> None:
@@ -92,7 +92,7 @@ def goes_on(stopped: Stopped) -> bool:
     return state is not None and state.name == "RUNNING"
 
 
-def _requeue() -> None:
+def requeue() -> None:
     """Have Slurm run this job again; it goes on from what was saved."""
     # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
     command = ["scontrol", "requeue", _own_job_id()]
@@ -133,7 +133,8 @@ def _adopted(folder: JobFolder, submission: Submission) -> Submission:
     if os.environ["SLURM_PROCID"] != "0":
         return submission
     if submission.job_id is None:
-        submission = submission.model_copy(update={"job_id": _own_job_id()})
+        step = f".{os.environ['SLURM_STEP_ID']}" if submission.inside else ""
+        submission = submission.model_copy(update={"job_id": f"{_own_job_id()}{step}"})
         write_submission(folder, submission)
     _show_output(folder.logs, submission)
     return submission

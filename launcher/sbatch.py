@@ -61,7 +61,7 @@ def sbatch_parameters(
         "signal_delay_s": SAVE_SECONDS if requeues else 0,
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
         "setup": _setup(slurm, code),
-        "srun_args": _srun_args(slurm, shape),
+        "srun_args": srun_args(slurm, shape),
         # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
         "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
@@ -134,7 +134,7 @@ def _cpus_per_task(slurm: SlurmSpec, shape: JobShape) -> int | None:
     return (slurm.cpus_per_task or 1) * shape.devices_per_task
 
 
-def _srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
+def srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
     """The options of the job's srun: the site's own, and two that every job needs unless the site gives them.
 
     Without --kill-on-bad-exit, the ranks beside a failed one would wait for it until the time limit. And since Slurm

@@ -58,6 +58,7 @@ class SlurmExecutor(Executor):
         code: the snapshot that they run.
         logs: where they find what they are to do, and write their output.
         requeues: a job is warned before its time limit, and saves and requeues itself.
+        uses_srun: every task of the job runs the function; else its batch script does so once.
     """
 
     slurm: SlurmSpec
@@ -65,6 +66,7 @@ class SlurmExecutor(Executor):
     code: Path
     logs: Path
     requeues: bool = False
+    uses_srun: bool = True
 
     def avoiding(self, nodes: Sequence[str]) -> SlurmExecutor:
         """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
@@ -87,7 +89,8 @@ class SlurmExecutor(Executor):
         return hetjob_text(self.slurm, shape, self.code, job_name, self.logs, command, requeues=self.requeues)
 
     def _parameters(self, job_name: str, shape: JobShape) -> dict[str, Any]:
-        return sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+        parameters = sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+        return parameters if self.uses_srun else parameters | {"use_srun": False}
 
     def _command(self, job_name: str) -> str:
         return f"{python_command(self.slurm)} -u -m launcher.slurm_task {shlex.quote(str(self._pickle(job_name)))}"
