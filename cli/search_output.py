@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console, print_json
+from cli.console import console, print_json, print_unwrapped
+from conf.overrides import Overrides
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.request import Request
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation
-    from sweeps.planner.mixed import MixedChoice
+    from sweeps.planner.mixed import MixedChoice, MixedStrategy
     from sweeps.planner.objectives import ScalingKind
     from sweeps.planner.scaling import ScalingPoint
 
@@ -73,8 +75,12 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str) 
         _print_explanations(explanations)
 
 
-def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str) -> None:
-    """Print the answer for one job over several types of devices."""
+def print_mixed(choice: MixedChoice, asked: Request, given: Overrides, training: Training, output_format: str) -> None:
+    """Print the answer for one job over several types of devices.
+
+    Args:
+        given: the overrides of the user, with the choice of a sweep if there is one.
+    """
     from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
     from results.search.rows import as_csv
 
@@ -86,6 +92,17 @@ def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_
         console.print(_question(asked))
         console.print(mixed_table(choice.best, asked.spaces, training))
         console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
+        print_unwrapped(f"Measure the first: {_command(choice.best[0], given)}")
+
+
+def _command(plan: MixedStrategy, given: Overrides) -> str:
+    """The command that measures the plan, as a person may copy it: in the sweep that was named, else alone."""
+    own = Overrides.parse(plan.overrides())
+    stated = {override.key for override in own}
+    kept = [override for override in given.without({"sweep"}) if override.key not in stated]
+    sweep = given.chosen("sweep")
+    words = ["trisweep", *(["sweep", sweep] if sweep else ["train"]), *(each.text for each in (*kept, *own))]
+    return shlex.join(words)
 
 
 def _document(answer: Answer) -> dict[str, object]:

@@ -70,6 +70,8 @@ class SearchPlan(Frozen):
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
+        space: what an adaptive search of layouts chooses among: all plans that fit on paper, or the points that the
+            sweep lists.
         min_gain: the search ends once it expects to better the best by less than this share of it.
         objective: what is sought; several make a front.
     """
@@ -79,6 +81,7 @@ class SearchPlan(Frozen):
     num_probes: Annotated[int, Field(ge=0)]
     max_concurrent_trials: Count | None
     min_gain: NonNegative
+    space: Literal["plans", "listed"] = "plans"
     objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]
 
     @model_validator(mode="after")

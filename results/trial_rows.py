@@ -19,10 +19,10 @@ from train_core.measurement import Environment, Outcome, Performance, StepTerms
 
 Row = dict[str, Any]
 
-# These fields hold a value for every rank or step, which is no cell of a table.
-PER_RANK_OR_STEP = ("peak_memory_bytes", "losses", "breakdown")
-PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in PER_RANK_OR_STEP)
-ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms"))
+# These fields hold a value for every rank, step or type of devices, which is no cell of a table.
+NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
+PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in NO_CELLS)
+ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
 
 
@@ -76,7 +76,7 @@ def _layout(trial: Trial) -> Row:
 def _sizes(experiment: Experiment) -> Row:
     return {
         "model": experiment.model.name,
-        "cluster": experiment.cluster.name,
+        "cluster": experiment.place,
         "num_nodes": experiment.num_nodes,
         **{name: getattr(experiment.parallel, name) for name in PARALLEL_FIELDS},
         "data_parallel_size": experiment.data_parallel_size,

@@ -5,6 +5,7 @@ axes         blocks of axes over a configuration: what depends on what, and ever
 points       from axes and listed points to the values that set each trial apart
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
+journal      what was done with a sweep since it was planned; `history` is what its entries come to
 reading      how a trial stands, read once from its folder
 age          how long a trial has waited or run
 submission   which job works in a folder

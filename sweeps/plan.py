@@ -18,9 +18,12 @@ from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import baseline_of, expand
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate, estimate
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
-JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
+ADAPTIVE = frozenset({"bayes"})
+"""Kinds of search that choose one point after another: the baseline is planned, and the others are asked for later."""
+
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
@@ -40,6 +43,8 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
     pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
     if settings.search.kind == "planner":
         plan = _planned_trials(asked, spec, spec.max_trials)
+    elif settings.search.kind in ADAPTIVE:
+        plan = _baseline_alone(asked.tree, spec)
     else:
         plan = make_trials(asked.tree, spec, pinned, spec.max_trials)
     return SweepRecord(
@@ -67,6 +72,22 @@ def make_trials(
         draft.model_copy(update={"is_baseline": draft.trial_id == baseline.trial_id}) for draft in distinct.values()
     ]
     return _selected(named, max_trials)
+
+
+def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+    """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Raises:
+        ConfigError: the point names a key that the configuration does not have.
+    """
+    draft = _draft(tree, point)
+    return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
+
+
+def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:
+    """The baseline, selected if it can run."""
+    draft = _draft(tree, baseline_of(points, tree))
+    return _selected([draft.model_copy(update={"is_baseline": True})], None)
 
 
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
@@ -98,8 +119,10 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
         )
     proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
     if value_at(proxy.tree, "search.kind") == "planner":
-        return _planned_trials(_with_knobs(proxy, asked), spec.proxy)
+        return _planned_trials(proxy_composition(spec.proxy, asked), spec.proxy)
     tree = proxy.tree
+    if value_at(tree, "search.kind") in ADAPTIVE:
+        return _baseline_alone(tree, spec.proxy)
     # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
     varied = {
         key: set[Value]() if key in spec.proxy.axes else {value_at(tree, key)} for key, _ in spec.proxy.listed_values()
@@ -119,10 +142,15 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
     return make_trials(tree, spec.proxy, restricting)
 
 
+def proxy_composition(proxy: ProxySpec, asked: Composition) -> Composition:
+    """The stand-in's configuration, in which the knobs that the user pinned are pinned too."""
+    return _with_knobs(compose(_proxy_overrides(proxy, asked.overrides)), asked)
+
+
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
     """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
     own = Overrides.parse(proxy.overrides)
-    return own + overrides.without({override.group for override in own} | {"slurm", "device"})
+    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
@@ -145,7 +173,7 @@ def _draft(tree: Tree, point: Point) -> Trial:
     except InfeasiblePlan as reason:
         # Such a point is a row with its reason. A grid has many of them, and one must not stop the sweep.
         return _trial(_name_of(point), point, None, None, str(reason))
-    predicted = estimate(experiment)
+    predicted = estimate(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
     # The fingerprint gives a changed configuration a folder of its own, so that earlier results stay.
     name = f"{experiment.label}-{experiment.fingerprint[:6]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
