@@ -7,6 +7,7 @@ slurm_watch        the same again and again, for somebody who watches, asking Sl
 cancel             ending what is queued or running
 long_run           the training of a sweep's best plan; `trainings` finds those that were begun
 advance            one step of a sweep; `loop` takes it again and again, `orders` are what people tell it meanwhile
+notify             tells a webhook how a sweep stands
 budget             what trials cost, and whether the sweep may still spend it
 workplace          the interface of the places where trials run: start, watch and end
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
