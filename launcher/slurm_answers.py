@@ -72,6 +72,8 @@ class Patience(NamedTuple):
 
     def takes(self, answer: Answer) -> bool:
         """Whether the answer is fresh enough, or Slurm is to be left in peace."""
+        if not self.seconds:
+            return False
         wanted = self.seconds * 2**answer.failures if answer.failed else max(self.seconds, SLOW_FACTOR * answer.took)
         return answer.age < min(wanted, MOST_SECONDS)
 
@@ -81,7 +83,7 @@ FRESH = Patience(0.0)
 
 def answer_of(command: Sequence[str], patience: Patience = FRESH) -> Answer:
     """What the command says, or said a moment ago."""
-    kept = _kept(command) if patience.seconds else None
+    kept = _kept(command)
     if kept is not None and patience.takes(kept):
         return kept
     answer = _asked(command)
