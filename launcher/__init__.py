@@ -3,6 +3,7 @@
 sweep              `submit`, `run_here` and `dry_run`: a sweep carried out
 where              Slurm or this machine, and in which folder
 state              `reconciled`: what Slurm and this machine add to what the folders say
+slurm_watch        the same again and again, for somebody who watches, asking Slurm ever more rarely
 cancel             ending what is queued or running
 long_run           the training of a sweep's best plan; `trainings` finds those that were begun
 advance            one step of a sweep; `loop` takes it again and again, `orders` are what people tell it meanwhile
@@ -15,5 +16,6 @@ retries            which trials are run again, by what ended them, and on which 
 slurm_answers      what Slurm said a moment ago, so that it is not asked more often than a site likes
 submit_limits      how many jobs the site lets a user have in the queue
 node_names         Slurm's short form for the names of nodes
+command_trainer    trials whose trainer is another program (a room of its own)
 capacity           what this machine can hold at once
 """
