@@ -67,7 +67,7 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
 
 def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]:
     """Every name that the trainer's texts may hold, with its value."""
-    names: dict[str, Plain] = {**plan_names(setup), **job}
+    names: dict[str, Plain] = {**plan_names(setup), "trainer.name": trainer.name, "trainer.start": trainer.start, **job}
     for name, look_up in trainer.values.items():
         if name in names:
             problem = "is the name of a value of the plan already"
