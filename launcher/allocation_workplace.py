@@ -74,7 +74,7 @@ class AllocationRoom(Workplace):
     """Runs trials as steps of the allocation that this process is in.
 
     Attributes:
-        devices_per_node: of the cluster; more trials of one device than that never share a node.
+        devices_per_node: of the cluster.
         snapshot: makes the snapshot of the code that steps run, once it is needed.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
         job: what each task of a step calls with the trial folder.
@@ -129,6 +129,8 @@ class AllocationRoom(Workplace):
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
+        if self.is_closing:
+            return []
         expected = Expectation.after(self._ended.values(), 60.0 * self.slurm.time_limit_minutes)
         by_name = {each.name: each for each in readings}
         candidates = [self._candidate(each, expected) for each in readings if not self._refuses(each)]
@@ -158,7 +160,12 @@ class AllocationRoom(Workplace):
         return 0 if self.is_closing else self._room.num_free
 
     def has_news(self) -> bool:
-        return any(step.process is not None and step.process.poll() is not None for step in self.running.values())
+        ended = any(step.process is not None and step.process.poll() is not None for step in self.running.values())
+        due = any(_is_settled(step) for step in self._silent.values())
+        return ended or due or (self.is_closing and bool(self.running))
+
+    def is_over(self) -> bool:
+        return self.is_closing and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
