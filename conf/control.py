@@ -56,16 +56,6 @@ class LauncherSpec(Frozen):
     time_limit_minutes: Count
 
 
-class TrainerSpec(Frozen):
-    """Which program trains.
-
-    Attributes:
-        kind: `trisweep`: the trainer of this package.
-    """
-
-    kind: Literal["trisweep"]
-
-
 class NotifySpec(Frozen):
     """Who is told when a sweep ends, fails often, or finds a new best.
 

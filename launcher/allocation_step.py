@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import socket
 import subprocess
 import time
@@ -12,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation import Allocation
 from launcher.executor import Work
 from launcher.packing import Placement
-from launcher.sbatch import python_command, srun_args
+from launcher.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_executor import TOKEN_BYTES, SlurmJob
 from sweeps.submission import JobShape, Submission, SurroundingJob, write_submission
@@ -63,8 +65,10 @@ class StepExecutor:
         """Start a step in which every task calls the function with the folder; returns its submission and its srun.
 
         Raises:
-            OSError: it cannot be started.
+            UsageError: there is no srun here.
         """
+        if not shutil.which("srun"):
+            raise UsageError("There is no srun on the PATH", "Start the controller where Slurm's commands are.")
         submission = self._submission(work, shape)
         assert submission.job_name is not None
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -86,14 +90,14 @@ class StepExecutor:
     def command(self, submission: Submission, placement: Placement, task: Path) -> list[str]:
         """The step's srun. It shares nothing with the steps beside it: without --exact it would take whole nodes."""
         shape, nodes = submission.shape, [node for node in self.allocation.nodes if node.name in placement.nodes]
-        shares = [shape.tasks_per_node / self.slots[node.name] for node in nodes]
+        shares = [shape.devices_per_node / self.slots[node.name] for node in nodes]
         cores = min(node.cores // self.slots[node.name] for node in nodes)
         memory = min(int(node.memory_mb * share) for node, share in zip(nodes, shares, strict=True))
         step = [
             *("--exact", f"--nodes={shape.num_nodes}", f"--nodelist={','.join(placement.nodes)}"),
             f"--ntasks={shape.num_nodes * shape.tasks_per_node}",
             f"--ntasks-per-node={shape.tasks_per_node}",
-            f"--cpus-per-task={self.slurm.cpus_per_task or max(1, cores)}",
+            f"--cpus-per-task={(self.slurm.cpus_per_task or max(1, cores)) * shape.devices_per_task}",
             f"--mem={self.slurm.extra_sbatch.get('mem', f'{memory}M')}",
             f"--time={self.slurm.time_limit_minutes}",
             *self._gpu_request(shape),
@@ -102,7 +106,8 @@ class StepExecutor:
         ]
         # A step knows itself by its name, which not every version of Slurm tells it.
         program = ["env", f"SLURM_JOB_NAME={submission.job_name}", *shlex.split(python_command(self.slurm))]
-        srun = ["srun", *srun_args(self.slurm), *step, *program, "-u", "-m", "launcher.slurm_task", str(task), "0"]
+        task_words = ["-u", "-m", "launcher.slurm_task", str(task), "0"]
+        srun = ["srun", *srun_args(self.slurm, shape), *step, *program, *task_words]
         if not (self.runs_setup and self.slurm.setup):
             return srun
         return ["bash", "-c", "\n".join([*self.slurm.setup, 'exec "$@"']), "bash", *srun]
@@ -112,8 +117,7 @@ class StepExecutor:
             return []
         if not shape.uses_gpus:
             return ["--gres=none"]
-        by_gres = self.slurm.gpu_request == "gres"
-        return [f"--gres=gpu:{shape.tasks_per_node}" if by_gres else f"--gpus-per-node={shape.tasks_per_node}"]
+        return [f"--{option.replace('_', '-')}={value}" for option, value in gpu_request(self.slurm, shape).items()]
 
     @property
     def _slurm_hands_out_gpus(self) -> bool:

@@ -98,7 +98,7 @@ class AllocationRoom(Workplace):
         self.allocation = self.ask()
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
-        self._num_nodes = len(self.allocation.nodes)
+        self._most_devices = max(self._slots.values(), default=0)
         self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
@@ -187,10 +187,12 @@ class AllocationRoom(Workplace):
         """Write down that the allocation is too small for a trial, also while it had all of its nodes."""
         assert reading.experiment is not None
         shape = shape_of(reading.experiment)
-        if self._room.could_hold(shape):
+        if self._room.could_hold(shape) and not shape.parts:
             return False
-        if shape.num_nodes > self._num_nodes or not Room(self._slots).could_hold(shape):
-            reason = f"needs {shape} devices (nodes x devices), and the allocation has {self._num_nodes} nodes"
+        if shape.parts or not Room(self._slots).could_hold(shape):
+            reason = (
+                f"needs {shape} (nodes x devices), and the allocation has {len(self._slots)} x {self._most_devices}"
+            )
             reading.folder.path.mkdir(parents=True, exist_ok=True)
             ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
             reading.folder.write_measurement(ended)

@@ -11,7 +11,8 @@ def own_job_id(environment: Mapping[str, str] = os.environ) -> str:
     """The job's number as squeue and submissions have it: every element of an array also has another of its own."""
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment["SLURM_JOB_ID"]
+    # A heterogeneous job goes by the number of its first component.
+    return environment.get("SLURM_JOB_ID_HET_GROUP_0") or environment["SLURM_JOB_ID"]
 
 
 def requeue() -> None:

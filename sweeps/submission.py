@@ -13,26 +13,56 @@ from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 
 
-class JobShape(Frozen):
-    """One task per device, on equal nodes. All elements of a job array have the same shape.
+class ShapePart(Frozen):
+    """The equal nodes of one cluster in a job over several types of devices."""
 
-    Attributes:
-        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
-    """
-
+    cluster: str
     num_nodes: Count
     tasks_per_node: Count
-    uses_gpus: bool
 
     def __str__(self) -> str:
         return f"{self.num_nodes} x {self.tasks_per_node}"
 
 
+class JobShape(Frozen):
+    """Equal nodes with equal tasks. All elements of a job array have the same shape.
+
+    Attributes:
+        num_nodes: of all parts.
+        tasks_per_node: of all nodes; where there are parts, on those that have most.
+        uses_gpus: every device is a GPU; otherwise no GPU is asked for.
+        devices_per_task: 1 where every rank is a task; all of the node's where a program starts its ranks itself.
+        parts: of a mixed job, in rank order, one for each type of devices; such a job is no element of an array. Empty
+            where all nodes are equal.
+    """
+
+    num_nodes: Count
+    tasks_per_node: Count
+    uses_gpus: bool
+    devices_per_task: Count = 1
+    parts: Annotated[tuple[ShapePart, ...], Field(strict=False)] = ()
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.parts)) or f"{self.num_nodes} x {self.devices_per_node}"
+
+    @property
+    def devices_per_node(self) -> int:
+        return self.tasks_per_node * self.devices_per_task
+
+
 def shape_of(experiment: Experiment) -> JobShape:
+    blocks = experiment.mixed or ()
+    trainer, devices = experiment.trainer, experiment.tasks_per_node
+    of_a_rank = trainer.is_own or trainer.start == "srun"
     return JobShape(
         num_nodes=experiment.num_nodes,
-        tasks_per_node=experiment.tasks_per_node,
+        tasks_per_node=devices if of_a_rank else 1,
+        devices_per_task=1 if of_a_rank else devices,
         uses_gpus=experiment.cluster.device.kind == "gpu",
+        parts=tuple(
+            ShapePart(cluster=block.cluster.name, num_nodes=block.num_nodes, tasks_per_node=block.tasks_per_node)
+            for block in blocks
+        ),
     )
 
 
