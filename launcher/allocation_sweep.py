@@ -10,25 +10,22 @@ from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
 from conf.world import ClusterSpec
 from launcher.advance import Conductor, Rules, Step
+from launcher.allocation_folder import allocation_folder, live_allocation
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
 from launcher.allocation_workplace import CLOSING_SECONDS
 from launcher.by_name import RUN_IN_SLURM
 from launcher.executor import Work
 from launcher.folder_lock import locked
 from launcher.loop import go_on
-from launcher.own_jobs import Standing, standings
 from launcher.progress import Progress
 from launcher.queue import SlurmQueue
 from launcher.slurm import logs_folder
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
-from launcher.slurm_query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin, slurm_rules
 from sweeps.reading import TrialReading
-from sweeps.submission import JobShape, read_submission
+from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
-from train_core.trial_folder import JobFolder
 
 INTERRUPTED = "the command in whose allocation it ran was interrupted"
 MINUTES_PER_HOUR, SECONDS_PER_MINUTE = 60, 60
@@ -64,13 +61,13 @@ class SubmittedAllocation:
 
 
 class Elsewhere(SlurmQueue):
-    """Trials are started by somebody else."""
+    """Trials are started by somebody else. Whether anything is left to run is found out all the same."""
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         return []
 
     def room(self) -> int | None:
-        return 0
+        return 1
 
 
 def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
@@ -109,6 +106,7 @@ def submit_allocation(
     """
     require_sbatch()
     if live := live_allocation(sweep.folder):
+        _require_same(sweep, live.submission.job_id)
         return SubmittedAllocation(live.submission.job_id, False, None)
     shape = _shape(sweep, launcher, cluster)
     with locked(sweep.folder):
@@ -172,24 +170,10 @@ def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
         )
 
 
-def live_allocation(folder: SweepFolder) -> Standing | None:
-    """The sweep's allocation, if it is queued or runs.
-
-    Raises:
-        UsageError: Slurm does not answer.
-    """
-    submission = read_submission(allocation_folder(folder))
-    if submission is None:
-        return None
-    try:
-        (standing,) = standings([submission])
-    except SlurmSilent:
-        raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
-    return standing if standing.is_live else None
-
-
-def allocation_folder(folder: SweepFolder) -> JobFolder:
-    return JobFolder(folder.path / "allocation")
+def _require_same(sweep: Sweep, job_id: str | None) -> None:
+    if sweep.folder.read_record() != sweep.record:
+        problem = f"Job {job_id} carries the sweep out as it was planned before"
+        raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")
 
 
 def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobShape:
