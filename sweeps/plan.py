@@ -18,12 +18,12 @@ from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import baseline_of, expand
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate, estimate
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
 ADAPTIVE = frozenset({"bayes"})
 """Kinds of search that choose one point after another: the baseline is planned, and the others are asked for later."""
 
-JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
@@ -72,6 +72,16 @@ def make_trials(
         draft.model_copy(update={"is_baseline": draft.trial_id == baseline.trial_id}) for draft in distinct.values()
     ]
     return _selected(named, max_trials)
+
+
+def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+    """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Raises:
+        ConfigError: the point names a key that the configuration does not have.
+    """
+    draft = _draft(tree, point)
+    return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
 
 
 def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:
@@ -140,7 +150,7 @@ def proxy_composition(proxy: ProxySpec, asked: Composition) -> Composition:
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
     """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
     own = Overrides.parse(proxy.overrides)
-    return own + overrides.without({override.group for override in own} | {"slurm", "device"})
+    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
@@ -163,7 +173,7 @@ def _draft(tree: Tree, point: Point) -> Trial:
     except InfeasiblePlan as reason:
         # Such a point is a row with its reason. A grid has many of them, and one must not stop the sweep.
         return _trial(_name_of(point), point, None, None, str(reason))
-    predicted = estimate(experiment)
+    predicted = estimate(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
     # The fingerprint gives a changed configuration a folder of its own, so that earlier results stay.
     name = f"{experiment.label}-{experiment.fingerprint[:6]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
