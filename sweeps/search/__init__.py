@@ -9,6 +9,7 @@ priced       what the cost model says of them, and how that follows from its con
 observed     the trials as it sees them
 surrogate    how far measured steps are from predicted ones, and what that lets expect of other plans
 memory_fit   whether a plan fits, as far as the trials have shown
+lessons      what they have shown about the prediction, in sentences
 outlook      what is expected of every candidate
 objective    what is made small
 pruning      which running trials are clearly slower than the best
