@@ -30,3 +30,4 @@ class ByName:
 RUN_IN_SLURM = ByName("launcher.job", "run_in_slurm")
 RUN_ON_THIS_MACHINE = ByName("launcher.job", "run_on_this_machine")
 MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")
+CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")

@@ -27,7 +27,7 @@ LEAST_STEPS = 2
 
 def run_in_slurm(folder: str) -> None:
     """Run one rank of a trial. srun starts this in every task of the job."""
-    submission = _own_submission(JobFolder(folder))
+    submission = own_submission(JobFolder(folder))
     if submission is None:
         return
     # Slurm counts how often it has started this job again, and sets no count at its first start.
@@ -56,7 +56,7 @@ def _run_as_task(folder: Path, attempt: Attempt) -> None:
 
 def measure_rates_in_slurm(folder: str) -> None:
     """Run one rank of a calibration. srun starts this in every task of the job."""
-    if _own_submission(JobFolder(folder)) is None:
+    if own_submission(JobFolder(folder)) is None:
         return
     from train_core.rates.device import run_from_launcher
 
@@ -105,7 +105,7 @@ def requeue() -> None:
         print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
 
 
-def _own_submission(folder: JobFolder) -> Submission | None:
+def own_submission(folder: JobFolder) -> Submission | None:
     """The folder's submission if it names this job; None if another job has taken its place.
 
     A network file system may show an old file for a while, so the answer is None only when patience has run out.

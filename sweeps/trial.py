@@ -73,6 +73,7 @@ class SweepFolder:
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
+    controller/     the `JobFolder` of the small Slurm job that goes on with the sweep, if one does
     submitit/       what submitit hands to Slurm's jobs, and their output
     report.md, report.csv, report.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
@@ -87,6 +88,7 @@ class SweepFolder:
         self.trials = self.path / "trials"
         self.code = self.path / "code"
         self.submitit = self.path / "submitit"
+        self.controller = self.path / "controller"
         self.tracking_id = self.path / "tracking_id"
         self.tokens = self.path.absolute().parent / "tokens"
 
