@@ -14,6 +14,8 @@ executor           the interface of `slurm_executor` and `local_jobs`: a functio
 by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
+slurm_answers      what Slurm said a moment ago, so that it is not asked more often than a site likes
+submit_limits      how many jobs the site lets a user have in the queue
 node_names         Slurm's short form for the names of nodes
 command_trainer    trials whose trainer is another program (a room of its own)
 doctor             whether a site is ready, and what to change (likewise)
