@@ -21,7 +21,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -64,6 +64,9 @@ logs-%: setup ## the log of a trial: TRIAL=part of its name, OPTIONS=-f to follo
 
 report-%: setup ## write the report and import into MLflow
 	@$(TRISWEEP) report $* $(CHOICE) $(OPTIONS)
+
+doctor: setup ## is this site ready for sweeps, and what to change? CLUSTER=NAME where there is Slurm
+	@$(TRISWEEP) doctor $(CHOICE) $(OPTIONS)
 
 cancel-%: setup ## end what is queued or running
 	@$(TRISWEEP) cancel $* $(CHOICE) $(OPTIONS)
