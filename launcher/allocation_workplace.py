@@ -35,6 +35,7 @@ from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
+SECONDS_PER_MINUTE = 60
 CLOSING_SECONDS = 60.0
 """So long before its time limit an allocation ends what still runs in it, so that this is written down and said."""
 
@@ -63,6 +64,9 @@ class Step:
     process: subprocess.Popen[bytes] | None
     began: float
     ended: float | None = None
+
+    def seconds_left(self, expected: Expectation) -> float:
+        return max(0.0, expected.seconds(self.trial) - (time.monotonic() - self.began))
 
     @property
     def exit_code(self) -> int:
@@ -98,7 +102,7 @@ class AllocationRoom(Workplace):
         self.allocation = self.ask()
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
-        self._most_devices = max(self._slots.values(), default=0)
+        self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
         self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
@@ -129,19 +133,14 @@ class AllocationRoom(Workplace):
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
-        if self.is_closing:
-            return []
-        expected = Expectation.after(self._ended.values(), 60.0 * self.slurm.time_limit_minutes)
-        by_name = {each.name: each for each in readings}
-        candidates = [self._candidate(each, expected) for each in readings if not self._refuses(each)]
-        now = time.monotonic()
-        left = {
-            name: max(0.0, expected.seconds(step.trial) - (now - step.began)) for name, step in self.running.items()
-        }
-        room = self.allocation.seconds_left - self.closing_seconds
-        hopeful = [each for each in candidates if self._can_end(each.seconds, room)]
-        for candidate, placement in choose(hopeful, self._room, left):
+        offered = [each for each in readings if not self._is_refused(each)]
+        expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
+        candidates = [self._candidate(each, expected) for each in offered]
+        left = {name: step.seconds_left(expected) for name, step in self.running.items()}
+        by_name = {each.name: each for each in offered}
+        for candidate, placement in choose(filter(self._can_end, candidates), self._room, left):
             self._begin(sweep, by_name[candidate.trial_id], placement)
+        self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]
 
     def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
@@ -165,7 +164,7 @@ class AllocationRoom(Workplace):
         return ended or due or (self.is_closing and bool(self.running))
 
     def is_over(self) -> bool:
-        return self.is_closing and not self.running and not self._silent
+        return (self.is_closing or self._is_stuck) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
@@ -178,24 +177,22 @@ class AllocationRoom(Workplace):
         assert reading.experiment is not None
         return Candidate(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
 
-    def _can_end(self, seconds: float, left: float) -> bool:
-        """Whether so long a trial ends before the allocation. One that would end in none is tried where it is new."""
-        whole = self.allocation.seconds - self.closing_seconds
-        return seconds <= left or (seconds > whole and left > whole - NEW_SECONDS)
+    def _can_end(self, candidate: Candidate) -> bool:
+        """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
+        left, whole = (each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds))
+        is_new = left > max(0.0, whole - NEW_SECONDS)
+        return candidate.seconds <= left or (candidate.seconds > whole and is_new)
 
-    def _refuses(self, reading: TrialReading) -> bool:
-        """Write down that the allocation is too small for a trial, also while it had all of its nodes."""
+    def _is_refused(self, reading: TrialReading) -> bool:
+        """Write down that the allocation is too small for a trial, also where none of its nodes has failed."""
         assert reading.experiment is not None
-        shape = shape_of(reading.experiment)
-        if self._room.could_hold(shape) and not shape.parts:
+        shape, most = shape_of(reading.experiment), max(self._slots.values(), default=0)
+        if not shape.parts and shape.num_nodes <= self.allocation.num_nodes and shape.devices_per_node <= most:
             return False
-        if shape.parts or not Room(self._slots).could_hold(shape):
-            reason = (
-                f"needs {shape} (nodes x devices), and the allocation has {len(self._slots)} x {self._most_devices}"
-            )
-            reading.folder.path.mkdir(parents=True, exist_ok=True)
-            ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
-            reading.folder.write_measurement(ended)
+        reason = f"needs {shape} (nodes x devices), and the allocation has {self.allocation.num_nodes} x {most}"
+        reading.folder.path.mkdir(parents=True, exist_ok=True)
+        ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
+        reading.folder.write_measurement(ended)
         return True
 
     def _begin(self, sweep: Sweep, reading: TrialReading, placement: Placement) -> None:
