@@ -6,10 +6,8 @@ salloc they may outlive it, and the next controller adopts them.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +21,7 @@ from launcher.allocation_times import Expectation
 from launcher.cancel import cancel_jobs
 from launcher.executor import Work
 from launcher.packing import Candidate, Placement, Room, choose
-from launcher.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
+from launcher.running_step import Step, end_all, ended_among
 from launcher.slurm_executor import SlurmJob
 from launcher.slurm_query import JobState, SlurmSilent
 from launcher.state import reconciled
@@ -39,38 +37,14 @@ SECONDS_PER_MINUTE = 60
 CLOSING_SECONDS = 60.0
 """So long before its time limit an allocation ends what still runs in it, so that this is written down and said."""
 
-END_SECONDS = 40.0
-"""Slurm kills a step that does not end by itself after its KillWait, which is 30 s by default."""
+ASK_SECONDS = 2.0
+"""Slurm is asked no more often how the allocation stands."""
 
 NEW_SECONDS = 60.0
 """An allocation that has run for less is a new one."""
 
 RUNNING = JobState("RUNNING")
 AT_THE_END = "the allocation in which it ran came to its time limit"
-
-
-@dataclass
-class Step:
-    """A trial that runs.
-
-    Attributes:
-        process: its srun; None of a step that an earlier controller started.
-        began: by `time.monotonic`.
-    """
-
-    trial: Trial
-    submission: Submission
-    placement: Placement
-    process: subprocess.Popen[bytes] | None
-    began: float
-    ended: float | None = None
-
-    def seconds_left(self, expected: Expectation) -> float:
-        return max(0.0, expected.seconds(self.trial) - (time.monotonic() - self.began))
-
-    @property
-    def exit_code(self) -> int:
-        return self.process.returncode if self.process else 1
 
 
 @dataclass
@@ -106,6 +80,7 @@ class AllocationRoom(Workplace):
         self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
+        self._asked = 0.0
 
     @cached_property
     def executor(self) -> StepExecutor:
@@ -144,7 +119,7 @@ class AllocationRoom(Workplace):
         return [name for name in by_name if name in self.running]
 
     def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
-        self._end_steps([each.name for each in readings])
+        end_all([self.running[each.name] for each in readings if each.name in self.running])
         elsewhere = [each.submission for each in readings if each.awaits_slurm and not self._is_own(each)]
         cancel_jobs([submission for submission in elsewhere if submission])
         for each in readings:
@@ -159,8 +134,9 @@ class AllocationRoom(Workplace):
         return 0 if self.is_closing else self._room.num_free
 
     def has_news(self) -> bool:
-        ended = any(step.process is not None and step.process.poll() is not None for step in self.running.values())
-        due = any(_is_settled(step) for step in self._silent.values())
+        ended = any(step.has_ended for step in self.running.values())
+        may_ask = time.monotonic() - self._asked >= ASK_SECONDS
+        due = may_ask and any(step.is_settled for step in self._silent.values())
         return ended or due or (self.is_closing and bool(self.running))
 
     def is_over(self) -> bool:
@@ -235,7 +211,7 @@ class AllocationRoom(Workplace):
 
     def _collect(self, sweep: Sweep) -> None:
         """Free what ended steps held, and conclude on those that left no measurement."""
-        for name in self._ended_steps():
+        for name in ended_among(self.running, self.allocation.job_id):
             step = self._forget(name)
             assert step is not None
             step.ended = time.monotonic()
@@ -245,26 +221,20 @@ class AllocationRoom(Workplace):
         for name, reading in silent.items():
             if reading.measurement is not None:
                 del self._silent[name]
-        due = [name for name, step in self._silent.items() if _is_settled(step)]
+        due = [name for name, step in self._silent.items() if step.is_settled]
         if due and self._lives_on():
             for name in due:
                 step = self._silent.pop(name)
-                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes)
+                lost = [node for node in step.placement.nodes if node not in self._room.devices]
+                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
-
-    def _ended_steps(self) -> list[str]:
-        ended = [name for name, step in self.running.items() if step.process and step.process.poll() is not None]
-        adopted = {name: step for name, step in self.running.items() if step.process is None}
-        with suppress(SlurmSilent):
-            alive = running_steps(self.allocation.job_id) if adopted else {}
-            ended += [name for name, step in adopted.items() if step.submission.job_name not in alive]
-        return ended
 
     def _lives_on(self) -> bool:
         """Whether the allocation goes on, so that a step's end is its own; nodes that it has lost are left out.
 
         Where it ends, or is started again, Slurm ends its steps, and this process next.
         """
+        self._asked = time.monotonic()
         try:
             now = self.ask()
         except (SlurmSilent, UsageError):
@@ -273,30 +243,9 @@ class AllocationRoom(Workplace):
         self._room.leave_out([node for node in self._room.devices if node not in left])
         return now.is_running
 
-    def _end_steps(self, names: Sequence[str]) -> None:
-        """End the steps, and wait until they have."""
-        steps = [self.running[name] for name in names if name in self.running]
-        for step in steps:
-            if step.process is not None:
-                step.process.terminate()  # srun kills the step's tasks
-            elif step.submission.job_id:
-                subprocess.run(["scancel", step.submission.job_id], capture_output=True, check=False)
-        until = time.monotonic() + END_SECONDS
-        for step in steps:
-            with suppress(subprocess.TimeoutExpired):
-                if step.process is not None:
-                    step.process.wait(max(0.0, until - time.monotonic()))
-
     def _forget(self, name: str) -> Step | None:
         self._room.give_back(name)
         return self.running.pop(name, None)
-
-
-def _is_settled(step: Step) -> bool:
-    """Whether a result that it left would have appeared on a network file system by now."""
-    assert step.ended is not None
-    state = "COMPLETED" if step.exit_code == 0 else "FAILED"
-    return time.monotonic() - step.ended >= SETTLING_SECONDS.get(state, DEFAULT_SETTLING_SECONDS)
 
 
 def slots_of(allocation: Allocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
