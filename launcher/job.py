@@ -63,6 +63,16 @@ def measure_rates_in_slurm(folder: str) -> None:
     run_from_launcher(Path(folder))
 
 
+def check_node_in_slurm(folder: str) -> None:
+    """Tell the doctor of this node. srun starts this in the one task of each of the job's nodes."""
+    if _own_submission(JobFolder(folder)) is None:
+        return
+    from launcher.doctor.in_job import report_as_rank
+    from launcher.doctor.node_report import DoctorFolder
+
+    report_as_rank(DoctorFolder(folder))
+
+
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
     """Run and supervise all ranks of a trial. Devices are numbers among the visible ones; none means the CPU."""
     if TrialFolder(folder).read_experiment().trainer.is_own:
