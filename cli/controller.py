@@ -13,8 +13,9 @@ from cli.report import report_on
 from launcher.advance import PAUSED, Step
 from launcher.controller import sweep_of, take_up
 from launcher.folder_lock import holder, locked
-from launcher.job import own_submission, requeue
+from launcher.job import own_submission
 from launcher.loop import go_on
+from launcher.requeue import requeue
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 

@@ -13,7 +13,22 @@ from typing import NoReturn
 
 import typer
 
-from cli import advance, cancel, estimate, export, pause, plan, rehearse, report, retry, status, sweep, train, ui
+from cli import (
+    advance,
+    cancel,
+    doctor,
+    estimate,
+    export,
+    pause,
+    plan,
+    rehearse,
+    report,
+    retry,
+    status,
+    sweep,
+    train,
+    ui,
+)
 from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
 from cli.logs import command as logs
@@ -46,6 +61,7 @@ app.command()(pause.resume)
 app.command()(retry.retry)
 app.command()(cancel.cancel)
 app.command()(report.report)
+app.command()(doctor.doctor)
 app.command()(ui.ui)
 
 

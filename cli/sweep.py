@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console
 from cli.plan import print_plan, print_question
@@ -53,14 +54,17 @@ def sweep(
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
     # A sweep that goes on keeps its record, because planning it again would give it another date.
     record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
+    in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     if dry_run:
-        _show_what_would_run(place, record)
+        show_allocation(place, record) if in_allocation else _show_what_would_run(place, record)
         return
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     planned = Sweep(place.folder, record)
-    if place.on_slurm:
+    if in_allocation:
+        sweep_in_allocation(place, planned, retry_failed=retry_failed)
+    elif place.on_slurm:
         from cli.sweep_on_slurm import carry_out
 
         carry_out(place, planned, rules, retry_failed=retry_failed)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from conf.credentials import recorded
 from launcher.admission import Admission
 from launcher.attempts import is_in_flight, key_of, news, submissions
 from launcher.budget import Budget
@@ -43,6 +44,7 @@ class Rules:
         max_trials: how many trials a search may come to, the baseline among them.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
         max_resubmits: how often a trial that lost its node or its place is tried again.
+        tell: is told of every step, with the sweep as it stands after it.
     """
 
     budget: Budget
@@ -52,6 +54,7 @@ class Rules:
     max_trials: int = 0
     fail_fast: int | None = None
     max_resubmits: int = 0
+    tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,7 @@ class Conductor:
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._standing()
-        self._write(*self._foreign(), Begun(overrides=tuple(overrides), on_slurm=on_slurm))
+        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm))
 
     def _foreign(self) -> list[Entry]:
         """The trials that were asked for under a configuration which would make others of their points."""
@@ -281,7 +284,7 @@ class Conductor:
     ) -> Step:
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
-        return Step(
+        step = Step(
             readings=tuple(readings),
             started=tuple(started),
             news=tuple(self._news),
@@ -290,6 +293,8 @@ class Conductor:
             held=held,
             finished=finished,
         )
+        self.rules.tell(self.sweep, step)
+        return step
 
     def _write(self, *entries: Entry) -> None:
         self.journal.append(*entries)

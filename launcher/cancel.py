@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import psutil
 
 from conf.errors import UsageError
+from launcher.allocation_folder import live_allocation
 from launcher.folder_lock import holder
 from launcher.local_jobs import controller_of, is_running_here
 from launcher.own_jobs import standings
@@ -53,6 +54,8 @@ def cancel_sweep(sweep: Sweep) -> int:
         journal.append(Cancelled(trial_id=None))
     else:
         _end_sweep_process(sweep.folder)
+    if allocation := live_allocation(sweep.folder):
+        return len(here) + _cancel_allocation(sweep, allocation.submission)
     by_job = read_submission(JobFolder(sweep.folder.controller))
     cancel_jobs([by_job] if by_job else [])
     end_trees(controller for job in here if (controller := controller_of(job)))
@@ -76,6 +79,17 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     if holder(sweep.folder) is None:  # else the sweep's process ends its own, and writes down why
         end_trees(controller for job in jobs if (controller := controller_of(job)))
     return [reading.name for reading in open_trials]
+
+
+def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:
+    """Cancel the job, with which its controller and its steps end; returns how many trials ran in it.
+
+    Trials that are queued beside it are cancelled too.
+    """
+    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
+    steps = [each for each in in_slurm if each.inside and each.inside.job_name == allocation.job_name]
+    cancel_jobs([allocation])
+    return len(steps) + len(cancel_jobs([each for each in in_slurm if each not in steps]))
 
 
 def cancel_training(run: LongRun) -> str:

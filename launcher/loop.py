@@ -32,7 +32,7 @@ def go_on(
     *,
     is_over: Callable[[Step], bool] = lambda step: bool(step.finished),
 ) -> Step:
-    """Step after step until the sweep has ended; returns the last.
+    """Step after step until the sweep has ended, or the place where it runs; returns the last.
 
     Raises:
         KeyboardInterrupt: a signal came, and no step was cut short; its argument is the signal. What runs goes on.
@@ -42,7 +42,7 @@ def go_on(
         while True:
             step = _patient(conductor, noted)
             progress.show(step.readings)
-            if is_over(step):
+            if is_over(step) or conductor.workplace.is_over():
                 return step
             until = time.monotonic() + poll_seconds
             while time.monotonic() < until and not conductor.workplace.has_news():

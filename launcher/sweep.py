@@ -83,7 +83,7 @@ def run_here(
         code = sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
         conductor = Conductor(sweep, here, replace(rules, max_resubmits=UNLIMITED))
-        _begin(conductor, overrides, on_slurm=False, retry_failed=retry_failed)
+        begin(conductor, overrides, on_slurm=False, retry_failed=retry_failed)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -117,7 +117,7 @@ def carry_out_on_slurm(
     with locked(sweep.folder):
         sweep.folder.write_record(sweep.record)
         conductor = Conductor(sweep, SlurmQueue(slurm, job), rules)
-        _begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
@@ -146,7 +146,7 @@ def hand_over(
         if (live := live_controller(sweep.folder)) is not None:  # another command was faster
             return live.job_id
         sweep.folder.write_record(sweep.record)
-        _begin(Conductor(sweep, SlurmQueue(slurm), rules), overrides, on_slurm=True, retry_failed=retry_failed)
+        begin(Conductor(sweep, SlurmQueue(slurm), rules), overrides, on_slurm=True, retry_failed=retry_failed)
         return submit_controller(sweep, slurm, controller)
 
 
@@ -170,7 +170,7 @@ def submit(
         sweep.folder.write_record(sweep.record)
         queue = SlurmQueue(slurm, job)
         conductor = Conductor(sweep, queue, rules or slurm_rules(slurm))
-        _begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
         step = conductor.advance()
     if queue.refusal is not None:
         raise queue.refusal
@@ -192,7 +192,8 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def _begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
+def begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
+    """A person gave the command."""
     conductor.begin(overrides, on_slurm=on_slurm)
     if retry_failed:
         retry_failed_trials(conductor.sweep)

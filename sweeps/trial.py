@@ -75,6 +75,7 @@ class SweepFolder:
     code/           the code as it was when the sweep was submitted
     controller/     the `JobFolder` of the small Slurm job that goes on with the sweep, if one does
     submitit/       what submitit hands to Slurm's jobs, and their output
+    notified.json   what the webhook was told last
     report.md, report.csv, report.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them
