@@ -34,6 +34,7 @@ def sweep(
 
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
+    from launcher.provenance import keep_configuration
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
     from sweeps.plan import plan_sweep
@@ -51,6 +52,7 @@ def sweep(
         show_allocation(place, record) if in_allocation else _show_what_would_run(place, record)
         return
     prepare_tokens(place.folder, record)
+    keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     if in_allocation:
         sweep_in_allocation(place, planned, retry_failed=retry_failed)

@@ -73,6 +73,7 @@ class SweepFolder:
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
+    provenance/     from where each command was given: commit, uncommitted changes, versions, modules, configuration
     submitit/       what submitit hands to Slurm's jobs, and their output
     notified.json   what the webhook was told last
     report.md, report.csv, report.html
