@@ -39,6 +39,7 @@ def sweep(
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
     from launcher.orders import require_not_paused
+    from launcher.provenance import keep_configuration
     from launcher.rules import rules_for
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
@@ -61,6 +62,7 @@ def sweep(
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
+    keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     if in_allocation:
         sweep_in_allocation(place, planned, retry_failed=retry_failed)
