@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from conf.credentials import hide_credentials
+from conf.credentials import hide_credentials, shown_tree
 from conf.load import Composition, compose, groups, options
 from conf.overrides import Override, Overrides
 
@@ -32,6 +32,7 @@ OverrideTexts = Annotated[
     list[str] | None,
     typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=complete_override),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on stdout (docs/json.md).")]
 ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and stop.")]
 
 
@@ -49,4 +50,4 @@ def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
 def print_config(asked: Composition) -> None:
     """The composed configuration, once it is known to be valid; passwords are left out."""
     assert asked.settings  # reading them validates the configuration
-    typer.echo(hide_credentials(yaml.safe_dump(asked.tree, sort_keys=False)), nl=False)
+    typer.echo(hide_credentials(yaml.safe_dump(shown_tree(asked.tree), sort_keys=False)), nl=False)

@@ -133,7 +133,7 @@ def _progress(run: LongRun) -> str:
 
 
 def _step_line(metrics: StepMetrics) -> str:
-    from cli.progress import duration
+    from cli.state_table import duration
 
     held_out = "" if metrics.held_out_loss is None else f", held out {metrics.held_out_loss:.4f}"
     left = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)

@@ -47,9 +47,10 @@ class Experiment(Setup, Parts):
         # What a run is watched with, what a model is called and where files are cached do not change a measurement. A
         # cluster counts by its name alone: a corrected constant of its file does not change what was measured on it.
         content = self.model_dump(
-            mode="json", exclude={"cluster": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}}
+            mode="json",
+            exclude={"cluster": True, "mixed": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}},
         )
-        content["cluster"] = self.cluster.name
+        content["cluster"] = self.place
         # Null and the value that it stands for measure the same thing. Where no text is read, these values mean
         # nothing; they are the ones that older folders hold, whose fingerprints must stay the same.
         content["data"]["tokenizer"] = self.data.tokenizer or "bytes"
@@ -110,6 +111,9 @@ def _check_watch(experiment: Experiment) -> None:
 def _check_command(experiment: Experiment) -> None:
     """Make the command once, so that a wrong name in it is found before anything is submitted."""
     trainer = experiment.trainer
+    if experiment.mixed is not None:
+        problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
+        raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
     job = dict.fromkeys(JOB_NAMES, "")
     call_of(trainer, experiment, job)
     names = names_of(trainer, experiment, job)

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import ConfigError
+from conf.mixed import named_blocks
 from conf.overrides import Override, Overrides
 from conf.schema import Name, Value
 from conf.settings import Settings
@@ -123,12 +124,37 @@ def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tr
 
 
 def settings_of(tree: Tree) -> Settings:
-    """A composed tree, validated; `parallel.world_size: null` becomes every device of the cluster."""
+    """A composed tree, validated; `parallel.world_size: null` becomes every device, of the cluster or a mixed job."""
+    if isinstance(named := tree.get("mixed"), str):
+        tree = _with_blocks(tree, named)
     parallel, cluster = tree.get("parallel"), tree.get("cluster")
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
         whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
         tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
     return checked(Settings, tree)
+
+
+def _with_blocks(tree: Tree, named: str) -> Tree:
+    """The tree with a cluster's whole description in place of each name; the chosen cluster keeps what was overridden.
+
+    Raises:
+        ConfigError: the text names no blocks, or an unknown cluster.
+    """
+    found, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
+    chosen = cluster.get("name") if isinstance(cluster, dict) else None
+    blocks = [
+        {"cluster": cluster if name == chosen else _known_cluster(name).model_dump(), "num_devices": number}
+        for name, number in found
+    ]
+    tree = {**tree, "mixed": blocks}
+    if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
+        tree["parallel"] = {**parallel, "world_size": sum(number for _, number in found)}
+    return tree
+
+
+@lru_cache(maxsize=64)  # every point of a sweep over blocks names the same few files
+def _known_cluster(name: str) -> ClusterSpec:
+    return load_cluster(name)
 
 
 def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
@@ -273,16 +299,39 @@ def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
         return ConfigError(key, complaint["input"], "is not a group of values", remedy)
     message = complaint["msg"][0].lower() + complaint["msg"][1:]
-    return ConfigError(key, complaint["input"], message, "Correct the value in the configuration file or the override.")
+    remedy = complaint.get("ctx", {}).get("remedy", "Correct the value in the configuration file or the override.")
+    return ConfigError(key, complaint["input"], message, remedy)
 
 
 def _field_names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for part in path:
         field = model.model_fields.get(part)
-        # Of `X | None` the X.
-        kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if kind] if field else []
-        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if field is None:  # a key or a number inside a mapping or list of models
+            continue
+        inner = _model_in(field.annotation)
         if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _model_in(kind: Any) -> type[BaseModel] | None:
+    """The X of `X`, `X | None`, `dict[str, X]` and `tuple[X, ...]`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for part in get_args(kind) if (found := _model_in(part))), None)
+
+
+def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
+    """What a person may have meant by a key that the configuration does not have.
+
+    Args:
+        others: further names that may be written there.
+    """
+    return _nearest(dotted, [*_dotted_keys(tree), *others])
+
+
+def has_key(tree: Tree, dotted: str) -> bool:
+    *parents, leaf = dotted.split(".")
+    node = part_at(tree, ".".join(parents)) if parents else tree
+    return isinstance(node, dict) and leaf in node

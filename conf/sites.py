@@ -8,7 +8,20 @@ from pydantic import Field, model_validator
 
 from conf.credentials import without_credentials
 from conf.errors import ConfigError
-from conf.schema import Count, Frozen
+from conf.schema import Count, Frozen, Positive
+
+
+class SlurmComponent(Frozen):
+    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpu_request: Literal["gpus-per-node", "gres", "none"] | None = None
+    gpu_type: str | None = None
+    cpus_per_task: Count | None = None
+    extra_sbatch: dict[str, str | int | bool] | None = None
 
 
 class SlurmSpec(Frozen):
@@ -16,13 +29,16 @@ class SlurmSpec(Frozen):
 
     Attributes:
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
+        gpu_type: Slurm's name of the type of device to ask for, such as `a100`; null takes any.
+        components: what differs for single clusters of a mixed job, by the cluster's name.
         max_array_size: the most elements of one job array; null asks `scontrol show config`.
         array_parallelism: the most elements of an array that run at once (`%N`).
         setup: shell lines before srun (modules, environments).
         container_prefix: words before the Python of the job, such as `apptainer exec image.sif`; null for none.
         python: the interpreter on the compute nodes; null means the one that submits.
         extra_sbatch: further sbatch options, long names without the leading dashes.
-        max_resubmits: how often a trial that lost its node is submitted again.
+        max_resubmits: how often a trial that lost its node or its place is submitted again.
+        poll_seconds: commands that look again and again ask Slurm no more often than this, all of them together.
     """
 
     partition: str | None
@@ -41,6 +57,14 @@ class SlurmSpec(Frozen):
     environment: dict[str, str]
     extra_sbatch: dict[str, str | int | bool]
     max_resubmits: Annotated[int, Field(ge=0)]
+    poll_seconds: Positive = 5.0
+    gpu_type: str | None = None
+    components: dict[str, SlurmComponent] = Field(default_factory=dict)
+
+    def on(self, cluster: str) -> SlurmSpec:
+        """The settings for the nodes of one cluster of a mixed job."""
+        given = {key: value for key, value in self.components.get(cluster, SlurmComponent()) if value is not None}
+        return self.model_copy(update=given | {"extra_sbatch": self.extra_sbatch | given.get("extra_sbatch", {})})
 
 
 class TrackingSpec(Frozen):

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from conf.axes import AxisBlock
 from conf.errors import ConfigError
 from conf.schema import Count, Frozen, Name, NonNegative, Positive, Value
 
 
-class PointSet(Frozen):
-    """Points, given as a rectangular grid (`axes`) and as a list (`points`). Keys are dotted, values plain."""
+class PointSet(AxisBlock):
+    """Points, given as blocks of axes and as a list. Keys are dotted, values plain.
 
-    axes: dict[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]]
+    Attributes:
+        spaces: blocks of axes beside the first one: the points of each come after those of the one before.
+        points: single points, which no constraint leaves out.
+    """
+
+    spaces: Annotated[tuple[AxisBlock, ...], Field(strict=False)] = ()
     points: Annotated[tuple[dict[str, Value], ...], Field(strict=False)]
     baseline: dict[str, Value]
+
+    @property
+    def blocks(self) -> tuple[AxisBlock, ...]:
+        """Every block that varies something; the constraints of the first bind all of them."""
+        further = [
+            space.model_copy(update={"constraints": self.constraints + space.constraints}) for space in self.spaces
+        ]
+        return tuple(block for block in (self, *further) if block.varies)
+
+    def listed_values(self) -> Iterator[tuple[str, Value]]:
+        """Every pair of a key and a value that any point states."""
+        yield from super().listed_values()
+        for space in self.spaces:
+            yield from space.listed_values()
+        for point in (self.baseline, *self.points):
+            yield from point.items()
+
+    def is_open(self, key: str, value: Value) -> bool:
+        """Whether an axis may take a value that it does not list: a range between its ends, an expression any."""
+        axes = [block.axes[key] for block in (self, *self.spaces) if key in block.axes]
+        return any(axis.follows if axis.values else axis.holds(value) for axis in axes)
 
 
 class ProxySpec(PointSet):
@@ -42,6 +70,8 @@ class SearchPlan(Frozen):
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
+        space: what an adaptive search of layouts chooses among: all plans that fit on paper, or the points that the
+            sweep lists.
         min_gain: the search ends once it expects to better the best by less than this share of it.
         objective: what is sought; several make a front.
     """
@@ -51,6 +81,7 @@ class SearchPlan(Frozen):
     num_probes: Annotated[int, Field(ge=0)]
     max_concurrent_trials: Count | None
     min_gain: NonNegative
+    space: Literal["plans", "listed"] = "plans"
     objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]
 
     @model_validator(mode="after")

@@ -61,11 +61,11 @@ def sbatch_parameters(
         "signal_delay_s": SAVE_SECONDS if requeues else 0,
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
         "setup": _setup(slurm, code),
-        "srun_args": _srun_args(slurm, shape),
+        "srun_args": srun_args(slurm, shape),
         # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
         "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
-        **_gpu_request(slurm, shape),
+        **gpu_request(slurm, shape),
     }
 
 
@@ -99,14 +99,26 @@ def require_plain_path(logs: Path) -> None:
 
 
 def python_command(slurm: SlurmSpec) -> str:
-    """The interpreter on the compute nodes, in its container where there is one."""
-    python = slurm.python or shlex.quote(sys.executable)
-    return f"{slurm.container_prefix} {python}" if slurm.container_prefix else python
+    """The interpreter on the compute nodes, in its container where there is one, quoted for a shell.
+
+    Raises:
+        ConfigError: a quotation mark is left open.
+    """
+    python = _words("python", slurm.python) if slurm.python else [sys.executable]
+    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *python])
+
+
+def _words(key: str, value: str) -> list[str]:
+    """The words of a setting, as a shell takes them apart; it expands nothing in them, and runs nothing."""
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise ConfigError(f"slurm.{key}", value, f"cannot be read ({error})", "Close every quotation mark.") from None
 
 
 def _require_plain(slurm: SlurmSpec) -> None:
     """A line break in a value would end its `#SBATCH` line, and what follows would be taken for a line of its own."""
-    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint")}
+    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint", "gpu_type")}
     extra = {f"extra_sbatch.{option}": f"{option}{value}" for option, value in slurm.extra_sbatch.items()}
     for key, value in (own | extra).items():
         if value is not None and CONTROL.search(value):
@@ -134,7 +146,7 @@ def _cpus_per_task(slurm: SlurmSpec, shape: JobShape) -> int | None:
     return (slurm.cpus_per_task or 1) * shape.devices_per_task
 
 
-def _srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
+def srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
     """The options of the job's srun: the site's own, and two that every job needs unless the site gives them.
 
     Without --kill-on-bad-exit, the ranks beside a failed one would wait for it until the time limit. And since Slurm
@@ -149,12 +161,12 @@ def _srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
     return [*args, *given]
 
 
-def _gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
+def gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
+    """How the devices of one node are asked for, by option; empty where they come with the node."""
     if not shape.uses_gpus or slurm.gpu_request == "none":
         return {}
-    if slurm.gpu_request == "gres":
-        return {"gres": f"gpu:{shape.devices_per_node}"}
-    return {"gpus_per_node": shape.devices_per_node}
+    number = shape.devices_per_node if slurm.gpu_type is None else f"{slurm.gpu_type}:{shape.devices_per_node}"
+    return {"gres": f"gpu:{number}"} if slurm.gpu_request == "gres" else {"gpus_per_node": number}
 
 
 def _extra(slurm: SlurmSpec) -> dict[str, Any]:

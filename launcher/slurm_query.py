@@ -9,26 +9,32 @@ from __future__ import annotations
 import datetime
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from launcher.slurm_answers import FRESH, Answer, Patience, answer_of
 from launcher.slurm_cluster import this_cluster
 
-ANSWER_SECONDS = 15
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
     *("NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "REVOKED"),
 )
 """Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
 
-LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
+TELLING = (
+    *("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE"),
+    *("PREEMPTED", "FAILED", "CANCELLED", "REVOKED", "COMPLETED"),
+)
+"""Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
+
+LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
 
-BROKEN_LINE = re.compile(r"\d+(_|\||$)")
+BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
 
+NO_NODES = ("(null)", "None assigned")
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
@@ -43,6 +49,7 @@ class JobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
         job_name: empty where Slurm was not asked for it.
+        nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
         cause: why Slurm cannot say more, in words for people; empty where it can.
     """
 
@@ -51,6 +58,7 @@ class JobState(NamedTuple):
     asked: float | None = None
     job_name: str = ""
     cause: str = ""
+    nodes: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -66,7 +74,7 @@ class SlurmSilent(Exception):
     """A tool of Slurm did not answer, so that a job which is missing from the answer is not thereby unknown."""
 
 
-def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
+def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
     """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
@@ -78,28 +86,28 @@ def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
     wanted = set(job_ids)
     if not wanted:
         return {}
-    states = _told_of(wanted, _squeue("--jobs", _masters(wanted)))
+    states = _told_of(wanted, _squeue("--jobs", _masters(wanted), patience))
     if forgotten := wanted - states.keys():
-        states |= _told_of(forgotten, _sacct(forgotten))
-    return _dated(states)
+        states |= _told_of(forgotten, _sacct(forgotten, patience))
+    return states
 
 
-def query_named(job_names: Iterable[str]) -> dict[str, JobState]:
+def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
     """States by job id of the jobs of these names that the controller knows.
 
     Raises:
         SlurmSilent: the controller does not answer.
     """
     wanted = sorted(set(job_names))
-    return _dated(_squeue("--name", wanted)) if wanted else {}
+    return _squeue("--name", wanted, patience) if wanted else {}
 
 
-def _dated(states: dict[str, JobState]) -> dict[str, JobState]:
-    """The same states with the controller's time, which costs a call and is needed only to tell how old an end is."""
+def _dated(states: dict[str, JobState], answer: Answer) -> dict[str, JobState]:
+    """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
-    now = this_cluster().now
-    return {job_id: state._replace(asked=now) for job_id, state in states.items()}
+    asked = this_cluster().now - answer.age
+    return {job_id: state._replace(asked=asked) for job_id, state in states.items()}
 
 
 def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
@@ -111,24 +119,26 @@ def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState
     return {job_id: state for job_id, state in found.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str, JobState]:
+def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, JobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
-    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%j|"]
-    answer = _ask(["squeue", *columns, f"{by}={','.join(wanted)}"])
+    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%N|%j|"]
+    answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
-    if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
+    if answer.failed and "Invalid job id" not in answer.complained:
         raise SlurmSilent
-    return _parsed(answer.stdout)
+    return _dated(_parsed(answer.said), answer)
 
 
-def _sacct(job_ids: set[str]) -> dict[str, JobState]:
+def _sacct(job_ids: set[str], patience: Patience) -> dict[str, JobState]:
     """The answer is empty where the site keeps no accounting."""
-    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,JobName"]
+    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     jobs = ",".join(_masters(job_ids))
-    answer = _ask(["sacct", *columns, f"--jobs={jobs}"]) if shutil.which("sacct") else None
-    if answer is not None and answer.returncode == 0:
-        return _parsed(answer.stdout)
-    if not shutil.which("sacct") or (answer is not None and "accounting storage is disabled" in answer.stderr):
+    if not shutil.which("sacct"):
+        return {}
+    answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
+    if not answer.failed:
+        return _dated(_parsed(answer.said), answer)
+    if "accounting storage is disabled" in answer.complained:
         return {}
     raise SlurmSilent
 
@@ -138,17 +148,8 @@ def _masters(job_ids: set[str]) -> list[str]:
     return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 
-def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    if not shutil.which(command[0]):
-        return None
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-
-
 def _parsed(lines: str) -> dict[str, JobState]:
-    """Lines `12_[0-2,5%1]|PENDING|end|name|`; an unexpanded range stands for all its elements.
+    """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
 
@@ -161,10 +162,27 @@ def _parsed(lines: str) -> dict[str, JobState]:
         if found is None and BROKEN_LINE.match(line):
             raise SlurmSilent
         if found is not None:
-            job_id, name, end, job_name = found.groups()
-            state = JobState(name, _seconds(end) if name in ENDED_STATES else None, job_name=job_name)
+            job_id, name, end, nodes, job_name = found.groups()
+            ended = _seconds(end) if name in ENDED_STATES else None
+            state = JobState(name, ended, job_name=job_name, nodes="" if nodes in NO_NODES else nodes)
+            job_id, plus, _ = job_id.partition("+")
+            if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
+                state = of_components(states[job_id], state)
             states.update(dict.fromkeys(_expanded(job_id), state))
     return states
+
+
+def of_components(first: JobState, second: JobState) -> JobState:
+    """How a heterogeneous job stands, on the nodes of both its components.
+
+    It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`.
+    """
+    both = (first, second)
+    live = [state for state in both if state.is_live]
+    telling = live[0] if live else min(both, key=lambda state: TELLING.index(state.name))
+    ends = [state.ended for state in both if state.ended is not None]
+    ended = None if live else max(ends, default=None)
+    return telling._replace(ended=ended, nodes=",".join(filter(None, (first.nodes, second.nodes))))
 
 
 def _expanded(job_id: str) -> list[str]:

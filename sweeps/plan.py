@@ -13,13 +13,17 @@ from conf.schema import Value
 from conf.settings import Settings
 from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
+from sweeps.axes import Point
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
-from sweeps.points import Point, expand
+from sweeps.points import baseline_of, expand
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
-JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
+ADAPTIVE = frozenset({"bayes"})
+"""Kinds of search that choose one point after another: the baseline is planned, and the others are asked for later."""
+
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
@@ -39,6 +43,8 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
     pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
     if settings.search.kind == "planner":
         plan = _planned_trials(asked, spec, spec.max_trials)
+    elif settings.search.kind in ADAPTIVE:
+        plan = _baseline_alone(asked.tree, spec)
     else:
         plan = make_trials(asked.tree, spec, pinned, spec.max_trials)
     return SweepRecord(
@@ -58,9 +64,8 @@ def make_trials(
     tree: Tree, points: PointSet, pinned: Mapping[str, Value], max_trials: int | None = None
 ) -> tuple[Trial, ...]:
     """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
-    base = {key: value_at(tree, key) for key in pinned}
-    drafts = [_draft(tree, point) for point in expand(points, base, pinned)]
-    baseline = _draft(tree, dict(points.baseline))
+    drafts = [_draft(tree, point) for point in expand(points, tree, pinned)]
+    baseline = _draft(tree, baseline_of(points, tree))
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = {draft.trial_id: draft for draft in drafts}
     named = [
@@ -69,13 +74,31 @@ def make_trials(
     return _selected(named, max_trials)
 
 
+def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+    """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Raises:
+        ConfigError: the point names a key that the configuration does not have.
+    """
+    draft = _draft(tree, point)
+    return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
+
+
+def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:
+    """The baseline, selected if it can run."""
+    draft = _draft(tree, baseline_of(points, tree))
+    return _selected([draft.model_copy(update={"is_baseline": True})], None)
+
+
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The baseline, and what the planner chooses for the devices that the sweep asks for."""
     costs_of = str(value_at(asked.tree, "trainer.costs_of") or "trisweep")
     wanted = request(asked, implementation=costs_of)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
     spread = {"parallel.layers_per_stage": None}
-    baseline = _draft(asked.tree, {**spread, **points.baseline}).model_copy(update={"is_baseline": True})
+    baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(
+        update={"is_baseline": True}
+    )
     trials = {baseline.trial_id: baseline}
     for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
         trial = _draft(asked.tree, chosen.values())
@@ -97,16 +120,19 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
         )
     proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
     if value_at(proxy.tree, "search.kind") == "planner":
-        return _planned_trials(_with_knobs(proxy, asked), spec.proxy)
+        return _planned_trials(proxy_composition(spec.proxy, asked), spec.proxy)
     tree = proxy.tree
+    if value_at(tree, "search.kind") in ADAPTIVE:
+        return _baseline_alone(tree, spec.proxy)
     # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
-    varied: dict[str, set[Value]] = {key: set(values) for key, values in spec.proxy.axes.items()}
-    for point in (spec.proxy.baseline, *spec.proxy.points):
-        for key, value in point.items():
-            varied.setdefault(key, {value_at(tree, key)}).add(value)
+    varied = {
+        key: set[Value]() if key in spec.proxy.axes else {value_at(tree, key)} for key, _ in spec.proxy.listed_values()
+    }
+    for key, value in spec.proxy.listed_values():
+        varied[key].add(value)
     restricting = {key: value for key, value in pinned.items() if key in varied}
     for key, value in restricting.items():
-        if value not in varied[key]:
+        if value not in varied[key] and not spec.proxy.is_open(key, value):
             known = ", ".join(sorted(map(str, varied[key])))
             raise ConfigError(
                 key,
@@ -117,10 +143,15 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
     return make_trials(tree, spec.proxy, restricting)
 
 
+def proxy_composition(proxy: ProxySpec, asked: Composition) -> Composition:
+    """The stand-in's configuration, in which the knobs that the user pinned are pinned too."""
+    return _with_knobs(compose(_proxy_overrides(proxy, asked.overrides)), asked)
+
+
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
     """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
     own = Overrides.parse(proxy.overrides)
-    return own + overrides.without({override.group for override in own} | {"slurm", "device"})
+    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import NamedTuple
 
+from sweeps.attempts import keep_attempt
+from sweeps.history import History
+from sweeps.journal import Journal
+from sweeps.long_lived import long_lived
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
@@ -17,10 +22,16 @@ class Sweep(NamedTuple):
 
     @classmethod
     def stored_in(cls, folder: SweepFolder) -> Sweep:
-        """Raises:
-        UsageError: its record is damaged, or was written by another version.
+        """With the trials that were asked for since it was planned.
+
+        Raises:
+            UsageError: its record is damaged, or was written by another version.
         """
-        return cls(folder, folder.read_record())
+        history = History.of(Journal(folder.journal).read_new())
+        with long_lived():
+            sweep = cls(folder, history.completed(folder.read_record()))
+        gc.freeze()  # nor does the collector look at the record later
+        return sweep
 
     @property
     def runnable(self) -> list[Trial]:
@@ -32,7 +43,11 @@ class Sweep(NamedTuple):
 
     def read(self) -> list[TrialReading]:
         """How every trial stands, in the order of the record."""
-        return [self.read_trial(trial) for trial in self.record.trials]
+        with long_lived():
+            readings = [self.read_trial(trial) for trial in self.record.trials]
+            for reading in readings:
+                _ = reading.measurement  # read now, because everybody asks for it
+        return readings
 
     def read_trial(self, trial: Trial) -> TrialReading:
         return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial)
@@ -45,6 +60,8 @@ class Sweep(NamedTuple):
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)
         if folder.path.exists():  # a new folder holds nothing to forget, and there may be thousands
+            for ended in self.read_trial(trial).ended_attempts[-1:]:
+                keep_attempt(folder, ended)
             folder.clear_results()
             folder.submission.unlink(missing_ok=True)  # else a status in between would judge by the old job
         folder.write_trial(

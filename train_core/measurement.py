@@ -13,6 +13,7 @@ from conf.schema import Count, Frozen, NonNegative, Positive
 class Outcome(StrEnum):
     """How a trial stands. All but PENDING and RUNNING are final.
 
+    PREEMPTED: Slurm ended its job in favour of another, and did not run it again.
     PRUNED: the sweep ended it early, because its first steps were clearly slower or worse than the best.
     """
 
@@ -24,12 +25,50 @@ class Outcome(StrEnum):
     NODE_FAILED = "NODE_FAILED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
     PRUNED = "PRUNED"
     INFEASIBLE = "INFEASIBLE"
 
     @property
     def is_final(self) -> bool:
         return self not in (Outcome.PENDING, Outcome.RUNNING)
+
+
+class Fault(StrEnum):
+    """What ended a trial early, as far as another attempt depends on it; several may share one outcome.
+
+    LOST: Slurm no longer knows the job, which left no word.
+    HARDWARE: a device, its driver or the network.
+    START: the job ended before the program in it had begun.
+    HANG: the ranks waited in vain for longer than `watch.hang_seconds`.
+    KILLED: a signal from outside, and nobody says whose.
+    CRASH: an error in this package, or in the libraries that it calls.
+    INPUT: an error of the user's: the configuration, the data, or a program of their own.
+    """
+
+    MEMORY = "MEMORY"
+    TIME = "TIME"
+    NODE = "NODE"
+    PREEMPTED = "PREEMPTED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+    HARDWARE = "HARDWARE"
+    START = "START"
+    HANG = "HANG"
+    KILLED = "KILLED"
+    CRASH = "CRASH"
+    INPUT = "INPUT"
+
+
+FAULT_OF_OUTCOME = {
+    Outcome.OUT_OF_MEMORY: Fault.MEMORY,
+    Outcome.TIMED_OUT: Fault.TIME,
+    Outcome.NODE_FAILED: Fault.NODE,
+    Outcome.PREEMPTED: Fault.PREEMPTED,
+    Outcome.CANCELLED: Fault.CANCELLED,
+    Outcome.FAILED: Fault.CRASH,
+}
+"""Where nobody has said more than the outcome."""
 
 
 class StepMetrics(Frozen):
@@ -98,6 +137,28 @@ class Breakdown(Frozen):
         return self.ranks[self.slowest_rank]
 
 
+class BlockRates(Frozen):
+    """What one type of devices does in a step of a mixed job: predicted in an `Estimate`, measured in a `Performance`.
+
+    Attributes:
+        num_ranks: of the block of stages on this type; each has a device of its own, but ranks of a CPU may share.
+        model_flops_per_second_per_device: what the block's own layers need, over the whole step and all its devices.
+        peak_flops_per_second: dense peak of one of these devices, to which the utilization refers.
+        peak_memory_bytes: on the fullest rank of the block.
+        memory_capacity_bytes: what one of its devices has, as its maker states.
+    """
+
+    cluster: str
+    device: str
+    num_ranks: Count
+    layers_per_stage: Annotated[tuple[Count, ...], Field(strict=False)]
+    model_flops_per_second_per_device: Positive
+    peak_flops_per_second: Positive
+    model_flops_utilization: NonNegative
+    peak_memory_bytes: int
+    memory_capacity_bytes: int
+
+
 class Performance(Frozen):
     """What was measured over the timed steps of one completed trial. Names are shared with `costs.Estimate`.
 
@@ -106,7 +167,7 @@ class Performance(Frozen):
         num_devices: physical devices in use: GPUs, or on a CPU the cores that the ranks shared.
         model_flops: floating-point operations that one step needs, all devices together.
         hardware_flops: the same plus recomputation.
-        peak_flops_per_second: dense peak of one device.
+        peak_flops_per_second: dense peak of one device; in a mixed job the mean over all devices.
         peak_source: data sheet, or `measured` in the same run.
         model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
         peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
@@ -116,6 +177,7 @@ class Performance(Frozen):
         stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
         tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over
             the timed steps. By its own formula, so that it is not compared with any other figure here.
+        blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.
     """
 
     step_seconds: Positive
@@ -141,6 +203,7 @@ class Performance(Frozen):
     breakdown: Breakdown | None = None
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
     tflops_as_printed: float | None = None
+    blocks: Annotated[tuple[BlockRates, ...], Field(strict=False)] = ()
 
     @property
     def recorded_steps(self) -> list[int]:
@@ -168,6 +231,10 @@ class Measurement(Frozen):
         cause: one sentence for people; empty when the trial completed.
         failing_rank: the rank that is to blame; null where no single rank is, as when two replicas differ.
         traceback: where the failure was noticed, by that rank or by one that waited for it.
+        fault: what ended it; None where it completed, or where nobody has said more than the outcome.
+        nodes: those that may be to blame: of the failing rank where it is known, else all of the job's.
+        over_capacity_bytes: how much more memory the failed request needed than was free; the whole step may need
+            more. None where it is not known.
     """
 
     fingerprint: str
@@ -179,6 +246,14 @@ class Measurement(Frozen):
     environment: Environment | None = None
     started: float
     ended: float
+    fault: Annotated[Fault, Field(strict=False)] | None = None
+    nodes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    over_capacity_bytes: NonNegative | None = None
+
+    @property
+    def why(self) -> Fault | None:
+        """What ended it, from the outcome alone where nobody has said more."""
+        return self.fault or FAULT_OF_OUTCOME.get(self.outcome)
 
 
 class RankFailure(Frozen):
@@ -186,6 +261,8 @@ class RankFailure(Frozen):
 
     Attributes:
         blamed: the rank whose fault it is: mostly the rank itself. None where no single rank is to blame.
+        fault: see `Measurement`, as for `over_capacity_bytes`.
+        node: on which the rank ran; empty where that is not known.
     """
 
     rank: int
@@ -194,6 +271,9 @@ class RankFailure(Frozen):
     traceback: str
     time: float
     blamed: int | None = None
+    fault: Annotated[Fault, Field(strict=False)] | None = None
+    node: str = ""
+    over_capacity_bytes: NonNegative | None = None
 
 
 DISK = "disk"

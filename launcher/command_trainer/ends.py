@@ -12,7 +12,7 @@ from pathlib import Path
 from conf.trainer_spec import LogSpec
 from launcher.command_trainer.step_book import StepBook
 from sweeps.logs import tail
-from train_core.job.failures import OUT_OF_MEMORY, PEER_LOST
+from train_core.job.faults import OUT_OF_MEMORY, PEER_LOST
 from train_core.measurement import Outcome, RankFailure
 
 MAX_LINES, MAX_CAUSE = 40, 300

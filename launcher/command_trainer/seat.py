@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conf.experiment import Experiment
-from train_core.process.meeting import reachable_host, slurm_port
+from train_core.process.meeting import port_of_step, reachable_host
 
 THIS_MACHINE = "127.0.0.1"
 
@@ -57,7 +57,7 @@ def seat_in_slurm(experiment: Experiment, environment: Mapping[str, str] = os.en
         local_rank=int(environment["SLURM_LOCALID"]) if of_a_rank else 0,
         ranks_per_node=experiment.tasks_per_node,
         master_addr=reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR")),
-        master_port=slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0))),
+        master_port=port_of_step(environment),
     )
 
 

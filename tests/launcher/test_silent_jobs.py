@@ -14,7 +14,7 @@ from sweeps.submission import Submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from train_core.measurement import Outcome, RankFailure
+from train_core.measurement import Fault, Outcome, RankFailure
 
 Silenced = tuple[TrialReading, Submission]
 
@@ -48,7 +48,7 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
         ("OUT_OF_MEMORY", "", Outcome.OUT_OF_MEMORY),
         ("NODE_FAIL", "", Outcome.NODE_FAILED),
         ("CANCELLED", "", Outcome.CANCELLED),
-        ("PREEMPTED", "", Outcome.CANCELLED),
+        ("PREEMPTED", "", Outcome.PREEMPTED),
         ("FAILED", "slurmstepd: error: Step 7.0 exceeded memory limit (9 > 8), being killed", Outcome.OUT_OF_MEMORY),
         ("FAILED", "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0", Outcome.OUT_OF_MEMORY),
         ("FAILED", "srun: error: node1: task 0: Segmentation fault", Outcome.FAILED),
@@ -96,6 +96,21 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenc
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
 
 
+def test_a_rank_that_srun_ended_is_no_culprit(silent: Silenced) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(
+        "srun: error: node1: task 0: Exited with exit code 1\n"
+        "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+        "srun: error: node1: task 1: Terminated\n"
+    )
+    lost = "RuntimeError: NCCL error: unhandled system error"
+    told = RankFailure(rank=0, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, fault=Fault.HARDWARE)
+    trial.folder.write_failure(told)
+    measurement = verdict(trial, submission, JobState("FAILED", time.time(), nodes="node[1-2]"))
+    assert (measurement.failing_rank, measurement.why) == (None, Fault.HARDWARE)
+    assert measurement.nodes == ("node1", "node2"), "any of them may be to blame"
+
+
 def test_the_only_rank_that_said_nothing_left_those_that_lost_a_peer(silent: Silenced) -> None:
     """srun says nothing of a task that ends with code 0."""
     trial, submission = silent
@@ -132,7 +147,7 @@ def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago() -> None:
 
 def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
     states = _parsed(
-        "12_[0-1,4%2]|PENDING|N/A|a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|a|\n13|RUNNING|Unknown|b|\n"
+        "12_[0-1,4%2]|PENDING|N/A||a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|node4|a|\n13|RUNNING|Unknown||b|\n"
     )
     assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
     assert states["12_3"].name == "CANCELLED"

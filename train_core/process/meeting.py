@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 
 from conf.errors import UsageError
 
@@ -19,9 +20,20 @@ def first_host(node_list: str) -> str:
     return f"{prefix}{number or ''}{suffix}"
 
 
-def slurm_port(job_id: int, array_task_id: int) -> int:
-    """A port that all ranks of a job compute alike, and that neighbouring jobs on a node do not share."""
-    return FIRST_PORT + (job_id + 131 * array_task_id) % NUM_PORTS
+def port_of_step(environment: Mapping[str, str]) -> int:
+    """The port at which the ranks of the surrounding srun meet. Steps of one job may share a node, as elements may."""
+    job_id = environment.get("SLURM_JOB_ID_HET_GROUP_0") or environment["SLURM_JOB_ID"]
+    step_id = environment.get("SLURM_STEP_ID", "0")
+    return slurm_port(int(job_id), int(environment.get("SLURM_ARRAY_TASK_ID", "0")) + int(step_id))
+
+
+def slurm_port(job_id: int, share: int) -> int:
+    """A port that all ranks of a job compute alike, and that neighbouring jobs on a node do not share.
+
+    Args:
+        share: number of the element of the array, or of the step of the job.
+    """
+    return FIRST_PORT + (job_id + 131 * share) % NUM_PORTS
 
 
 def reachable_host(node_list: str, fallback: str | None) -> str:

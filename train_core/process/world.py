@@ -14,7 +14,7 @@ import torch.distributed as dist
 from conf.errors import UsageError
 from train_core.parallel.clock import Clock, DeviceClock
 from train_core.process.gpu_settings import set_defaults
-from train_core.process.meeting import reachable_host, slurm_port
+from train_core.process.meeting import port_of_step, reachable_host
 
 MEETING_SECONDS = 600.0
 """How long ranks wait for the last one to come: on a busy cluster, importing torch can take minutes on some nodes."""
@@ -67,9 +67,11 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
 
 
 def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    # The node list of a heterogeneous job is sorted by name, and rank 0 is on the first node of the first component.
+    first_component = environment.get("SLURM_JOB_NODELIST_HET_GROUP_0")
+    nodes = first_component or environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     host = reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR"))
-    port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
+    port = port_of_step(environment)
     # A step may have fewer tasks than its job, so that the step's own variables come first.
     size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
     rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])

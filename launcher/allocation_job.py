@@ -1,0 +1,137 @@
+"""The job that holds a sweep's allocation, from the inside: it starts trials as steps until none is left to run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from conf.overrides import Overrides
+from conf.sites import SlurmSpec
+from launcher.advance import Conductor, Rules
+from launcher.allocation import own_allocation
+from launcher.allocation_workplace import CLOSING_SECONDS, AllocationRoom
+from launcher.by_name import RUN_IN_SLURM
+from launcher.folder_lock import locked
+from launcher.loop import go_on
+from launcher.progress import Progress
+from launcher.requeue import requeue
+from launcher.slurm import logs_folder
+from launcher.slurm_executor import SlurmJob
+from launcher.slurm_query import SlurmSilent
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.measurement import Outcome
+
+POLL_SECONDS = 5.0
+"""Between two looks at steps and heartbeats. The end of a step is seen at once."""
+
+PATIENCE_SECONDS = 120.0
+"""For so long Slurm may keep silent when the controller starts."""
+
+NOTHING_ENDED = "No trial ended in this allocation, so it is not run again. Raise launcher.time_limit_minutes."
+
+
+@dataclass(frozen=True)
+class AllocationJob:
+    """What the job's batch script calls with the folder of the allocation.
+
+    Attributes:
+        devices_per_node: of the cluster.
+        overrides: with which the sweep was begun; None carries out the listed points, whatever they cost.
+        job: what each task of a step calls with the trial folder.
+        closing_seconds: so long before the allocation's time limit, its trials are ended.
+    """
+
+    slurm: SlurmSpec
+    devices_per_node: int
+    overrides: tuple[str, ...] | None = None
+    job: SlurmJob = RUN_IN_SLURM
+    closing_seconds: float = CLOSING_SECONDS
+
+    def __call__(self, folder: str) -> None:
+        """Carry the sweep out in this allocation. If trials are left when its time is over, have Slurm run it again."""
+        sweep = Sweep.stored_in(SweepFolder(Path(folder).parent))
+        code = Path(__file__).parents[1]  # the snapshot that this job runs
+        room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.closing_seconds)
+        with locked(sweep.folder), Printed() as progress:
+            step = go_on(Conductor(sweep, room, self._rules(sweep)), progress, POLL_SECONDS)
+        print(step.finished or f"left: {step.num_waiting} trials")
+        if step.finished:
+            return
+        if room.num_ended:
+            requeue()
+        else:
+            print(NOTHING_ENDED)
+
+    def _rules(self, sweep: Sweep) -> Rules:
+        from launcher.rules import rules_for
+        from launcher.sweep import slurm_rules
+        from launcher.where import compose_for_slurm
+
+        if self.overrides is None:
+            return slurm_rules(self.slurm)
+        return rules_for(compose_for_slurm(Overrides.parse(self.overrides)), sweep.record, on_slurm=True)
+
+
+def room_for(
+    sweep: Sweep,
+    slurm: SlurmSpec,
+    devices_per_node: int,
+    snapshot: Callable[[], Path],
+    job: SlurmJob = RUN_IN_SLURM,
+    closing_seconds: float = CLOSING_SECONDS,
+    *,
+    runs_setup: bool = False,
+) -> AllocationRoom:
+    """The allocation that this process is in, as the place where the sweep's trials run."""
+    _wait_for_slurm()
+    return AllocationRoom(
+        slurm=slurm,
+        devices_per_node=devices_per_node,
+        name=f"trisweep-{sweep.record.name}",
+        snapshot=snapshot,
+        logs=logs_folder(sweep.folder),
+        job=job,
+        runs_setup=runs_setup,
+        closing_seconds=closing_seconds,
+    )
+
+
+def _wait_for_slurm() -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            own_allocation()
+        except SlurmSilent:
+            if time.monotonic() > until:
+                raise
+            time.sleep(POLL_SECONDS)
+        else:
+            return
+
+
+class Printed(Progress):
+    """A line of the job's output for each trial that starts or ends."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Outcome | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, states: Sequence[TrialReading]) -> None:
+        for each in states:
+            if self._seen.get(each.name) is not each.outcome and each.outcome is not Outcome.PENDING:
+                now = time.strftime("%Y-%m-%dT%H:%M:%S")
+                print(f"{now} {each.name} {each.outcome} {each.cause}".rstrip(), flush=True)
+            self._seen[each.name] = each.outcome

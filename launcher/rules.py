@@ -1,0 +1,71 @@
+"""From the configuration to the rules by which a sweep is carried out."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from conf.load import Composition, Tree
+from conf.settings import Settings
+from launcher.advance import Rules
+from launcher.budget import Budget
+from launcher.notify import Notifier
+from sweeps.plan import ADAPTIVE, proxy_composition, trial_of
+from sweeps.search.choice import search_for
+from sweeps.search.searcher import Proposal
+from sweeps.trial import SweepRecord, Trial
+
+SECONDS_PER_MINUTE = 60
+
+
+def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rules:
+    """The rules of a sweep.
+
+    Raises:
+        ConfigError: the search cannot seek what it is told to, or the budget cannot be held.
+    """
+    settings = asked.settings
+    adaptive = settings.search.kind in ADAPTIVE
+    rules = Rules(
+        budget=budget_of(settings, record, on_slurm=on_slurm),
+        search=search_for(asked, record),
+        draft=partial(_drafted, _measured(asked, record).tree) if adaptive else None,
+        max_concurrent_trials=settings.search.max_concurrent_trials,
+        max_trials=record.spec.max_trials,
+        fail_fast=settings.controller.fail_fast,
+        max_resubmits=settings.slurm.max_resubmits,
+        tell=Notifier(settings.notify),
+    )
+    for trial in record.trials:
+        if trial.experiment is not None:
+            rules.budget.limit_on(trial)  # a budget that cannot be held is refused before anything starts
+    return rules
+
+
+def budget_of(settings: Settings, record: SweepRecord, *, on_slurm: bool) -> Budget:
+    if on_slurm:
+        return Budget(settings.budget, settings.slurm, settings.slurm.time_limit_minutes * SECONDS_PER_MINUTE)
+    return Budget(settings.budget, None, time_limit_here(record))
+
+
+def time_limit_here(record: SweepRecord) -> float | None:
+    """Seconds that a trial may take on this machine; only those of a stand-in have a limit."""
+    proxy = record.spec.proxy if record.mode == "proxy" else None
+    return proxy.time_limit_minutes * SECONDS_PER_MINUTE if proxy else None
+
+
+def goes_on_by_steps(settings: Settings) -> bool:
+    """Whether the sweep needs somebody who goes on with it: not all of it can be submitted at once."""
+    limited = settings.search.max_concurrent_trials is not None
+    return settings.search.kind in ADAPTIVE or limited or settings.controller.fail_fast is not None
+
+
+def _measured(asked: Composition, record: SweepRecord) -> Composition:
+    """The configuration of what is measured: the sweep's own, or that of its stand-in."""
+    if record.mode == "cluster":
+        return asked
+    assert record.spec.proxy is not None
+    return proxy_composition(record.spec.proxy, asked)
+
+
+def _drafted(tree: Tree, proposal: Proposal) -> Trial:
+    return trial_of(tree, proposal.point, proposal.because)

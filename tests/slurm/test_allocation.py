@@ -1,0 +1,145 @@
+"""An allocation of the test cluster in which trials run as steps."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from conf.control import LauncherSpec
+from conf.schema import Frozen, Value
+from conf.sites import SlurmSpec
+from launcher.allocation_sweep import submit_allocation
+from launcher.folder_lock import holder
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
+from tests.conftest import BuildRecord
+from tests.slurm.conftest import WaitUntil, has_ended
+from train_core.measurement import Outcome
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+
+EIGHT_GPU_NODES = ("cluster=frontier", "cluster.num_nodes=4", "batch.global_batch_size=16")
+
+
+class Seen(Frozen):
+    """What a rank saw of its place."""
+
+    host: str
+    gpus: str
+    began: float
+    ended: float
+
+
+def make_job() -> Callable[[str], None]:
+    """A job that looks around for as many milliseconds as its seed, and fails where that is odd.
+
+    It travels by value, as nodes know no tests.
+    """
+
+    def job(folder: str) -> None:
+        import json
+        import os
+        import socket
+        import time
+
+        from train_core.job.failures import without_numbers
+        from train_core.measurement import Outcome
+        from train_core.trial_folder import TrialFolder
+
+        trial, began, rank = TrialFolder(folder), time.time(), os.environ["SLURM_PROCID"]
+        milliseconds = trial.read_experiment().training.seed
+        if milliseconds % 2:
+            os._exit(7)
+        end = time.monotonic() + milliseconds / 1000
+        while time.monotonic() < end and not Path(folder, "go").exists():
+            time.sleep(0.05)
+        seen = {"host": socket.gethostname(), "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}
+        Path(folder, f"seen-{rank}.json").write_text(json.dumps({**seen, "began": began, "ended": time.time()}))
+        if rank == "0":
+            fingerprint = trial.read_experiment().fingerprint
+            trial.write_measurement(without_numbers(fingerprint, Outcome.COMPLETED, "", began))
+
+    return job
+
+
+def seen_by(reading: TrialReading) -> list[Seen]:
+    return [Seen.model_validate_json(path.read_text()) for path in reading.folder.path.glob("seen-*.json")]
+
+
+def points(*trials: tuple[int, int]) -> list[dict[str, Value]]:
+    return [{"parallel.world_size": size, "training.seed": milliseconds} for size, milliseconds in trials]
+
+
+def submitted(
+    folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, num_nodes: int, seconds: float = 600.0
+) -> str:
+    """Submit an allocation that ends its trials after so many seconds, and return its id."""
+    minutes = math.ceil(seconds / 60)
+    launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=minutes)
+    done = submit_allocation(
+        Sweep(folder, record),
+        slurm,
+        launcher,
+        load(EIGHT_GPU_NODES).cluster,
+        job=make_job(),
+        closing_seconds=60 * minutes - seconds,
+    )
+    assert done.is_new
+    assert done.job_id is not None
+    return done.job_id
+
+
+def have_ended(states: Sequence[TrialReading]) -> bool:
+    return all(map(has_ended, states))
+
+
+def test_trials_share_an_allocation_but_no_device_and_one_that_its_end_interrupts_runs_when_it_is_started_again(
+    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    record = build_record(points((16, 100), (2, 2000), (2, 2002), (4, 1), (1, 60_000)), EIGHT_GPU_NODES)
+    job_id = submitted(folder, record, slurm, num_nodes=2, seconds=25)
+    wide, one, other, failed, long = wait_until(folder, record, have_ended, 60)
+    assert [each.outcome for each in (wide, one, other)] == 3 * [Outcome.COMPLETED]
+    assert sorted(each.host for each in seen_by(wide)) == 8 * ["node1"] + 8 * ["node2"]
+    assert are_side_by_side(seen_by(one)[0], seen_by(other)[0])
+    assert failed.outcome is Outcome.FAILED
+    assert "exit code 7" in failed.cause
+    assert (long.outcome, long.cause) == (
+        Outcome.PREEMPTED,
+        "the allocation in which it ran came to its time limit",
+    )
+    (long.folder.path / "go").touch()
+    *_, again = wait_until(folder, record, lambda states: states[-1].outcome is Outcome.COMPLETED, 60)
+    assert again.submission is not None
+    assert again.submission.inside is not None
+    assert (again.submission.inside.job_id, again.submission.attempt) == (job_id, 2)
+
+
+def are_side_by_side(one: Seen, other: Seen) -> bool:
+    """At the same time on the same node, and on no device in common."""
+    together = max(one.began, other.began) < min(one.ended, other.ended)
+    return together and one.host == other.host and not set(one.gpus.split(",")) & set(other.gpus.split(","))
+
+
+def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
+    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    record = build_record(points((1, 100), (1, 60_000)), EIGHT_GPU_NODES)
+    submitted(folder, record, slurm, num_nodes=1)
+    wait_until(folder, record, lambda states: has_ended(states[0]) and states[1].submission is not None, 30)
+    controller = holder(folder)
+    assert controller is not None
+    os.kill(controller.pid, signal.SIGKILL)
+    _, interrupted = wait_until(folder, record, have_ended, 30)
+    assert interrupted.outcome is Outcome.PREEMPTED
+    (interrupted.folder.path / "go").touch()
+    submitted(folder, record, slurm, num_nodes=1)
+    both = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED, 30)
+    assert [each.submission.attempt for each in both if each.submission] == [1, 2]
