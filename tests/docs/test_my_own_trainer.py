@@ -41,7 +41,7 @@ def test_the_pages_trainer_is_swept_by_the_pages_sweep(tmp_path: Path) -> None:
     (groups / "sweep" / "my-sweep.yaml").write_text(block("yaml"))
     (tmp_path / "train.py").write_text(block("python"))
     point = ("batch.micro_batch_size=2", "training.num_steps=4", "training.num_warmup_steps=1")
-    command = [sys.executable, "-c", COMMAND, groups, "sweep", "my-sweep", "--here", *point]
+    command = [sys.executable, "-c", COMMAND, str(groups), "sweep", "my-sweep", "--here", *point]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (reading,) = Sweep.stored_in(SweepFolder(tmp_path / "runs" / "my-sweep-local")).read()
