@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from conf.credentials import recorded
 from launcher.admission import Admission
-from launcher.attempts import is_in_flight, key_of, news
+from launcher.attempts import is_in_flight, key_of, news, submissions
 from launcher.budget import Budget
 from launcher.retries import RetryRule
 from launcher.workplace import Workplace
@@ -185,9 +185,7 @@ class Conductor:
         fail_fast, begun = self.rules.fail_fast, self.history.first_begun
         failed = [each for each in readings if self._has_failed(each)]
         if fail_fast is not None and len(failed) >= fail_fast:
-            return (
-                f"{len(failed)} trials have failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
-            )
+            return f"{_counted(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
@@ -252,7 +250,7 @@ class Conductor:
             return set()
         started = set(self.workplace.start(self.sweep, readings))
         again = [self.sweep.read_trial(each.trial) for each in readings if each.name in started]
-        self._write(*(entry for each in again for entry in news(each, self.history, self.rules.budget)))
+        self._write(*(entry for each in again for entry in submissions(each, self.history)))
         return started
 
     def _end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
@@ -294,3 +292,7 @@ class Conductor:
         self._num_entries += len(new)
         if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.completed(self.sweep.record))
+
+
+def _counted(readings: Sequence[TrialReading]) -> str:
+    return f"{len(readings)} trial{'' if len(readings) == 1 else 's'}"
