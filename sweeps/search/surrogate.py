@@ -101,6 +101,14 @@ class Surrogate:
         """The logarithm of the step that the factors alone expect, (n,)."""
         return _scaled(plans, self.factors)[0]
 
+    def joint(self, plans: Priced) -> tuple[Floats, Floats]:
+        """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
+        mean, rows = _linearised(plans, self.factors)
+        near = _remainder(plans.plans, self.seen.priced.plans)
+        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        covariance = _remainder(plans.plans, plans.plans) + (rows * PRIOR) @ rows.T - explained.T @ explained
+        return mean + near @ self.weights, covariance
+
     def belief(self, plans: Priced) -> Belief:
         mean, rows = _linearised(plans, self.factors)
         near = _remainder(plans.plans, self.seen.priced.plans)
