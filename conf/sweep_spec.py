@@ -32,6 +32,12 @@ class PointSet(AxisBlock):
         ]
         return tuple(block for block in (self, *further) if block.varies)
 
+    @property
+    def varied_keys(self) -> frozenset[str]:
+        """The keys that have an axis."""
+        keys = [key for block in (self, *self.spaces) for key in block.axes]
+        return frozenset([*keys, *(key for block in (self, *self.spaces) for group in block.zip for key in group)])
+
     def listed_values(self) -> Iterator[tuple[str, Value]]:
         """Every pair of a key and a value that any point states."""
         yield from super().listed_values()
@@ -82,6 +88,8 @@ class SearchPlan(Frozen):
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
+        space: what an adaptive search of layouts chooses among: all plans that fit on paper, or the points that the
+            sweep lists.
         min_gain: the search ends once it expects to better the best by less than this share of it.
         objective: what is sought; several make a front.
         tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
@@ -97,6 +105,7 @@ class SearchPlan(Frozen):
     num_probes: Annotated[int, Field(ge=0)]
     max_concurrent_trials: Count | None
     min_gain: NonNegative
+    space: Literal["plans", "listed"] = "plans"
     objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1), BeforeValidator(_several)]
     tokens: Annotated[Count, BeforeValidator(_whole)] | None
     num_seeds: Count

@@ -9,5 +9,7 @@ workplace          the interface of the places where trials run: start, watch an
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
+retries            which trials are run again, by what ended them, and on which nodes they are not to be run
+node_names         Slurm's short form for the names of nodes
 capacity           what this machine can hold at once
 """

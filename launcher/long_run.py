@@ -48,7 +48,7 @@ def _has_spoken(reading: TrialReading) -> bool:
     A trial that was cancelled, or whose node failed, tells nothing.
     """
     told = reading.measurement
-    return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.NODE_FAILED)
+    return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.NODE_FAILED)
 
 
 def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> LongRun:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import time
 
+from launcher.node_names import node_names
 from launcher.slurm_query import JobState, age
 from sweeps.logs import tail
 from sweeps.reading import Reading
 from sweeps.submission import Submission
+from train_core.attempt import last_attempt
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
-from train_core.measurement import Measurement, Outcome, RankFailure
+from train_core.job.faults import fault_of_signal, over_capacity_bytes
+from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
 from train_core.trial_folder import JobFolder
 
 OUTCOME_OF_STATE = {
@@ -21,7 +24,7 @@ OUTCOME_OF_STATE = {
     "BOOT_FAIL": Outcome.NODE_FAILED,
     "CANCELLED": Outcome.CANCELLED,
     "REVOKED": Outcome.CANCELLED,
-    "PREEMPTED": Outcome.CANCELLED,
+    "PREEMPTED": Outcome.PREEMPTED,
 }
 """States whose meaning is plain. COMPLETED and FAILED need the ranks' and the job's own words."""
 
@@ -30,11 +33,13 @@ CAUSE_OF_OUTCOME = {
     Outcome.OUT_OF_MEMORY: "ended by Slurm for using more memory than it asked for",
     Outcome.NODE_FAILED: "a node of the job failed",
     Outcome.CANCELLED: "cancelled in Slurm",
+    Outcome.PREEMPTED: "preempted by Slurm for another job, and not run again by it",
 }
 
 WORDS_OF_SLURM = (
     (re.compile(r"DUE TO TIME LIMIT"), Outcome.TIMED_OUT),
     (re.compile(r"DUE TO NODE FAILURE"), Outcome.NODE_FAILED),
+    (re.compile(r"DUE TO PREEMPTION"), Outcome.PREEMPTED),
     (re.compile(r"exceeded memory limit|oom[-_ ]kill", re.IGNORECASE), Outcome.OUT_OF_MEMORY),
     (re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT"), Outcome.CANCELLED),
 )
@@ -42,6 +47,9 @@ WORDS_OF_SLURM = (
 
 The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
 """
+
+FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.TIMED_OUT)
+"""Where Slurm says one of these, what ranks say is a consequence."""
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
 TASK_END = re.compile(r"srun: error: \S+: tasks? (\d[\d,-]*): (.+)")
@@ -67,7 +75,9 @@ def verdict(reading: Reading, submission: Submission, state: JobState | None) ->
     assert reading.experiment is not None
     failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
     measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
-    return measurement.model_copy(update={"ended": state.ended if state and state.ended else time.time()})
+    suspects = measurement.nodes or node_names(state.nodes if state else "")
+    ended = state.ended if state and state.ended else time.time()
+    return measurement.model_copy(update={"ended": ended, "nodes": suspects})
 
 
 def why_ended(
@@ -77,7 +87,7 @@ def why_ended(
     log = tail(submission.error_of(0))
     # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
-    return _failure(folder, submission, state, log, num_ranks) or _unknown(state, log)
+    return _failure(folder, submission, state, log, num_ranks) or _unknown(folder, submission, state, log)
 
 
 def _failure(
@@ -86,7 +96,7 @@ def _failure(
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
     outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
-    if outcome in (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.TIMED_OUT):
+    if outcome in FINAL_WORDS:
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
     told = folder.read_failures()
     # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
@@ -107,7 +117,14 @@ def _only_silent_rank(submission: Submission, spoken: set[int], num_ranks: int |
     (rank,) = silent
     cause = f"rank {rank} ended without a word before the training did, and the other ranks lost their connection to it"
     said = _last_lines(tail(submission.error_of(rank)))
-    return RankFailure(rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank)
+    return _silent_rank(rank, cause, said, Fault.CRASH)
+
+
+def _silent_rank(rank: int, cause: str, said: str, fault: Fault) -> RankFailure:
+    """The failure of a rank that left no word of its own."""
+    return RankFailure(
+        rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank, fault=fault
+    )
 
 
 def _since_last_start(log: str) -> str:
@@ -116,14 +133,34 @@ def _since_last_start(log: str) -> str:
     return log[last:]
 
 
-def _words(outcome: Outcome, cause: str, log: str) -> RankFailure:
+def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
     """A failure that belongs to no rank."""
-    return RankFailure(rank=-1, outcome=outcome, cause=cause, traceback=_last_lines(log), time=time.time())
+    lacked = over_capacity_bytes(log) if outcome is Outcome.OUT_OF_MEMORY else None
+    return RankFailure(
+        rank=-1,
+        outcome=outcome,
+        cause=cause,
+        traceback=_last_lines(log),
+        time=time.time(),
+        fault=fault or FAULT_OF_OUTCOME[outcome],
+        over_capacity_bytes=lacked,
+    )
 
 
-def _unknown(state: JobState | None, log: str) -> RankFailure:
-    how = f"Slurm says {state.name}" if state else "Slurm no longer knows it"
-    return _words(Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log)
+def _unknown(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure:
+    if state is None:
+        how, fault = "Slurm no longer knows it", Fault.LOST
+    else:
+        # A job that ended well without having begun has run something else, and would do so again.
+        started = _has_begun(folder, submission) or state.name == "COMPLETED"
+        how, fault = f"Slurm says {state.name}", Fault.CRASH if started else Fault.START
+    return _words(Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault)
+
+
+def _has_begun(folder: JobFolder, submission: Submission) -> bool:
+    """Whether rank 0 of the job came as far as taking the folder."""
+    last = last_attempt(folder.claim)
+    return last is not None and last.number >= submission.attempt
 
 
 def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
@@ -134,10 +171,8 @@ def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailur
             rank, reason = silent[0], how.strip()
             known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = _last_lines(tail(submission.error_of(rank)))
-            cause = f"rank {rank} {known}"
-            return RankFailure(
-                rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank
-            )
+            fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
+            return _silent_rank(rank, f"rank {rank} {known}", said, fault)
     return None
 
 

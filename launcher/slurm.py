@@ -6,17 +6,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM
 from launcher.executor import Work
 from launcher.resources import by_shape, device_hours, split
+from launcher.retries import bad_nodes, nodes_to_avoid
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
 from sweeps.reading import TrialReading
-from sweeps.submission import JobShape
+from sweeps.submission import JobShape, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 
@@ -58,12 +60,12 @@ def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Re
     executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
     return [
         Request(
-            shape,
-            tuple(part),
-            executor.text(shape, len(part)),
-            sum(device_hours(trial.experiment, slurm) for trial in part if trial.experiment),
+            array.shape,
+            tuple(array.trials),
+            executor.text(array.shape, len(array.trials)),
+            sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
         )
-        for shape, part in _arrays(slurm, trials)
+        for array in _arrays(slurm, trials, {})
     ]
 
 
@@ -80,26 +82,26 @@ def submit_trials(
     """
     require_sbatch()
     # The attempts are counted before `prepare` forgets what earlier ones left.
-    waiting = deque(_arrays(slurm, [reading.trial for reading in readings]))
+    waiting = deque(_arrays(slurm, [reading.trial for reading in readings], _avoided(sweep, readings)))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
-    for shape, part in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
-        executor.text(shape, len(part))
+    for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
+        executor.avoiding(array.avoided).text(array.shape, len(array.trials))
     submitted: list[SubmittedArray] = []
     while waiting:
-        shape, part = waiting.popleft()
+        array = waiting.popleft()
         try:
-            work = [Work(sweep.prepare(trial), *attempts[trial.trial_id]) for trial in part]
-            job_id = executor.submit(job, work, shape)
+            work = [Work(sweep.prepare(trial), *attempts[trial.trial_id]) for trial in array.trials]
+            job_id = executor.avoiding(array.avoided).submit(job, work, array.shape)
         except TooManyJobs as refusal:
-            if len(part) == 1:
+            if len(array.trials) == 1:
                 raise _refused(refusal, submitted) from None
             # The halves go to the front of the queue, so that trials are still submitted in their order.
-            waiting.extendleft((shape, half) for half in reversed(split(part, -(-len(part) // 2))))
+            waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
         except UsageError as refusal:
             raise _refused(refusal, submitted) from None
         else:
-            submitted.append(SubmittedArray(job_id, shape, tuple(trial.trial_id for trial in part)))
+            submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
     return submitted
 
 
@@ -125,6 +127,34 @@ def max_array_size(slurm: SlurmSpec) -> int:
     return slurm.max_array_size or this_cluster().max_array_size or DEFAULT_MAX_ARRAY_SIZE
 
 
-def _arrays(slurm: SlurmSpec, trials: Sequence[Trial]) -> list[tuple[JobShape, list[Trial]]]:
+class _Array(NamedTuple):
+    """Trials that are submitted together; none of them is given one of the avoided nodes."""
+
+    shape: JobShape
+    avoided: tuple[str, ...]
+    trials: list[Trial]
+
+    def parts(self, size: int) -> list[_Array]:
+        return [self._replace(trials=part) for part in split(self.trials, size)]
+
+
+def _arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: dict[str, tuple[str, ...]]) -> list[_Array]:
     size = max_array_size(slurm) if trials else 1
-    return [(shape, part) for shape, group in by_shape(trials).items() for part in split(group, size)]
+    arrays = []
+    for shape, group in by_shape(trials).items():
+        alike: dict[tuple[str, ...], list[Trial]] = {}
+        for trial in group:
+            alike.setdefault(avoided.get(trial.trial_id, ()), []).append(trial)
+        arrays += [part for nodes, few in alike.items() for part in _Array(shape, nodes, few).parts(size)]
+    return arrays
+
+
+def _avoided(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
+    """The nodes that each trial is not to be given. Those that fail are known from all trials of the sweep."""
+    bad = bad_nodes(sweep.read())
+    return {reading.name: nodes_to_avoid(reading, bad, _spare(reading)) for reading in readings}
+
+
+def _spare(reading: TrialReading) -> int:
+    assert reading.experiment is not None
+    return reading.experiment.cluster.num_nodes - shape_of(reading.experiment).num_nodes

@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,15 @@ class SlurmExecutor(Executor):
     code: Path
     logs: Path
     requeues: bool = False
+
+    def avoiding(self, nodes: Sequence[str]) -> SlurmExecutor:
+        """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
+        if not nodes:
+            return self
+        known = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
+        named = [str(known["exclude"])] if "exclude" in known else []
+        extra = known | {"exclude": ",".join([*named, *nodes])}
+        return replace(self, slurm=self.slurm.model_copy(update={"extra_sbatch": extra}))
 
     def text(self, shape: JobShape, num_folders: int) -> str:
         """What sbatch gets for one job array, or for one job where there is a single folder. Needs no Slurm."""

@@ -23,12 +23,13 @@ ENDED_STATES = (
 )
 """Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
 
-LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|(.*)\|\n")
+LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
 
 BROKEN_LINE = re.compile(r"\d+(_|\||$)")
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
 
+NO_NODES = ("(null)", "None assigned")
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
@@ -43,6 +44,7 @@ class JobState(NamedTuple):
         ended: seconds since the epoch; None while it lives, or where Slurm does not say.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
         job_name: empty where Slurm was not asked for it.
+        nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
         cause: why Slurm cannot say more, in words for people; empty where it can.
     """
 
@@ -51,6 +53,7 @@ class JobState(NamedTuple):
     asked: float | None = None
     job_name: str = ""
     cause: str = ""
+    nodes: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -113,7 +116,7 @@ def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str, JobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
-    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%j|"]
+    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%N|%j|"]
     answer = _ask(["squeue", *columns, f"{by}={','.join(wanted)}"])
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
     if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
@@ -123,7 +126,7 @@ def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str,
 
 def _sacct(job_ids: set[str]) -> dict[str, JobState]:
     """The answer is empty where the site keeps no accounting."""
-    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,JobName"]
+    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     jobs = ",".join(_masters(job_ids))
     answer = _ask(["sacct", *columns, f"--jobs={jobs}"]) if shutil.which("sacct") else None
     if answer is not None and answer.returncode == 0:
@@ -148,7 +151,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def _parsed(lines: str) -> dict[str, JobState]:
-    """Lines `12_[0-2,5%1]|PENDING|end|name|`; an unexpanded range stands for all its elements.
+    """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
 
@@ -161,8 +164,9 @@ def _parsed(lines: str) -> dict[str, JobState]:
         if found is None and BROKEN_LINE.match(line):
             raise SlurmSilent
         if found is not None:
-            job_id, name, end, job_name = found.groups()
-            state = JobState(name, _seconds(end) if name in ENDED_STATES else None, job_name=job_name)
+            job_id, name, end, nodes, job_name = found.groups()
+            ended = _seconds(end) if name in ENDED_STATES else None
+            state = JobState(name, ended, job_name=job_name, nodes="" if nodes in NO_NODES else nodes)
             states.update(dict.fromkeys(_expanded(job_id), state))
     return states
 

@@ -12,6 +12,7 @@ from launcher.local import LocalSweep
 from launcher.local_jobs import LocalJobFunction
 from launcher.progress import Progress
 from launcher.resources import device_hours
+from launcher.retries import RetryRule
 from launcher.slurm import Request, SubmittedArray, requests, submit_trials
 from launcher.slurm_executor import SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
@@ -63,7 +64,8 @@ def run_here(
     with locked(sweep.folder):
         sweep.folder.write_record(sweep.record)
         readings = [sweep.read_trial(trial) for trial in sweep.runnable]
-        to_run = [each for each in readings if each.is_to_run(retry_failed=retry_failed, max_resubmits=UNLIMITED)]
+        rule = RetryRule(UNLIMITED, retry_failed=retry_failed)
+        to_run = [each for each in readings if rule.allows(each)]
         if to_run:
             code = snapshot_code(sweep.folder.code.absolute())
             with progress:
@@ -89,8 +91,8 @@ def submit(
     with locked(sweep.folder):
         sweep.folder.write_record(sweep.record)
         chosen = reconciled(sweep.read_trial(trial) for trial in sweep.runnable)
-        limit = slurm.max_resubmits
-        to_run = [each for each in chosen if each.is_to_run(retry_failed=retry_failed, max_resubmits=limit)]
+        rule = RetryRule(slurm.max_resubmits, retry_failed=retry_failed)
+        to_run = [each for each in chosen if rule.allows(each)]
         # A job that Slurm has, or may have, may still bring a result: its trial is not submitted a second time.
         fresh = [reading for reading in to_run if not reading.awaits_slurm]
         arrays = submit_trials(sweep, slurm, fresh, job) if fresh else []

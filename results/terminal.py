@@ -22,6 +22,7 @@ STYLES: dict[str | None, str] = {
     Outcome.INFEASIBLE: "dim",
     Outcome.PENDING: "dim",
     Outcome.CANCELLED: "yellow",
+    Outcome.PREEMPTED: "yellow",
     Outcome.PRUNED: "dim",
     None: "dim",
 }

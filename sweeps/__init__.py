@@ -8,8 +8,10 @@ trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
 reading      how a trial stands, read once from its folder
 submission   which job works in a folder
+attempts     how the attempts before the last one ended
 logs         where a job's own output is, and how it ends
 search       which point to try next, from what the trials have shown
+replay       a made-up machine, on which a search can be tried without devices
 planner      the search for the best plan on paper
 table        tables of configurations to price
 """

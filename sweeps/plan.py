@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
+from conf.knobs import KNOBS
 from conf.load import Composition, Tree, compose, part_at, settings_of, value_at, with_values
 from conf.overrides import Overrides
 from conf.schema import Value
@@ -22,6 +23,9 @@ from sweeps.search.objectives import Comparison
 from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate, estimate
+
+LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
+"""Every key that decides how a model is laid out and fed."""
 
 JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
@@ -155,7 +159,7 @@ def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart
             "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
         )
     proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
-    if value_at(proxy.tree, "search.kind") == "planner":
+    if chooses_layouts(proxy.settings, spec.proxy):
         return SweepPart(_with_knobs(proxy, asked), spec.proxy, {})
     tree = proxy.tree
     # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
@@ -175,6 +179,12 @@ def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart
                 f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
             )
     return SweepPart(proxy, spec.proxy, restricting)
+
+
+def chooses_layouts(settings: Settings, points: PointSet) -> bool:
+    """Whether the search chooses among all layouts by itself, so that what the user pins narrows its choice."""
+    kind = settings.search.kind
+    return kind == "planner" or (kind == "bayes" and points.varied_keys <= LAYOUT_KEYS)
 
 
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:

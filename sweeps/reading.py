@@ -1,4 +1,4 @@
-"""How a training stands, read from its folder: one rule each for its outcome, its cause, and whether it is to run.
+"""How a training stands, read from its folder: one rule each for its outcome and its cause.
 
 Status, report, MLflow, long trainings and reruns all ask this value, so that they cannot give different answers.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conf.experiment import Experiment
+from sweeps.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.logs import last_line, log_of
 from sweeps.submission import Submission, read_submission
 from sweeps.trial import Trial
@@ -24,14 +25,6 @@ from train_core.trial_folder import DAMAGED, TrialFolder
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
-
-KEPT = frozenset({Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.TIMED_OUT}) | {
-    Outcome.PRUNED
-}
-"""Outcomes that say something about the trial; the others say something about the machine, and are tried again."""
-
-RETRIED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE})
-"""Outcomes that `retry_failed` tries again."""
 
 
 class JobState(Protocol):
@@ -203,9 +196,23 @@ class Reading:
     def next_attempt(self) -> tuple[int, int]:
         """The number of the coming attempt, and how many before it lost a node."""
         begun = last_attempt(self.folder.claim)  # where the submission is lost, the job that it named may still write
-        last = max(self.submission.attempt if self.submission else 0, begun.number if begun else 0)
+        told = [attempt.number for attempt in self.earlier_attempts]
+        last = max(self.submission.attempt if self.submission else 0, begun.number if begun else 0, *told, 0)
         lost = self.measurement is not None and self.measurement.outcome is Outcome.NODE_FAILED
         return last + 1, self.submission.lost_nodes + lost if self.submission else 0
+
+    @cached_property
+    def earlier_attempts(self) -> tuple[EndedAttempt, ...]:
+        """How the attempts before the present one ended."""
+        return read_attempts(self.folder) if self.folder.attempts.name in self._listing else ()
+
+    @property
+    def ended_attempts(self) -> tuple[EndedAttempt, ...]:
+        """How all attempts ended that brought no result, the last one too."""
+        last = self.measurement
+        if last is None or last.outcome is Outcome.COMPLETED:
+            return self.earlier_attempts
+        return (*self.earlier_attempts, ended_attempt(self.submission.attempt if self.submission else 1, last))
 
     @property
     def awaits_slurm(self) -> bool:
@@ -217,19 +224,6 @@ class Reading:
             return False
         lives = self.job is not None and self.job.is_live
         return self.is_in_slurm and self.measurement is None and (lives or not self._lost_result)
-
-    def is_to_run(self, *, retry_failed: bool, max_resubmits: int) -> bool:
-        """Whether it has no result that is to be kept.
-
-        Args:
-            max_resubmits: how often a trial that lost its node is tried again; `retry_failed` overrides it.
-        """
-        if self.measurement is None:
-            return True
-        outcome, submission = self.measurement.outcome, self.submission
-        if outcome is Outcome.NODE_FAILED:
-            return retry_failed or submission is None or submission.lost_nodes < max_resubmits
-        return outcome not in KEPT or (retry_failed and outcome in RETRIED)
 
     @cached_property
     def _judgement(self) -> tuple[Outcome | None, str]:

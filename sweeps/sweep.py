@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sweeps.attempts import keep_attempt
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
@@ -45,6 +46,8 @@ class Sweep(NamedTuple):
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)
         if folder.path.exists():  # a new folder holds nothing to forget, and there may be thousands
+            for ended in self.read_trial(trial).ended_attempts[-1:]:
+                keep_attempt(folder, ended)
             folder.clear_results()
             folder.submission.unlink(missing_ok=True)  # else a status in between would judge by the old job
         folder.write_trial(

@@ -13,6 +13,7 @@ from conf.schema import Count, Frozen, NonNegative, Positive
 class Outcome(StrEnum):
     """How a trial stands. All but PENDING and RUNNING are final.
 
+    PREEMPTED: Slurm ended its job in favour of another, and did not run it again.
     PRUNED: the sweep ended it early, because its first steps were clearly slower or worse than the best.
     """
 
@@ -24,12 +25,50 @@ class Outcome(StrEnum):
     NODE_FAILED = "NODE_FAILED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
     PRUNED = "PRUNED"
     INFEASIBLE = "INFEASIBLE"
 
     @property
     def is_final(self) -> bool:
         return self not in (Outcome.PENDING, Outcome.RUNNING)
+
+
+class Fault(StrEnum):
+    """What ended a trial early, as far as another attempt depends on it; several may share one outcome.
+
+    LOST: Slurm no longer knows the job, which left no word.
+    HARDWARE: a device, its driver or the network.
+    START: the job ended before the program in it had begun.
+    HANG: the ranks waited in vain for longer than `watch.hang_seconds`.
+    KILLED: a signal from outside, and nobody says whose.
+    CRASH: an error in this package, or in the libraries that it calls.
+    INPUT: an error of the user's: the configuration, the data, or a program of their own.
+    """
+
+    MEMORY = "MEMORY"
+    TIME = "TIME"
+    NODE = "NODE"
+    PREEMPTED = "PREEMPTED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+    HARDWARE = "HARDWARE"
+    START = "START"
+    HANG = "HANG"
+    KILLED = "KILLED"
+    CRASH = "CRASH"
+    INPUT = "INPUT"
+
+
+FAULT_OF_OUTCOME = {
+    Outcome.OUT_OF_MEMORY: Fault.MEMORY,
+    Outcome.TIMED_OUT: Fault.TIME,
+    Outcome.NODE_FAILED: Fault.NODE,
+    Outcome.PREEMPTED: Fault.PREEMPTED,
+    Outcome.CANCELLED: Fault.CANCELLED,
+    Outcome.FAILED: Fault.CRASH,
+}
+"""Where nobody has said more than the outcome."""
 
 
 class StepMetrics(Frozen):
@@ -165,6 +204,10 @@ class Measurement(Frozen):
         cause: one sentence for people; empty when the trial completed.
         failing_rank: the rank that is to blame; null where no single rank is, as when two replicas differ.
         traceback: where the failure was noticed, by that rank or by one that waited for it.
+        fault: what ended it; None where it completed, or where nobody has said more than the outcome.
+        nodes: those that may be to blame: of the failing rank where it is known, else all of the job's.
+        over_capacity_bytes: how much more memory the failed request needed than was free; the whole step may need
+            more. None where it is not known.
     """
 
     fingerprint: str
@@ -176,6 +219,14 @@ class Measurement(Frozen):
     environment: Environment | None = None
     started: float
     ended: float
+    fault: Annotated[Fault, Field(strict=False)] | None = None
+    nodes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    over_capacity_bytes: NonNegative | None = None
+
+    @property
+    def why(self) -> Fault | None:
+        """What ended it, from the outcome alone where nobody has said more."""
+        return self.fault or FAULT_OF_OUTCOME.get(self.outcome)
 
 
 class RankFailure(Frozen):
@@ -183,6 +234,8 @@ class RankFailure(Frozen):
 
     Attributes:
         blamed: the rank whose fault it is: mostly the rank itself. None where no single rank is to blame.
+        fault: see `Measurement`, as for `over_capacity_bytes`.
+        node: on which the rank ran; empty where that is not known.
     """
 
     rank: int
@@ -191,6 +244,9 @@ class RankFailure(Frozen):
     traceback: str
     time: float
     blamed: int | None = None
+    fault: Annotated[Fault, Field(strict=False)] | None = None
+    node: str = ""
+    over_capacity_bytes: NonNegative | None = None
 
 
 DISK = "disk"

@@ -41,6 +41,7 @@ class JobFolder:
 
     submission.json     Slurm's or the local executor's job ids; written by the launcher
     attempt             the `Attempt` that Slurm started last; written by its rank 0
+    attempts.jsonl      how earlier attempts ended that brought no result; written by the launcher
     failures/           `rank-N.json`: one `RankFailure` for every rank that caught its own exception
     running.lock        held (flock) by the job while it runs on this machine, or by the rank 0 that a launcher started
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
@@ -51,6 +52,7 @@ class JobFolder:
 
     submission = Member("submission.json")
     claim = Member("attempt")
+    attempts = Member("attempts.jsonl")
     failures = Member("failures")
     running_lock = Member("running.lock")
     logs = Member("logs")

@@ -25,6 +25,7 @@ STATUS = {
     Outcome.RUNNING: "RUNNING",
     Outcome.COMPLETED: "FINISHED",
     Outcome.CANCELLED: "KILLED",
+    Outcome.PREEMPTED: "KILLED",
     Outcome.PRUNED: "KILLED",
     Outcome.INFEASIBLE: "KILLED",
 }

@@ -72,7 +72,7 @@ def _nothing(space: Space, parts: Parts, plan: SearchPlan) -> InfeasiblePlan:
     """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
-    for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in _kinds(space)):
+    for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in kinds_of(space)):
         reason = _refusal(strategy, parts)
         if reason is not None:
             problem = f"{reason.problem}, and there is no other plan {shown}"
@@ -86,7 +86,7 @@ def _place(rank: int) -> str:
 
 def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
-    of_all_kinds = [timed for kind in _kinds(space) for timed in _existing(kind, parts, top_k)]
+    of_all_kinds = [timed for kind in kinds_of(space) for timed in _existing(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
     # Each ZeRO stage was searched on its own, so that the plans of a single replica came once for each of them.
     if "zero_stage" not in space.pinned:
@@ -99,7 +99,7 @@ def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
     return strategy if strategy.data_parallel_size > 1 else strategy.changed(zero_stage=0)
 
 
-def _kinds(space: Space) -> Iterator[Space]:
+def kinds_of(space: Space) -> Iterator[Space]:
     """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first.
 
     Each kind is searched on its own, since the fastest plans of all may be of a kind that the trainer refuses together
@@ -116,7 +116,7 @@ def _existing(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strat
     kept: list[tuple[float, Strategy]] = []
     for factor in SEARCHED_FOR_EACH:
         fastest = _fastest(space, parts, factor * top_k)
-        refused = [_refused_key(strategy, parts) for _, strategy in fastest]
+        refused = [refused_key(strategy, parts) for _, strategy in fastest]
         kept = [timed for timed, key in zip(fastest, refused, strict=True) if key is None]
         # Search more only if that can help: not if these were all plans, nor if the whole kind is refused.
         if len(kept) >= top_k or len(fastest) < factor * top_k or KIND_KEYS & set(refused):
@@ -134,7 +134,7 @@ def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strat
     return list(zip(found.step_seconds.tolist(), strategies, strict=True))
 
 
-def _refused_key(strategy: Strategy, parts: Parts) -> str | None:
+def refused_key(strategy: Strategy, parts: Parts) -> str | None:
     """The configuration key because of which the strategy cannot exist; None if it can."""
     reason = _refusal(strategy, parts)
     return None if reason is None else reason.key
@@ -172,7 +172,7 @@ def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[Planne
 
 
 def _fits(strategy: Strategy, parts: Parts, implementation: Implementation) -> bool:
-    runs = _refused_key(strategy, parts) is None
+    runs = refused_key(strategy, parts) is None
     return runs and estimate(strategy.experiment(parts), implementation).fits
 
 

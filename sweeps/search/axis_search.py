@@ -16,7 +16,8 @@ from conf.errors import ConfigError
 from conf.load import Tree
 from conf.sweep_spec import SearchPlan
 from sweeps.axes import AxisSpace, Point
-from sweeps.plan import trial_of
+from sweeps.plan import SweepPart, trial_of
+from sweeps.points import spaces_of, stated_points
 from sweeps.reading import TrialReading
 from sweeps.search.draws import Draws, RandomDraws, drawn, grid_points
 from sweeps.search.lessons import lessons
@@ -28,6 +29,8 @@ from sweeps.search.tpe import TpeDraws
 
 MOST_DRAWS = 300
 """Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""
+MOST_LEARNED_DRAWS = 24
+"""The same of draws that follow what was measured, which take a hundred times as long and tend to repeat themselves."""
 MOST_LISTED = 20_000
 """The largest grid that is gone through for what the draws have left over, which takes half a minute."""
 NUM_RANDOM = 8
@@ -126,26 +129,28 @@ class AxisSearch:
     def _drawn(
         self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], taken: Taken, count: int
     ) -> list[Proposal]:
-        draws, because = self._draws(trials, seen)
-        found, fruitless = list[Proposal](), 0
-        while len(found) < count and fruitless < MOST_DRAWS:
-            point = drawn(self.spaces, draws.chooser())
-            if point is not None and self._is_fresh(point, taken):
-                found.append(Proposal(point, because))
-                fruitless = 0
-            else:
-                draws.refuse()
-                fruitless += 1
+        found = list[Proposal]()
+        for draws, most, because in self._draws(trials, seen):
+            fruitless = 0
+            while len(found) < count and fruitless < most:
+                point = drawn(self.spaces, draws.chooser())
+                if point is not None and self._is_fresh(point, taken):
+                    found.append(Proposal(point, because))
+                    fruitless = 0
+                else:
+                    draws.refuse()
+                    fruitless += 1
         return found
 
-    def _draws(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint]) -> tuple[Draws, str]:
+    def _draws(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint]) -> Iterator[tuple[Draws, int, str]]:
+        """Where draws come from, how many in a row may be of no use, and what to say of those that are."""
         # The number of trials makes a new seed for each question, and the same trials lead to the same points.
         seeds = np.random.SeedSequence([self.plan.seed, len(trials)])
         num_ended = sum(each.costs is not None for each in seen)
-        if self.plan.kind == "random" or num_ended < NUM_RANDOM:
-            return RandomDraws(np.random.default_rng(seeds)), "drawn at random from the axes"
-        seed, num_objectives = int(seeds.generate_state(1)[0]), len(self.plan.objective)
-        return TpeDraws(self.spaces, seen, num_objectives, seed), f"chosen by what {num_ended} points have shown"
+        if self.plan.kind != "random" and num_ended >= NUM_RANDOM:
+            learned = TpeDraws(self.spaces, seen, len(self.plan.objective), int(seeds.generate_state(1)[0]))
+            yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"
+        yield RandomDraws(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"
 
     def _fresh(self, points: Iterable[Point], taken: Taken) -> Iterator[Point]:
         return (point for point in points if self._is_fresh(point, taken))
@@ -168,3 +173,34 @@ class AxisSearch:
         taken.points.add(key)
         taken.trial_ids.add(trial.trial_id)
         return is_fresh
+
+
+def search_of_axes(part: SweepPart, max_trials: int) -> AxisSearch:
+    """The search that draws from the axes of a sweep.
+
+    Raises:
+        ConfigError: there are no axes to draw from, or an axis has a value that is wrong wherever it is drawn.
+    """
+    spaces = spaces_of(part.points, part.tree, part.pinned)
+    plan = part.composition.settings.search
+    if not spaces and not part.points.points:
+        remedy = "Give the sweep `axes`, or use search=grid or search=planner."
+        raise ConfigError("search.kind", plan.kind, "has no axes to draw from", remedy)
+    _require_valid_values(part.tree, spaces)
+    listed = stated_points(part.points, part.tree, part.pinned)
+    return AxisSearch(part.tree, spaces, listed, plan, max_trials)
+
+
+def listed_with_seeds(part: SweepPart, max_trials: int) -> AxisSearch:
+    """The search of a sweep whose points are all listed: it asks for their further seeds alone."""
+    return AxisSearch(part.tree, (), (), part.composition.settings.search, max_trials)
+
+
+def _require_valid_values(tree: Tree, spaces: Sequence[AxisSpace]) -> None:
+    """Refuse what is wrong whatever the other axes say, before the first job and not in the middle of the sweep."""
+    for space in spaces:
+        for dimension in space.dimensions:
+            axis = dimension.axis
+            for row in dimension.rows or () if axis is None else ((axis.low,), (axis.high,)):
+                if not dimension.needs:  # else its values are known only together with others
+                    trial_of(tree, space.resolved(dimension, row, {}), "")

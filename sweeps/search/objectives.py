@@ -118,7 +118,7 @@ class Comparison:
         if tokens is not None and "training.num_steps" in keys.union(self.pinned):
             problem = "decides the number of steps, and training.num_steps is given as well"
             remedy = "Give only one of search.tokens and training.num_steps."
-            raise ConfigError("search.tokens", tokens, problem, remedy)
+            raise ConfigError("search.tokens", int(tokens), problem, remedy)
         if "dollars" in self.objectives and part_at(self.tree, "cluster.device.price_per_hour") is None:
             problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
             raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)

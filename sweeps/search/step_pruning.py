@@ -80,13 +80,13 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
     """The running trials that are not worth their further steps."""
     if pruner == "none":
         return []
-    curves = {each.trial.trial_id: curve for each in trials if (curve := Curve.of(each))}
-    running = [curves[name] for each in trials if each.outcome is Outcome.RUNNING and (name := each.name) in curves]
+    curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each))]
+    running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING]
     if pruner == "halving":
-        found = ((curve, why_not_promoted(curve, list(curves.values()))) for curve in running)
+        found = [(curve, why_not_promoted(curve, [other for _, other in curves])) for curve in running]
     else:
-        ended = [curves[name] for each in trials if each.outcome is Outcome.COMPLETED and (name := each.name) in curves]
-        found = ((curve, why_below_median(curve, ended)) for curve in running)
+        ended = [curve for outcome, curve in curves if outcome is Outcome.COMPLETED]
+        found = [(curve, why_below_median(curve, ended)) for curve in running]
     return [Pruning(curve.trial_id, why) for curve, why in found if why]
 
 

@@ -174,7 +174,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     ):
         assert job is None
     squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho '12|RUNNING|N/A|trisweep-train-1a2b|'\n")
+    squeue.write_text("#!/bin/sh\necho '12|RUNNING|N/A||trisweep-train-1a2b|'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     write_submission(run.folder, slurm_submission("12", job_name="trisweep-train-1a2b"))

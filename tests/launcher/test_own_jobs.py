@@ -24,7 +24,7 @@ def test_a_number_that_was_given_out_again_is_not_our_job_and_is_never_cancelled
 ) -> None:
     tools(
         scontrol=ON_ALPS,
-        squeue="echo '12_0|RUNNING|N/A|precious|'; echo '13|RUNNING|N/A|trisweep-175b-1a2b|'",
+        squeue="echo '12_0|RUNNING|N/A||precious|'; echo '13|RUNNING|N/A||trisweep-175b-1a2b|'",
         sacct="true",
         scancel='[ "$*" = 13 ]',
     )
@@ -38,7 +38,7 @@ def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothin
     tools: Tools, slurm_submission: Submit
 ) -> None:
     tools(
-        scontrol="echo 'ClusterName = jura'", squeue="echo '12|RUNNING|N/A|precious|'", sacct="true", scancel="exit 1"
+        scontrol="echo 'ClusterName = jura'", squeue="echo '12|RUNNING|N/A||precious|'", sacct="true", scancel="exit 1"
     )
     (job,) = standings([slurm_submission("12", **OURS)])
     assert (job.state, job.is_unknown, job.elsewhere) == (None, False, ELSEWHERE)
@@ -47,7 +47,7 @@ def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothin
 
 
 def test_a_job_whose_number_was_never_written_down_is_found_by_its_name(tools: Tools, slurm_submission: Submit) -> None:
-    tools(scontrol=ON_ALPS, squeue="echo '20_[0-1]|PENDING|N/A|trisweep-175b-1a2b|'", sacct="true")
+    tools(scontrol=ON_ALPS, squeue="echo '20_[0-1]|PENDING|N/A||trisweep-175b-1a2b|'", sacct="true")
     taken = [slurm_submission(None, element=element, **OURS) for element in (0, 1)]
     lost = slurm_submission(None, element=0, job_name="trisweep-175b-3c4d", cluster="alps")
     told = standings([*taken, lost])
@@ -61,7 +61,7 @@ def test_a_submission_of_an_earlier_version_is_trusted_where_it_was_made(
     tools: Tools, slurm_submission: Submit
 ) -> None:
     tools(
-        scontrol=ON_ALPS, squeue="echo '12|RUNNING|N/A|trisweep-175b|'; echo '13|RUNNING|N/A|precious|'", sacct="true"
+        scontrol=ON_ALPS, squeue="echo '12|RUNNING|N/A||trisweep-175b|'; echo '13|RUNNING|N/A||precious|'", sacct="true"
     )
     here = socket.gethostname()
     live, foreign, away = standings(

@@ -48,7 +48,7 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
         ("OUT_OF_MEMORY", "", Outcome.OUT_OF_MEMORY),
         ("NODE_FAIL", "", Outcome.NODE_FAILED),
         ("CANCELLED", "", Outcome.CANCELLED),
-        ("PREEMPTED", "", Outcome.CANCELLED),
+        ("PREEMPTED", "", Outcome.PREEMPTED),
         ("FAILED", "slurmstepd: error: Step 7.0 exceeded memory limit (9 > 8), being killed", Outcome.OUT_OF_MEMORY),
         ("FAILED", "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0", Outcome.OUT_OF_MEMORY),
         ("FAILED", "srun: error: node1: task 0: Segmentation fault", Outcome.FAILED),
@@ -132,7 +132,7 @@ def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago() -> None:
 
 def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
     states = _parsed(
-        "12_[0-1,4%2]|PENDING|N/A|a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|a|\n13|RUNNING|Unknown|b|\n"
+        "12_[0-1,4%2]|PENDING|N/A||a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|node4|a|\n13|RUNNING|Unknown||b|\n"
     )
     assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
     assert states["12_3"].name == "CANCELLED"

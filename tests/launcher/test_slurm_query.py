@@ -15,7 +15,7 @@ Tools = Callable[..., None]
 
 
 def test_an_array_cancelled_before_it_started_is_one_record_for_all_its_elements(tools: Tools) -> None:
-    tools(squeue="echo '6|CANCELLED|2026-11-21T06:12:31|sweep|'")
+    tools(squeue="echo '6|CANCELLED|2026-11-21T06:12:31||sweep|'")
     assert {name: state.name for name, state in query_jobs(["6_0", "6_3"]).items()} == {
         "6_0": "CANCELLED",
         "6_3": "CANCELLED",
@@ -23,7 +23,7 @@ def test_an_array_cancelled_before_it_started_is_one_record_for_all_its_elements
 
 
 def test_an_element_of_its_own_is_not_judged_by_the_rest_of_its_array(tools: Tools) -> None:
-    tools(squeue="echo '6_0|RUNNING|N/A|sweep|'; echo '6_[1-2]|PENDING|N/A|sweep|'")
+    tools(squeue="echo '6_0|RUNNING|N/A||sweep|'; echo '6_[1-2]|PENDING|N/A||sweep|'")
     assert {name: state.name for name, state in query_jobs(["6_0", "6_2"]).items()} == {
         "6_0": "RUNNING",
         "6_2": "PENDING",
@@ -51,14 +51,14 @@ def test_a_tool_that_does_not_answer_proves_nothing(scripts: dict[str, str], too
 
 
 def test_the_banner_of_a_wrapped_tool_is_passed_over(tools: Tools) -> None:
-    tools(squeue="echo '2026 | maintenance on Sunday'; echo; echo 'site|v2'; echo '7|RUNNING|N/A|name | of it|'")
+    tools(squeue="echo '2026 | maintenance on Sunday'; echo; echo 'site|v2'; echo '7|RUNNING|N/A||name | of it|'")
     (state,) = query_jobs(["7"]).values()
     assert (state.name, state.job_name) == ("RUNNING", "name | of it")
 
 
-@pytest.mark.parametrize("torn", ["7_1|RUNNING|N/", "7_1|RUNNING|N/A|na", "7_", "7"])
+@pytest.mark.parametrize("torn", ["7_1|RUNNING|N/", "7_1|RUNNING|N/A||na", "7_", "7"])
 def test_an_answer_that_breaks_off_proves_nothing_about_what_it_lacks(torn: str, tools: Tools) -> None:
-    tools(squeue=f"echo '7_0|RUNNING|N/A|name|'; printf '{torn}'", sacct="true")
+    tools(squeue=f"echo '7_0|RUNNING|N/A||name|'; printf '{torn}'", sacct="true")
     with pytest.raises(SlurmSilent):
         query_jobs(["7_0", "7_1"])
 
@@ -68,7 +68,7 @@ def test_when_a_job_ended_is_told_by_slurms_clock_whatever_this_machines_says(ho
     slurms_now = time.time() + 3600 * hours
     ended, now = (datetime.datetime.fromtimestamp(slurms_now - ago).isoformat("T", "seconds") for ago in (50, 0))
     tools(
-        squeue=f"echo '7|COMPLETED|{ended}|name|'; echo '8|NODE_FAIL|{ended}|name|'",
+        squeue=f"echo '7|COMPLETED|{ended}||name|'; echo '8|NODE_FAIL|{ended}||name|'",
         scontrol=f"echo 'Configuration data as of {now}'",
     )
     states = query_jobs(["7", "8"])
@@ -76,7 +76,7 @@ def test_when_a_job_ended_is_told_by_slurms_clock_whatever_this_machines_says(ho
 
 
 def test_jobs_are_found_by_their_name(tools: Tools) -> None:
-    tools(squeue="""[ "$5" = "--name=a-1,b-2" ] && echo '7_[0-1]|PENDING|N/A|a-1|'""")
+    tools(squeue="""[ "$5" = "--name=a-1,b-2" ] && echo '7_[0-1]|PENDING|N/A||a-1|'""")
     assert {job_id: state.job_name for job_id, state in query_named(["b-2", "a-1"]).items()} == {
         "7_0": "a-1",
         "7_1": "a-1",

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from cli.status_table import status_table
 from launcher.long_run import best_of
+from launcher.retries import RetryRule
 from launcher.state import reconciled
 from results.collect import collect
 from sweeps.reading import TrialReading
@@ -39,7 +40,7 @@ def slurm_says(tools: Callable[..., None]) -> Callable[[str], None]:
     """Both elements of the array are in this state; those that ended did so long ago."""
 
     def install(state: str) -> None:
-        lines = "; ".join(f"echo '12_{element}|{state}|2026-11-22T05:00:00|{NAME}|'" for element in (0, 1))
+        lines = "; ".join(f"echo '12_{element}|{state}|2026-11-22T05:00:00||{NAME}|'" for element in (0, 1))
         tools(scontrol=CLUSTER, squeue=lines, sacct="true")
 
     return install
@@ -51,7 +52,7 @@ def first_folder(sweep: Sweep) -> TrialFolder:
 
 def is_to_run(reading: TrialReading) -> bool:
     """As `submit` decides."""
-    return reading.is_to_run(retry_failed=False, max_resubmits=1) and not reading.awaits_slurm
+    return RetryRule(1).allows(reading) and not reading.awaits_slurm
 
 
 @pytest.mark.parametrize("content", ["", '{"outcome": "COMPL'])

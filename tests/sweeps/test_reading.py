@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.retries import RetryRule
 from sweeps.reading import INTERRUPTED, TrialReading
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
@@ -76,7 +77,7 @@ def first(sweep: Sweep, job: Job | None = None) -> TrialReading:
 
 
 def is_to_run(reading: TrialReading, *, retry_failed: bool = False) -> bool:
-    return reading.is_to_run(retry_failed=retry_failed, max_resubmits=2) and not reading.awaits_slurm
+    return RetryRule(2, retry_failed=retry_failed).allows(reading) and not reading.awaits_slurm
 
 
 def test_a_measurement_of_another_experiment_counts_for_nothing_and_is_measured_again(sweep: Sweep) -> None:
@@ -189,8 +190,8 @@ def test_a_lost_node_counts_towards_the_next_attempt_and_its_limit(sweep: Sweep)
     end(sweep, Outcome.NODE_FAILED)
     reading = first(sweep)
     assert reading.next_attempt == (4, 2)
-    assert not reading.is_to_run(retry_failed=False, max_resubmits=1)
-    assert reading.is_to_run(retry_failed=True, max_resubmits=1)
+    assert not RetryRule(1).allows(reading)
+    assert RetryRule(1, retry_failed=True).allows(reading)
 
 
 def test_a_trial_of_this_machine_runs_while_its_lock_is_held_and_was_interrupted_otherwise(sweep: Sweep) -> None:

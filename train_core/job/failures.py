@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -13,25 +12,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
-from train_core.measurement import Measurement, Outcome, RankFailure
+from train_core.job.faults import (
+    OUT_OF_MEMORY,
+    PEER_LOST,
+    fault_of,
+    fault_of_signal,
+    over_capacity_bytes,
+    this_node,
+)
+from train_core.measurement import Fault, Measurement, Outcome, RankFailure
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
 
 CULPRIT_GRACE_SECONDS = 2.0
 """How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
-
-# Matched by words and not by type: torch, NCCL, glibc and the kernel each say it in their own way, some in logs only.
-OUT_OF_MEMORY = re.compile(
-    r"\bOutOfMemoryError\b|\bMemoryError\b|out of memory|can't allocate memory|not enough memory|Cannot allocate memory"
-    r"|std::bad_alloc",
-    re.IGNORECASE,
-)
-PEER_LOST = re.compile(
-    r"^Dist\w+Error\b|Connection (reset|closed|refused)|Broken pipe|Socket (closed|timeout)|gloo/|NCCL|ProcessGroup"
-    r"|Timed out waiting|store->get|^RuntimeError: rank \d+ failed: ",
-    re.IGNORECASE,
-)
-"""Errors of a collective whose other side went away or failed: a consequence, not a cause."""
 
 VMSTAT = Path("/proc/vmstat")
 MAX_LOG_LINES = 40
@@ -80,19 +74,19 @@ def failure_of(rank: int, error: BaseException) -> RankFailure:
     # A cause is one line of a table. Errors of our own are written for people, and need no type before them.
     message = " ".join(str(error).split("\n", 1)[0].split())
     cause = message if isinstance(error, TrisweepError) else f"{type(error).__name__}: {message}"
+    fault = fault_of(error)
     return RankFailure(
         rank=rank,
-        outcome=_outcome_of(f"{type(error).__name__}: {error}"),
+        outcome=Outcome.OUT_OF_MEMORY if fault is Fault.MEMORY else Outcome.FAILED,
         cause=cause,
         traceback="".join(traceback.format_exception(error)),
         time=time.time(),
         # Where all ranks end together, such as by a loss that is not finite, the error knows whose fault it is.
         blamed=getattr(error, "blamed", rank),
+        fault=fault,
+        node=this_node(),
+        over_capacity_bytes=over_capacity_bytes(str(error)) if fault is Fault.MEMORY else None,
     )
-
-
-def _outcome_of(text: str) -> Outcome:
-    return Outcome.OUT_OF_MEMORY if OUT_OF_MEMORY.search(text) else Outcome.FAILED
 
 
 def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> RankFailure:
@@ -110,11 +104,23 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
         cause = f"rank {rank} exited with code 0 before the training ended"
     else:
         cause = f"rank {rank} exited with code {exit_code} and left no traceback"
-    outcome = _outcome_of(tail)
+    fault = fault_of_signal(-exit_code) if exit_code < 0 else Fault.CRASH
     # SIGKILL alone may have come from anybody; with the kernel's counter it was most likely the kernel.
     if exit_code == -signal.SIGKILL and oom_kills > 0:
-        outcome, cause = Outcome.OUT_OF_MEMORY, f"{cause}; the kernel ended a process for lack of memory"
-    return RankFailure(rank=rank, outcome=outcome, cause=cause, traceback=tail, time=time.time(), blamed=rank)
+        fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
+    elif OUT_OF_MEMORY.search(tail):
+        fault = Fault.MEMORY
+    return RankFailure(
+        rank=rank,
+        outcome=Outcome.OUT_OF_MEMORY if fault is Fault.MEMORY else Outcome.FAILED,
+        cause=cause,
+        traceback=tail,
+        time=time.time(),
+        blamed=rank,
+        fault=fault,
+        node=this_node(),
+        over_capacity_bytes=over_capacity_bytes(tail) if fault is Fault.MEMORY else None,
+    )
 
 
 def _last_lines(log: Path) -> str:
@@ -137,12 +143,18 @@ def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
 
 def failed_measurement(fingerprint: str, failure: RankFailure, started: float) -> Measurement:
     """The measurement of a trial that one rank's failure ended."""
-    cause, blamed = failure.cause, failure.blamed
+    cause, blamed, nodes = failure.cause, failure.blamed, (failure.node,) if failure.node else ()
     if lost_a_peer(failure):  # it is a victim, and whoever left it has said nothing
         cause = f"rank {failure.rank} ended as if it had lost another rank, and no other rank says more: {cause}"
-        blamed = None
+        blamed, nodes = None, ()
     unmeasured = without_numbers(fingerprint, failure.outcome, cause, started, failure.traceback)
-    return unmeasured.model_copy(update={"failing_rank": blamed})
+    told = {
+        "failing_rank": blamed,
+        "fault": failure.fault,
+        "nodes": nodes,
+        "over_capacity_bytes": failure.over_capacity_bytes,
+    }
+    return unmeasured.model_copy(update=told)
 
 
 def without_numbers(

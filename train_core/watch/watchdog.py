@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 
-from train_core.measurement import Outcome, RankFailure, Standing
+from train_core.measurement import Fault, Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import Hang, explain
@@ -145,4 +145,5 @@ class Watchdog(threading.Thread):
             traceback="".join(f"Rank {found.rank} stands here:\n{found.stack}" for found in told),
             time=time.time(),
             blamed=hang.blamed,
+            fault=Fault.HANG,
         )

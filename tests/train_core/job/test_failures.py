@@ -12,7 +12,8 @@ from torch.distributed import DistBackendError
 
 from conf.errors import ConfigError, TrainingError, UsageError
 from train_core.job.failures import failed_measurement, failure_of, first_cause, silent_failure
-from train_core.measurement import Outcome, RankFailure
+from train_core.job.faults import over_capacity_bytes
+from train_core.measurement import Fault, Outcome, RankFailure
 
 
 def failure(rank: int, cause: str, time: float) -> RankFailure:
@@ -102,3 +103,62 @@ def test_an_abort_tells_its_last_words(tmp_path: Path) -> None:
     told = silent_failure(0, -signal.SIGABRT, 0, log)
     assert told.outcome is Outcome.OUT_OF_MEMORY
     assert "bad_alloc" in told.traceback
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB."), Fault.MEMORY),
+        (ConfigError("data.path", "x", "is bad", "Mend it."), Fault.INPUT),
+        (DistBackendError("NCCL error: unhandled system error"), Fault.HARDWARE),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), Fault.HARDWARE),
+        (RuntimeError("Connection reset by peer"), Fault.HARDWARE),
+        (ZeroDivisionError("division by zero"), Fault.CRASH),
+        (KeyboardInterrupt(), Fault.KILLED),
+    ],
+)
+def test_an_exception_tells_whose_fault_it_is(error: BaseException, fault: Fault) -> None:
+    told = failure_of(0, error)
+    assert (told.fault, bool(told.node)) == (fault, True)
+    assert failed_measurement("abc", told, 0.0).why is fault
+
+
+def test_an_error_where_data_are_read_is_of_the_data(tmp_path: Path) -> None:
+    from train_core.data import tokens
+
+    with pytest.raises(AttributeError) as caught:
+        tokens.token_folder(None, None)  # type: ignore[arg-type]
+    assert failure_of(0, caught.value).fault is Fault.INPUT
+
+
+def test_a_signal_from_outside_is_told_from_a_crash(tmp_path: Path) -> None:
+    log = tmp_path / "none"
+    assert silent_failure(0, -signal.SIGKILL, 1, log).fault is Fault.MEMORY
+    assert silent_failure(0, -signal.SIGKILL, 0, log).fault is Fault.KILLED
+    assert silent_failure(0, -signal.SIGSEGV, 0, log).fault is Fault.CRASH
+    assert silent_failure(0, 7, 0, log).fault is Fault.CRASH
+
+
+@pytest.mark.parametrize(
+    ("words", "gib"),
+    [
+        (
+            "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 63.98 GiB of which 1.25 GiB"
+            " is free. Including non-PyTorch memory, this process has 62.73 GiB memory in use.",
+            1.25,
+        ),
+        (
+            "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 4.29 GiB already"
+            " allocated; 10.00 MiB free; 4.46 GiB reserved in total by PyTorch)",
+            10 / 1024,
+        ),
+        ("Tried to allocate 1024.00 KiB. GPU 0 has a total capacity of 1.00 GiB of which 2.00 MiB is free.", 0.0),
+        ("slurmstepd: error: Step 7.0 exceeded memory limit (3221225472 > 1073741824), being killed", 2.0),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000000 bytes.", None),
+    ],
+)
+def test_how_much_memory_was_lacking_is_kept(words: str, gib: float | None) -> None:
+    lacked = over_capacity_bytes(words)
+    assert (lacked is None) if gib is None else (lacked is not None and lacked / 2**30 == pytest.approx(gib))
+    told = failure_of(0, torch.OutOfMemoryError(words))
+    assert failed_measurement("abc", told, 0.0).over_capacity_bytes == lacked

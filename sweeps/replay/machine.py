@@ -1,0 +1,162 @@
+"""A made-up machine: the cost model with other constants, and effects that the model does not know.
+
+Every effect follows from the seed and from what it acts on alone, so that the same plan always meets the same truth.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import reduce
+from math import exp
+
+import numpy as np
+
+from conf.world import ClusterSpec, LinkSpec
+from train_core.costs import Implementation
+from train_core.costs.price import price
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.terms import StepColumns
+
+NUM_WAVES = 12  # of the smooth effect
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a step of many plans really takes on the machine, in columns, (n,), before any noise.
+
+    Attributes:
+        terms: seconds by term.
+        step_seconds: their sum.
+        peak_memory_bytes: on the worst stage, with what the framework reserves.
+    """
+
+    terms: StepColumns
+    step_seconds: Floats
+    peak_memory_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that differs from its cluster file. Spreads are standard deviations of logarithms.
+
+    Attributes:
+        constants: spread of every constant: rates of kernels, bandwidth and latency of each link, jitter.
+        smooth: spread of an effect of tensor size, pipeline size and micro-batch that varies smoothly with them.
+        kinds: spread of what schedules, recomputation, ZeRO stages and sequence parallelism each do to a term.
+        kernels: spread of how well kernels suit one tensor size and micro-batch.
+        memory: spread of the bytes.
+        noise: spread between two measurements of the same plan.
+    """
+
+    seed: int
+    constants: float = 0.25
+    smooth: float = 0.05
+    kinds: float = 0.05
+    kernels: float = 0.02
+    memory: float = 0.05
+    noise: float = 0.02
+
+    def truth(self, setting: Setting, plans: Plans) -> Truth:
+        """What these plans really take, given what the cluster's file says."""
+        prices = price(self._altered(setting), plans)
+        seconds = prices.step.by_term()
+        seconds["compute_seconds"] = seconds["compute_seconds"] * np.exp(self._on_compute(plans))
+        seconds["tensor_seconds"] = seconds["tensor_seconds"] * np.exp(self._on_tensor(setting.cluster, plans))
+        seconds["bubble_seconds"] = seconds["bubble_seconds"] * np.exp(self._by_value("bubble", plans.schedule))
+        seconds["data_seconds"] = seconds["data_seconds"] * np.exp(self._by_value("data", plans.zero_stage))
+        terms = StepColumns(**seconds)
+        reserved = setting.cluster.reserved_memory_bytes
+        held = prices.peak_memory_bytes - reserved
+        peak: Floats = reserved + held.astype(np.float64) * np.exp(self._on_memory(plans))
+        return Truth(terms, terms.total_seconds, peak)
+
+    def noise_of(self, name: str) -> float:
+        """The factor by which the measurement of this name is off."""
+        return exp(self._draw(f"noise {name}", self.noise))
+
+    def _altered(self, setting: Setting) -> Setting:
+        """The setting with the machine's own constants and overlaps, which may be better than the file says."""
+        return Setting(
+            setting.model,
+            self._altered_cluster(setting.cluster),
+            setting.dtype,
+            self._altered_trainer(setting.implementation),
+            setting.gradient_dtype,
+            setting.recompute_every,
+        )
+
+    def _altered_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
+        efficiency = cluster.efficiency
+        rates = ("matmul", "attention", "memory", "kernel_seconds", "jitter")
+        # Nothing is checked again: a rate above the maker's peak is as good a truth here as any.
+        altered = efficiency.model_copy(
+            update={name: getattr(efficiency, name) * self._factor(name, self.constants) for name in rates}
+        )
+        links = tuple(self._altered_link(link) for link in cluster.links)
+        return cluster.model_copy(update={"efficiency": altered, "links": links})
+
+    def _altered_link(self, link: LinkSpec) -> LinkSpec:
+        return link.model_copy(
+            update={
+                name: getattr(link, name) * self._factor(f"{link.name} {name}", self.constants)
+                for name in ("bandwidth_bytes_per_second", "latency_seconds")
+            }
+        )
+
+    def _altered_trainer(self, trainer: Implementation) -> Implementation:
+        # Real trainers hide a part of what the model counts in full.
+        overlaps = {name: self._share(name) / 2 for name in ("transfers_overlap", "data_overlap")}
+        return trainer.model_copy(update={name: max(share, getattr(trainer, name)) for name, share in overlaps.items()})
+
+    def _on_compute(self, plans: Plans) -> Floats:
+        shape = plans.tensor_parallel_size * 100_003 + plans.micro_batch_size
+        effects: list[Floats] = [
+            self._smoothly(plans),
+            self._by_value("recompute", plans.recompute),
+            self._by_value("schedule", plans.schedule),
+            self._by_value("sequence parallel", plans.sequence_parallel),
+            self._by_value("kernels", shape, self.kernels),
+        ]
+        return reduce(np.add, effects)
+
+    def _on_tensor(self, cluster: ClusterSpec, plans: Plans) -> Floats:
+        """Collectives over several nodes meet other traffic, which no constant of a link knows."""
+        crosses = plans.tensor_parallel_size > cluster.devices_per_node
+        across = abs(self._draw("tensor across nodes", 2 * self.constants))
+        effect: Floats = self._by_value("tensor", plans.sequence_parallel) + np.where(crosses, across, 0.0)
+        return effect
+
+    def _on_memory(self, plans: Plans) -> Floats:
+        whole = self._draw("memory", 0.8 * self.memory)
+        effect: Floats = whole + self._by_value("memory", plans.recompute * 8 + plans.zero_stage, 0.6 * self.memory)
+        return effect
+
+    def _smoothly(self, plans: Plans) -> Floats:
+        """A sum of slow waves over the logarithms of tensor size, pipeline size and micro-batch."""
+        knobs = (plans.tensor_parallel_size, plans.pipeline_parallel_size, plans.micro_batch_size)
+        position = np.stack(np.broadcast_arrays(*(np.log2(knob) for knob in knobs)))
+        rng = self._rng("smooth")
+        slopes, phases = rng.normal(0.0, 0.5, (NUM_WAVES, 3)), rng.uniform(0.0, 2 * np.pi, NUM_WAVES)
+        waves = np.cos(np.tensordot(slopes, position, 1) + phases.reshape(-1, *[1] * (position.ndim - 1)))
+        effect: Floats = self.smooth * np.sqrt(2.0 / NUM_WAVES) * waves.sum(axis=0)
+        return effect
+
+    def _by_value(self, name: str, column: Integers | Booleans, spread: float | None = None) -> Floats:
+        """The effect of each value of a column."""
+        values, index = np.unique(column, return_inverse=True)
+        drawn = [self._draw(f"{name} {int(value)}", self.kinds if spread is None else spread) for value in values]
+        effect: Floats = np.array(drawn)[index].reshape(np.shape(column))
+        return effect
+
+    def _factor(self, name: str, spread: float) -> float:
+        return exp(self._draw(name, spread))
+
+    def _draw(self, name: str, spread: float) -> float:
+        return float(self._rng(name).normal(0.0, spread))
+
+    def _share(self, name: str) -> float:
+        return float(self._rng(name).uniform())
+
+    def _rng(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])

@@ -1,0 +1,98 @@
+"""One experiment on a made-up machine, as the measurement that a trial would leave."""
+
+from __future__ import annotations
+
+from conf.experiment import Experiment
+from conf.units import GIBIBYTE
+from sweeps.replay.machine import Machine
+from train_core.costs.estimate import num_recomputed, plan_of, setting_of
+from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
+from train_core.costs.implementation import TRISWEEP, Implementation
+from train_core.costs.parameters import num_parameters
+from train_core.costs.terms import StepTime, row_of
+from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms
+
+REPLAYED = "replayed on a made-up machine"
+FINAL_LOSS = 0.0  # a replay trains nothing
+
+
+def replayed(
+    machine: Machine, experiment: Experiment, repeat: int = 0, implementation: Implementation = TRISWEEP
+) -> Measurement:
+    """How the experiment ends on the machine: with a rate, or out of memory.
+
+    Args:
+        repeat: which measurement of this experiment it is; each has its own noise.
+    """
+    truth = machine.truth(setting_of(experiment, implementation), plan_of(experiment))
+    noise = machine.noise_of(f"{experiment.fingerprint} {repeat}")
+    seconds, peak = float(truth.step_seconds[0]) * noise, float(truth.peak_memory_bytes[0])
+    terms = _breakdown(row_of(truth.terms, 0), noise) if experiment.profile.breakdown else None
+    return as_measured(experiment, seconds, peak, terms)
+
+
+def as_measured(
+    experiment: Experiment, step_seconds: float, peak_memory_bytes: float, breakdown: Breakdown | None = None
+) -> Measurement:
+    """The measurement of a trial whose steps take so long, and that needs so many bytes on its fullest device."""
+    over = peak_memory_bytes - experiment.cluster.device.memory_bytes
+    ended = {
+        "fingerprint": experiment.fingerprint,
+        "started": 0.0,
+        "ended": step_seconds * experiment.training.num_steps,
+    }
+    if over > 0:
+        cause = f"{REPLAYED}: out of memory, {over / GIBIBYTE:.1f} GiB over capacity"
+        return Measurement.model_validate({**ended, "outcome": Outcome.OUT_OF_MEMORY, "cause": cause})
+    performance = _performance(experiment, step_seconds, peak_memory_bytes, breakdown)
+    return Measurement.model_validate(
+        {**ended, "outcome": Outcome.COMPLETED, "cause": "", "performance": dict(performance)}
+    )
+
+
+def _performance(experiment: Experiment, seconds: float, peak: float, breakdown: Breakdown | None) -> Performance:
+    model, batch, devices = experiment.model, experiment.batch, experiment.parallel.world_size
+    needed = model_flops(model, batch.global_batch_size)
+    executed = hardware_flops(model, batch.global_batch_size, experiment.parallel.recompute, num_recomputed(experiment))
+    rate, peak_flops = 1 / (seconds * devices), experiment.peak_flops_per_second
+    return Performance(
+        step_seconds=seconds,
+        step_seconds_min=seconds,
+        step_seconds_max=seconds,
+        num_timed_steps=max(1, experiment.training.num_steps - experiment.training.num_warmup_steps),
+        num_devices=devices,
+        tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
+        model_flops=needed,
+        hardware_flops=executed,
+        flops_formula=FLOPS_FORMULA,
+        model_flops_per_second_per_device=needed * rate,
+        hardware_flops_per_second_per_device=executed * rate,
+        peak_flops_per_second=peak_flops,
+        peak_source=REPLAYED,
+        model_flops_utilization=needed * rate / peak_flops,
+        hardware_flops_utilization=executed * rate / peak_flops,
+        peak_memory_bytes=(_reported_bytes(experiment, peak),),
+        losses=(FINAL_LOSS,) * experiment.training.num_steps,
+        final_loss=FINAL_LOSS,
+        num_parameters=num_parameters(model),
+        breakdown=breakdown,
+    )
+
+
+def _reported_bytes(experiment: Experiment, peak: float) -> int:
+    """What a trial reports: on a GPU the tensors alone, on a CPU the memory of the whole process."""
+    cluster = experiment.cluster
+    return int(peak) - (cluster.reserved_memory_bytes if cluster.device.kind == "gpu" else 0)
+
+
+def _breakdown(terms: StepTime, noise: float) -> Breakdown:
+    """The terms as one rank would see them: its own work, and what it waits for."""
+    slowest = StepTerms(
+        compute_seconds=terms.compute_seconds * noise,
+        tensor_seconds=terms.tensor_seconds * noise,
+        pipeline_wait_seconds=(terms.pipeline_seconds + terms.bubble_seconds) * noise,
+        data_seconds=terms.data_seconds * noise,
+        synchronization_seconds=terms.jitter_seconds * noise,
+        optimizer_seconds=terms.optimizer_seconds * noise,
+    )
+    return Breakdown(ranks=(slowest,), slowest_rank=0)

@@ -1,0 +1,78 @@
+"""Which search chooses the points of a sweep."""
+
+from __future__ import annotations
+
+from conf.errors import InfeasiblePlan
+from conf.load import Composition, value_at
+from conf.schema import Value
+from conf.sweep_spec import PointSet
+from sweeps.plan import chooses_layouts, make_trials, part_of
+from sweeps.planner.request import request
+from sweeps.search.axis_search import listed_with_seeds, search_of_axes
+from sweeps.search.bayes import Bayes
+from sweeps.search.candidates import Candidates, ListedPoints, PlansOfSpaces
+from sweeps.search.listed import Listed
+from sweeps.search.objective import require_layouts_decide
+from sweeps.search.searcher import Search
+from sweeps.trial import SweepRecord
+
+BATCH = "batch.global_batch_size"
+DEVICES = "parallel.world_size"
+
+
+def search_for(asked: Composition, record: SweepRecord) -> Search:
+    """The search of a sweep.
+
+    Args:
+        asked: the configuration with which the sweep was planned.
+        record: the sweep; where it measures the stand-in, so does the search.
+
+    Raises:
+        ConfigError: the search cannot seek what it is told to.
+        InfeasiblePlan: there is no plan to choose.
+    """
+    part = part_of(asked, record.spec, proxy=record.mode == "proxy")
+    search = part.composition.settings.search
+    if search.kind == "bayes" and chooses_layouts(part.composition.settings, part.points):
+        return _bayes(part.composition, part.points, record)
+    if search.kind in ("bayes", "random", "pareto"):
+        return search_of_axes(part, record.spec.max_trials)
+    if search.num_seeds > 1 or search.pruner != "none":
+        return listed_with_seeds(part, record.spec.max_trials)
+    return Listed()
+
+
+def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
+    search = asked.settings.search
+    objective = require_layouts_decide(search.objective)
+    # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
+    lists = search.space == "listed" or BATCH in points.varied_keys
+    candidates: Candidates = _listed(asked, points) if lists else _plans(asked, points)
+    if not len(candidates.priced):
+        problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
+        remedy = "Use more devices or a smaller model, or pin fewer knobs."
+        raise InfeasiblePlan("search.kind", search.kind, problem, remedy)
+    return Bayes(candidates, objective, search.min_gain, record.spec.max_trials)
+
+
+def _listed(asked: Composition, points: PointSet) -> ListedPoints:
+    return ListedPoints(make_trials(asked.tree, points, _restricting(asked, points)))
+
+
+def _plans(asked: Composition, points: PointSet) -> PlansOfSpaces:
+    """Every plan on each number of devices that the sweep varies, else on the most that any of its points uses."""
+    sizes = () if DEVICES in asked.overrides.pinned() else _listed_sizes(points)
+    wanted = request(asked, devices=",".join(map(str, sizes)) or None)
+    return PlansOfSpaces(wanted.spaces, wanted.settings)
+
+
+def _listed_sizes(points: PointSet) -> list[int]:
+    """The numbers of devices that an axis takes; single points of other sizes answer other questions."""
+    axes = [block.axes[DEVICES] for block in points.blocks if DEVICES in block.axes]
+    return sorted({value for axis in axes for value in axis.values or () if isinstance(value, int)})
+
+
+def _restricting(asked: Composition, points: PointSet) -> dict[str, Value]:
+    """What the user overrode of the keys that the sweep varies."""
+    varied = {key for key, _ in points.listed_values()}
+    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied}

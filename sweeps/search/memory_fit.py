@@ -1,0 +1,102 @@
+"""Whether a plan fits: a posterior over how far its memory is from the prediction, refitted after every trial."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conf.units import GIBIBYTE, MEBIBYTE
+from sweeps.search.normal import cumulative
+from sweeps.search.priced import Priced
+from train_core.costs.setting import Booleans, Floats, Plans
+
+WHOLE_SPREAD = 0.05  # of the error that all plans share, as the standard deviation of its logarithm
+KIND_SPREAD = 0.02  # of that of each recomputation, ZeRO stage and schedule
+KINDS = ("recompute", "zero_stage", "schedule")
+NOISE = 0.01
+BEYOND = 0.02  # by how much a plan that ran out of memory is taken to exceed the least that it must have needed
+NOISE_BEYOND = 0.02
+_UNITS = {"MiB": MEBIBYTE, "GiB": GIBIBYTE}
+_OVER = re.compile(r"(\d+(?:\.\d+)?) (MiB|GiB) over capacity")
+_TRIED = re.compile(r"Tried to allocate (\d+(?:\.\d+)?) (MiB|GiB)")
+_FREE = re.compile(r"of which (\d+(?:\.\d+)?) (MiB|GiB) is free")
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySeen:
+    """Logarithms of needed over predicted bytes, and of which plans.
+
+    Attributes:
+        is_bound: the plan ran out of memory, and needed at least that.
+    """
+
+    plans: Plans
+    ratios: Floats
+    is_bound: Booleans
+
+    @classmethod
+    def of(cls, plans: Plans, exact: Sequence[tuple[int, float]], bounds: Sequence[tuple[int, float]]) -> MemorySeen:
+        """Args:
+        exact: number of the plan and its ratio; `bounds` likewise.
+        """
+        both = [*exact, *bounds]
+        chosen = np.array([number for number, _ in both], dtype=int)
+        is_bound = np.array([number >= len(exact) for number in range(len(both))], dtype=bool)
+        return cls(plans.rows(chosen), np.array([ratio for _, ratio in both], dtype=np.float64), is_bound)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """The posterior of the logarithm of needed over predicted bytes."""
+
+    plans: Plans
+    root: Floats
+    weights: Floats
+
+    @classmethod
+    def fitted(cls, seen: MemorySeen) -> MemoryFit:
+        fit = cls._of_exact(seen.plans.rows(~seen.is_bound), seen.ratios[~seen.is_bound], NOISE)
+        if not seen.is_bound.any():
+            return fit
+        # What ran out of memory needed at least its bound; where more was expected anyway, it says nothing new.
+        mean, _ = fit.ratio(seen.plans)
+        values = np.where(seen.is_bound, np.maximum(mean, seen.ratios + BEYOND), seen.ratios)
+        return cls._of_exact(seen.plans, values, np.where(seen.is_bound, NOISE_BEYOND, NOISE))
+
+    @classmethod
+    def _of_exact(cls, plans: Plans, ratios: Floats, noise: Floats | float) -> MemoryFit:
+        covariance = _covariance(plans, plans)
+        root = np.linalg.cholesky(covariance + np.eye(len(plans)) * np.square(noise))
+        return cls(plans, root, np.linalg.solve(root.T, np.linalg.solve(root, ratios)))
+
+    def ratio(self, plans: Plans) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of that logarithm for other plans, (n,)."""
+        near = _covariance(plans, self.plans)
+        explained = np.linalg.solve(self.root, near.T)
+        variance = WHOLE_SPREAD**2 + len(KINDS) * KIND_SPREAD**2 - (explained**2).sum(axis=0)
+        return near @ self.weights, np.sqrt(np.maximum(variance, NOISE**2))
+
+    def probability(self, priced: Priced) -> Floats:
+        """That each plan fits, (n,)."""
+        mean, spread = self.ratio(priced.plans)
+        return cumulative((np.log(priced.room_bytes / priced.held_bytes) - mean) / spread)
+
+
+def bytes_over(cause: str) -> float:
+    """By how much a plan exceeded its device, as far as the words of its end tell; 0 where they do not."""
+    if over := _OVER.search(cause):
+        return float(over[1]) * _UNITS[over[2]]
+    tried, free = _TRIED.search(cause), _FREE.search(cause)
+    if tried is None or free is None:
+        return 0.0
+    return max(0.0, float(tried[1]) * _UNITS[tried[2]] - float(free[1]) * _UNITS[free[2]])
+
+
+def _covariance(left: Plans, right: Plans) -> Floats:
+    covariance = np.full((len(left), len(right)), WHOLE_SPREAD**2)
+    for name in KINDS:
+        covariance += KIND_SPREAD**2 * (getattr(left, name)[:, None] == getattr(right, name)[None, :])
+    return covariance

@@ -1,0 +1,130 @@
+"""What a search expects of every candidate, given what is known: its cost, the gain over the best, whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from sweeps.search.memory_fit import MemoryFit
+from sweeps.search.normal import expected_improvement
+from sweeps.search.observed import NOISE
+from sweeps.search.priced import Priced, joined
+from sweeps.search.surrogate import Seen, Surrogate
+from train_core.costs.setting import Floats, Integers, Plans
+
+FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
+MOST_WORK = 2.5e8  # measurements squared times candidates
+MOST_MEASUREMENTS = 200  # that the surrogate is fitted on: those with the best rates
+LOST_JOB = 0.1  # what a job costs that runs out of memory, as a share of the best's cost
+SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "virtual_pipeline_size", "micro_batch_size")
+KINDS = ("schedule", "recompute", "zero_stage", "sequence_parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The candidates that are worth a look, in columns.
+
+    Attributes:
+        rows: their numbers.
+        mean: of the logarithm of what they cost by the objective.
+        spread: its standard deviation.
+        fits: probability that they fit.
+        runs: probability that they run, given the plans that failed.
+        gain: by which share of the best each is expected to better it if it fits; never negative.
+        best: logarithm of the cost of the best so far, in-flight trials included; infinite where there is none.
+    """
+
+    rows: Integers
+    mean: Floats
+    spread: Floats
+    fits: Floats
+    runs: Floats
+    gain: Floats
+    best: float
+
+    @property
+    def worth(self) -> Floats:
+        """The expected gain, less the cost of a job that may run out of memory."""
+        worth: Floats = self.fits * self.gain - (1.0 - self.fits) * LOST_JOB
+        return worth
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measured steps, and in which candidates they may be bettered.
+
+    Attributes:
+        seen: the measurements, n of them.
+        to_cost: what to add to the logarithm of the seconds of each to have that of its cost, (n,).
+    """
+
+    seen: Seen
+    to_cost: Floats
+
+    def __len__(self) -> int:
+        return len(self.to_cost)
+
+    def best_ones(self, number: int) -> Measured:
+        """The measurements of lowest cost."""
+        chosen = np.argsort(self.seen.log_seconds + self.to_cost, kind="stable")[:number]
+        seen = Seen(self.seen.priced.rows(chosen), self.seen.log_seconds[chosen], self.seen.noise[chosen])
+        return Measured(seen, self.to_cost[chosen])
+
+    def with_liars(self, plans: Priced, to_cost: Floats) -> Measured:
+        """These and further plans, as if each had taken as long as is expected of it."""
+        expected = Surrogate.fitted(self.seen).belief(plans).mean
+        seen = Seen(
+            joined([self.seen.priced, plans]),
+            np.concatenate([self.seen.log_seconds, expected]),
+            np.concatenate([self.seen.noise, np.full(len(plans), NOISE)]),
+        )
+        return Measured(seen, np.concatenate([self.to_cost, to_cost]))
+
+
+def outlook(
+    candidates: Priced, to_cost: Floats, open_rows: Integers, measured: Measured, memory: MemoryFit, failed: Plans
+) -> Outlook:
+    """What to expect of the candidates that are still open.
+
+    Args:
+        to_cost: as in `Measured`, of each candidate.
+        open_rows: numbers of the candidates that were not tried.
+        failed: plans that crashed or took too long; the nearer a candidate, the less is expected of it.
+    """
+    surrogate, best = Surrogate.fitted(measured.seen), inf
+    if len(measured):
+        best = float((surrogate.belief(measured.seen.priced).mean + measured.to_cost).min())
+    rows = _most_promising(surrogate, candidates, to_cost, open_rows)
+    chosen = candidates.rows(rows)
+    belief = surrogate.belief(chosen)
+    mean = belief.mean + to_cost[rows]
+    gain = expected_improvement(best, mean, belief.spread) if len(measured) else np.zeros(len(rows))
+    runs = 1.0 - near_failures(chosen.plans, failed)
+    return Outlook(rows, mean, belief.spread, memory.probability(chosen), runs, gain * runs, best)
+
+
+def _most_promising(surrogate: Surrogate, candidates: Priced, to_cost: Floats, open_rows: Integers) -> Integers:
+    """So many of the open rows as can be looked at closely, those of lowest expected cost."""
+    kept = max(FEWEST_KEPT, int(MOST_WORK / max(1, len(surrogate.weights)) ** 2))
+    if len(open_rows) <= kept:
+        return open_rows
+    expected = (surrogate.scaled_prediction(candidates) + to_cost)[open_rows]
+    chosen: Integers = open_rows[np.argpartition(expected, kept)[:kept]]
+    return np.sort(chosen)
+
+
+def near_failures(plans: Plans, failed: Plans) -> Floats:
+    """How near each plan is to one that failed: 1 for the same, towards 0 with every doubling and other kind, (n,)."""
+    nearest = np.full(len(plans), inf)
+    for row in range(len(failed)):
+        one = failed.rows(slice(row, row + 1))
+        distance = np.zeros(len(plans))
+        for name in SIZES:
+            distance += (np.log2(getattr(plans, name)) - np.log2(getattr(one, name))) ** 2
+        for name in KINDS:
+            distance += getattr(plans, name) != getattr(one, name)
+        nearest = np.minimum(nearest, distance)
+    nearness: Floats = np.exp(-nearest / 2)
+    return nearness

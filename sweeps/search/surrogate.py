@@ -1,0 +1,145 @@
+"""What the trials have shown of the machine: a posterior over how far each plan's step is from its prediction.
+
+The logarithm of measured over predicted is taken to be a sum of: one factor for each term of the step, one for each
+constant of the cost model, and a remainder that varies with the plan's knobs (a Gaussian process). All have normal
+priors around "the prediction is right", so that the first measurements already move every other plan's expectation.
+The sum of terms is linearised around the best factors so far, as in a Gauss-Newton step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeps.search.priced import CONSTANTS, Priced
+from train_core.costs.setting import Floats, Plans
+from train_core.costs.terms import STEP_TERMS
+
+TERM_SPREADS = {
+    "compute_seconds": 0.10,
+    "tensor_seconds": 0.20,
+    "pipeline_seconds": 0.40,
+    "bubble_seconds": 0.15,
+    "data_seconds": 0.40,
+    "optimizer_seconds": 0.20,
+    "jitter_seconds": 0.50,
+}
+"""How far a term may be off for reasons that no constant expresses, as the standard deviation of its logarithm.
+Transfers and reductions, which a trainer may hide, are the least certain."""
+CONSTANT_SPREAD = 0.25
+WHOLE_SPREAD = 0.20  # of what all plans have in common
+SMOOTH_SPREAD = 0.05  # of the part of the remainder that varies slowly with the sizes
+SHARD_SPREAD = 0.02  # of the part that each pair of tensor size and micro-batch has of its own
+KIND_SPREAD = 0.04  # of what each schedule, recomputation, ZeRO stage and form of tensor parallelism does
+LENGTHS = {
+    "tensor_parallel_size": 2.0,
+    "pipeline_parallel_size": 3.0,
+    "micro_batch_size": 2.0,
+    "virtual_pipeline_size": 3.0,
+    "data_parallel_size": 3.0,
+}
+"""Doublings of a size over which the smooth part changes."""
+KINDS = ("recompute", "schedule", "zero_stage", "sequence_parallel")
+NUM_ITERATIONS = 4
+NUM_FACTORS = len(STEP_TERMS) + len(CONSTANTS) + 1
+PRIOR = np.array([*TERM_SPREADS.values(), *[CONSTANT_SPREAD] * len(CONSTANTS), WHOLE_SPREAD]) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measured steps.
+
+    Attributes:
+        priced: the plans that were measured, n of them.
+        log_seconds: logarithm of the measured seconds, (n,).
+        noise: standard deviation of each, (n,).
+    """
+
+    priced: Priced
+    log_seconds: Floats
+    noise: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The posterior of the logarithm of a step's seconds, for n plans: mean and standard deviation, (n,)."""
+
+    mean: Floats
+    spread: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """A fitted posterior.
+
+    Attributes:
+        factors: logarithms of the factors of terms, of constants, and of the whole.
+        weights: of each measurement in the remainder.
+        inverse: of the Cholesky factor of the measurements' covariance.
+        rows: derivatives of each measurement by the factors.
+    """
+
+    seen: Seen
+    factors: Floats
+    weights: Floats
+    inverse: Floats
+    rows: Floats
+
+    @classmethod
+    def fitted(cls, seen: Seen) -> Surrogate:
+        remainder = _remainder(seen.priced.plans, seen.priced.plans) + np.diag(seen.noise**2)
+        factors = np.zeros(NUM_FACTORS)
+        for _ in range(NUM_ITERATIONS):
+            mean, rows = _linearised(seen.priced, factors)
+            inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
+            weights = inverse.T @ (inverse @ (seen.log_seconds - mean + rows @ factors))
+            factors = PRIOR * (rows.T @ weights)
+        return cls(seen, factors, weights, inverse, rows)
+
+    def scaled_prediction(self, plans: Priced) -> Floats:
+        """The logarithm of the step that the factors alone expect, (n,)."""
+        return _scaled(plans, self.factors)[0]
+
+    def belief(self, plans: Priced) -> Belief:
+        mean, rows = _linearised(plans, self.factors)
+        near = _remainder(plans.plans, self.seen.priced.plans)
+        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        variance = (rows**2 * PRIOR).sum(axis=1) + _REMAINDER_VARIANCE - (explained**2).sum(axis=0)
+        return Belief(mean + near @ self.weights, np.sqrt(np.maximum(variance, 1e-8)))
+
+
+_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(KINDS) * KIND_SPREAD**2
+
+
+def _linearised(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
+    """The logarithm of the step with these factors, (n,), and its derivatives by them, (n, factors)."""
+    mean, shares = _scaled(priced, factors)
+    by_constant = np.einsum("nk,nkc->nc", shares, priced.slopes)
+    return mean, np.concatenate([shares, by_constant, np.ones((len(mean), 1))], axis=1)
+
+
+def _scaled(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
+    """The logarithm of the step with these factors, (n,), and each term's share of it, (n, terms)."""
+    terms, constants, whole = np.split(factors, [len(STEP_TERMS), len(STEP_TERMS) + len(CONSTANTS)])
+    seconds = priced.terms * np.exp(terms + priced.slopes @ constants)
+    total = seconds.sum(axis=1)
+    return np.log(total) + whole, seconds / total[:, None]
+
+
+def _remainder(left: Plans, right: Plans) -> Floats:
+    """Covariance of what no factor explains, between the plans of the left and those of the right."""
+    smooth = np.zeros((len(left), len(right)))
+    for name, length in LENGTHS.items():
+        smooth += _squares(left, right, name) / length**2
+    shard = _squares(left, right, "tensor_parallel_size") + _squares(left, right, "micro_batch_size")
+    covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * smooth) + SHARD_SPREAD**2 * (shard < 1e-9)
+    for name in KINDS:
+        covariance += KIND_SPREAD**2 * (getattr(left, name)[:, None] == getattr(right, name)[None, :])
+    return covariance
+
+
+def _squares(left: Plans, right: Plans, name: str) -> Floats:
+    """Squared distances of a size, in doublings."""
+    between: Floats = np.log2(getattr(left, name))[:, None] - np.log2(getattr(right, name))[None, :]
+    return between**2

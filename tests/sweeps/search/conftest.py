@@ -1,0 +1,64 @@
+"""A sweep that is searched on a made-up machine, with everything in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from conf.load import settings_of, with_values
+from sweeps.plan import plan_sweep
+from sweeps.replay.machine import Machine
+from sweeps.replay.reading import ReplayedReading, replayed_reading
+from sweeps.replay.run import replayed
+from sweeps.search.bayes import Bayes
+from sweeps.search.choice import search_for
+from sweeps.search.searcher import Proposal
+from sweeps.trial import Trial
+from tests.composed import composed
+from train_core.costs import estimate
+from train_core.measurement import Measurement
+
+SWEEP = ("sweep=175b", "search=bayes")
+
+
+class Replay:
+    """A sweep and the machine on which it is replayed."""
+
+    def __init__(self, overrides: Sequence[str] = SWEEP, seed: int = 7) -> None:
+        self.composition = composed(overrides)
+        self.record = plan_sweep(self.composition, proxy=False, git_sha="abc")
+        search = search_for(self.composition, self.record)
+        assert isinstance(search, Bayes)
+        self.search = search
+        self.machine = Machine(seed)
+
+    @property
+    def baseline(self) -> Trial:
+        return self.record.trials[0]
+
+    def trial(self, proposal: Proposal) -> Trial:
+        experiment = settings_of(with_values(self.composition.tree, proposal.point)).experiment()
+        return Trial(
+            trial_id=f"{experiment.label}-{experiment.fingerprint[:6]}",
+            point=proposal.point,
+            experiment=experiment,
+            estimate=estimate(experiment),
+            infeasible_reason=None,
+            selected=True,
+            is_baseline=False,
+            chosen_because=proposal.because,
+        )
+
+    def running(self, trial: Trial) -> ReplayedReading:
+        return replayed_reading(trial, None)
+
+    def ended(self, trial: Trial, changed: Callable[[Measurement], Measurement] | None = None) -> ReplayedReading:
+        assert trial.experiment is not None
+        measured = replayed(self.machine, trial.experiment)
+        return replayed_reading(trial, measured if changed is None else changed(measured))
+
+
+@pytest.fixture(scope="module")
+def replay() -> Replay:
+    return Replay()
