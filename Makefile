@@ -59,6 +59,9 @@ sweep-%: setup ## plan, measure and report a sweep: on Slurm with CLUSTER=, else
 status-%: setup ## every trial: state, cause of failure, last log line
 	@$(TRISWEEP) status $* $(CHOICE) $(OPTIONS)
 
+logs-%: setup ## the log of a trial: TRIAL=part of its name, OPTIONS=-f to follow it
+	@$(TRISWEEP) logs $* $(TRIAL) $(CHOICE) $(OPTIONS)
+
 report-%: setup ## write the report and import into MLflow
 	@$(TRISWEEP) report $* $(CHOICE) $(OPTIONS)
 

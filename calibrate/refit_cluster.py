@@ -94,7 +94,7 @@ class Refit:
 
 
 def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
-    """Every trial of the sweep that measured a step time, in the order of its record.
+    """Every trial of the sweep that measured a step time on one cluster, in the order of its record.
 
     Args:
         cluster: as it is to be fitted.
@@ -108,7 +108,7 @@ def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
             has_device_per_rank(result) or _shares_cores(result.trial.experiment, cluster, result.performance),
         )
         for result in sweep.read()
-        if result.trial.experiment and result.performance
+        if result.trial.experiment and not result.trial.experiment.mixed and result.performance
     ]
 
 

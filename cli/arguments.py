@@ -32,6 +32,7 @@ OverrideTexts = Annotated[
     list[str] | None,
     typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=complete_override),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON document on stdout (docs/json.md).")]
 ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and stop.")]
 
 

@@ -6,10 +6,15 @@ Whoever wants bold or colour prints a rich `Text`.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+from conf.credentials import hide_credentials
 
 console = Console(highlight=False, markup=False, emoji=False)
 complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
@@ -18,6 +23,18 @@ complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True,
 def print_unwrapped(text: str) -> None:
     """Print a line that rich must not break, because programs and people search for it as a whole."""
     console.print(text, soft_wrap=True)
+
+
+def print_json(name: str, content: Mapping[str, Any]) -> None:
+    """Print the one document of a command that was asked for JSON, on stdout and in one piece."""
+    from results.json_text import as_text
+
+    sys.stdout.write(f"{hide_credentials(as_text(name, content))}\n")
+
+
+def leave_stdout_to_json() -> None:
+    """From now on the console writes to stderr, so that a document has stdout to itself."""
+    console.stderr = True
 
 
 def headed(head: str, rest: str) -> Text:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.console import console
+from cli.arguments import AsJson
+from cli.console import console, leave_stdout_to_json, print_json
 from conf.errors import ConfigError
 from train_core.costs import IMPLEMENTATIONS
 
@@ -29,6 +30,7 @@ def estimate(
     implementation: Annotated[
         str | None, typer.Option(help=f"The trainer to price for: {', '.join(IMPLEMENTATIONS)}.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict time and memory of every row of a table of configurations, without devices."""
     from sweeps.table.file import misspelt_columns, read_table, write_table
@@ -37,6 +39,8 @@ def estimate(
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."
         raise ConfigError("implementation", implementation, "is not a trainer known here", known)
+    if as_json:
+        leave_stdout_to_json()
     table = read_table(csv)
     rows = price(table.records, implementation)
     write_table(out, table.columns, [row.cells() for row in rows])
@@ -45,8 +49,17 @@ def estimate(
     for column, meant in misspelt_columns(table.columns):
         console.print(f"Column {column} was not read: did you mean {meant}?")
     console.print(f"Predicted, not measured: {out}")
-    if score:
-        _print_scores(rows)
+    compared = _print_scores(rows) if score else []
+    if as_json:
+        print_json("estimate", _document(rows, out, compared if score else None))
+
+
+def _document(rows: Sequence[PricedRow], out: Path, compared: Sequence[Comparison] | None) -> dict[str, Any]:
+    from results.documents import score_document
+
+    refused = [{"line": line, "reason": reason} for line, reason in _refused(rows)]
+    counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
+    return counts | {"predictions": str(out), "score": None if compared is None else score_document(compared)}
 
 
 def _summary(rows: Sequence[PricedRow]) -> str:
@@ -57,14 +70,19 @@ def _summary(rows: Sequence[PricedRow]) -> str:
 
 def _print_reasons(rows: Sequence[PricedRow]) -> None:
     """Say why the first few rows were not priced. Lines are counted as an editor does: the header is line 1."""
-    refused = [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
+    refused = _refused(rows)
     for line, reason in refused[:MOST_REASONS]:
         console.print(f"  line {line}: {reason}")
     if len(refused) > MOST_REASONS:
         console.print(f"  ... and {len(refused) - MOST_REASONS} more.")
 
 
-def _print_scores(rows: Sequence[PricedRow]) -> None:
+def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
+    return [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
+
+
+def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
+    """Print the scores, and return the rows that they are about."""
     from results.score_table import score_table
 
     # A figure that somebody only remembers is no test of a prediction.
@@ -77,6 +95,7 @@ def _print_scores(rows: Sequence[PricedRow]) -> None:
         console.print(f"Left out: {message}")
     if len(unreadable) > MOST_UNREADABLE:
         console.print(f"... and {len(unreadable) - MOST_UNREADABLE} more rows whose measurements cannot be read.")
+    return compared
 
 
 def _compared(rows: Sequence[PricedRow]) -> tuple[list[Comparison], list[str]]:

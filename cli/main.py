@@ -7,6 +7,7 @@ torch, mlflow or submitit.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import NoReturn
 
@@ -15,8 +16,9 @@ import typer
 from cli import cancel, estimate, export, plan, rehearse, report, status, sweep, train, ui
 from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
+from cli.logs import command as logs
 from conf.credentials import hide_credentials
-from conf.errors import EXIT_USAGE, TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private
 
 # These are mistakes of the user's or of the disk. Any other OSError is a defect of ours and keeps its traceback.
@@ -37,6 +39,7 @@ app.command()(export.export)
 app.command(context_settings={"ignore_unknown_options": True})(train.train)
 app.command()(sweep.sweep)
 app.command()(status.status)
+app.command()(logs.logs)
 app.command()(cancel.cancel)
 app.command()(report.report)
 app.command()(ui.ui)
@@ -49,6 +52,10 @@ def main() -> None:
         app()
     except TrisweepError as error:
         _complain(str(error))
+    except BrokenPipeError:
+        # Whoever read has had enough, as `head` has. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
     except OSError as error:
         if error.errno not in FOLDER_ERRORS:
             raise

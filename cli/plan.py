@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.arguments import OverrideTexts, ShowConfig, complete_override, complete_sweep, composed, print_config
-from cli.console import console, headed
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, complete_override, complete_sweep, composed, print_config
+from cli.console import console, headed, print_json
 from cli.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Override
@@ -16,6 +16,7 @@ from sweeps.planner import OBJECTIVES
 from sweeps.planner.objectives import SCALING_KINDS
 
 if TYPE_CHECKING:
+    from conf.load import Composition
     from sweeps.trial import SweepRecord
 
 MOST_REASONS = 5
@@ -60,6 +61,7 @@ def plan(
     ] = False,
     top: Annotated[int | None, typer.Option(help=f"Show so many plans; {DEFAULT_TOP} unless given.", min=1)] = None,
     output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
     asked = composed(*sweep_and_overrides(name, overrides or []))
@@ -88,11 +90,22 @@ def plan(
     if options.ask_for_a_search or asked.overrides.chosen("sweep") is None:
         from cli.search import run_search
 
-        run_search(asked, options)
+        run_search(asked, options.as_json() if as_json else options)
     else:
-        from sweeps.plan import plan_sweep
+        _predict(asked, as_json)
 
-        print_plan(plan_sweep(asked, proxy=False, git_sha=""))
+
+def _predict(asked: Composition, as_json: bool) -> None:
+    """Every point of the sweep, on paper."""
+    from sweeps.plan import plan_sweep
+
+    record = plan_sweep(asked, proxy=False, git_sha="")
+    if as_json:
+        from results.documents import plan_document
+
+        print_json("plan", plan_document(record))
+    else:
+        print_plan(record)
 
 
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:

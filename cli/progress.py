@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from cli.state_table import duration, state_table
+from cli.worth_showing import is_troubled, worth_showing
 from conf.units import TERA
 from launcher.progress import Progress
-from results.terminal import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
-WIDE_COLUMNS = 110
-"""From this width on, the last line of the log fits beside the numbers."""
-
-LOG_COLUMNS = 40
+GOES_ON = "Ctrl-C stops; the same command continues."
+MOST_CAUSES = 5
+MARGIN_LINES = 4
+"""Lines of a terminal beside those of trials and causes: the table's head, the two last lines, and the prompt's."""
 
 
 class LiveProgress:
-    """A table that is drawn again in place, as wide as the terminal."""
+    """A table that is drawn again in place, as wide as the terminal, and below it why trials failed.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    Args:
+        hint: what Ctrl-C does, for the last line.
+        stays: leave the last table on the screen.
+    """
+
+    def __init__(self, console: Console, hint: str = GOES_ON, *, stays: bool = False) -> None:
+        self._console, self._hint = console, hint
         # rich would draw from a thread of its own, several times a second, on cores that are being measured.
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live = Live(console=console, auto_refresh=False, transient=not stays)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -42,11 +48,16 @@ class LiveProgress:
         self._live.stop()
 
     def show(self, states: Sequence[Reading]) -> None:
+        self._live.update(self._picture(states), refresh=True)
+
+    def _picture(self, states: Sequence[Reading]) -> RenderableType:
         # A table that is taller than the terminal could not be drawn again in place.
-        rows = max(3, self._console.height - 6)
-        self._live.update(
-            Group(state_table(_worth_showing(states, rows), self._console.width), _footer(states)), refresh=True
-        )
+        room, width = max(3, self._console.height - MARGIN_LINES), self._console.width
+        causes = [state for state in worth_showing(states, room) if is_troubled(state)][: min(MOST_CAUSES, room // 3)]
+        shown = worth_showing(states, room - len(causes))
+        left_out = sum(state.outcome is not None for state in states) - len(shown)
+        lines = [_cause_line(state, width) for state in causes]
+        return Group(state_table(shown, width), *lines, *_footer(states, left_out, self._hint))
 
 
 class PlainProgress:
@@ -103,67 +114,26 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
     return max(0.0, (unfinished * busy / len(spans) - spent) / max(1, len(running)))
 
 
-def trial_seconds_left(state: Reading) -> float | None:
-    """Time for the steps that are left, at the pace of the last one; None where no step has been taken."""
-    if state.outcome is not Outcome.RUNNING or state.step_seconds is None:
-        return None
-    return (state.num_steps - state.num_steps_done) * state.step_seconds
+def _cause_line(state: Reading, width: int) -> Text:
+    line = Text.assemble((f"{state.name}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
-def duration(seconds: float) -> str:
-    """`42s`, `3m05s`, `2h07m`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-
-
-def _worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
-    """What fits the terminal: running trials first, then the last that ended, then those that wait."""
-    relevant = [state for state in states if state.outcome is not None]
-    rank = {Outcome.RUNNING: 0, Outcome.PENDING: 2, Outcome.INFEASIBLE: 3}
-    # What is shown keeps the order of the sweep, so that lines do not jump about when a trial ends.
-    chosen = sorted(relevant, key=lambda state: (rank.get(state.outcome or Outcome.PENDING, 1), -(state.ended or 0)))
-    kept = {state.name for state in chosen[:rows]}
-    return [state for state in relevant if state.name in kept]
-
-
-def state_table(states: Sequence[Reading], width: int) -> Table:
-    """Trial, state, step, TFLOPS, loss, time left: 80 columns; a wider terminal also shows the log."""
-    table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
-    table.add_column("trial", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("state", no_wrap=True)
-    for name in ("step", "TFLOPS", "loss", "left"):
-        table.add_column(name, no_wrap=True, justify="right")
-    wide = width >= WIDE_COLUMNS
-    if wide:
-        table.add_column("last line of the log", no_wrap=True, overflow="ellipsis", max_width=LOG_COLUMNS)
-    for state in states:
-        table.add_row(*_row(state), *([Text(state.cause or state.last_log_line)] if wide else []))
-    return table
-
-
-def _row(state: Reading) -> list[Text]:
-    outcome = state.outcome or Outcome.PENDING
-    left = trial_seconds_left(state)
-    rate = state.model_flops_per_second_per_device
-    step = f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""
-    return [
-        Text(state.name),
-        Text(outcome.value, style=outcome_style(outcome)),
-        Text(step),
-        Text(f"{rate / TERA:.4g}" if rate else ""),
-        Text(f"{state.loss:.3f}" if state.loss is not None else ""),
-        Text(duration(left) if left is not None else ""),
-    ]
-
-
-def _footer(states: Sequence[Reading]) -> Text:
+def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, Text]:
     left = sweep_seconds_left(states, time.time())
     about = "" if left is None else f", about {duration(left)} left"
-    return Text(f"{_counted(states)}{about}. Ctrl-C stops; the same command continues.", style="dim")
+    unseen = f"; {left_out} more are not shown" if left_out else ""
+    return (
+        Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
+        Text(f"{_counted(states)}{about}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def outcome_counts(states: Sequence[Reading]) -> str:
+    """`3 RUNNING, 2 COMPLETED`, the most frequent first."""
+    counted = Counter(state.outcome.value if state.outcome else "left out" for state in states)
+    return ", ".join(f"{number} {name}" for name, number in counted.most_common())
 
 
 def _counted(states: Sequence[Reading]) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import OverrideTexts, ShowConfig, composed, print_config
-from cli.console import console
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, composed, print_config
+from cli.console import console, print_json
 from cli.plan import Name, sweep_and_overrides
 from conf.errors import ConfigError, UsageError
 
@@ -19,6 +19,7 @@ def rehearse(
     overrides: OverrideTexts = None,
     cfg: ShowConfig = False,
     output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    as_json: AsJson = False,
 ) -> None:
     """Rehearse one step of every pipeline stage with the real trainer, at full size, without devices.
 
@@ -37,8 +38,8 @@ def rehearse(
     experiment = asked.settings.experiment()
     predicted = predict(experiment)
     found = rehearse_all(experiment)
-    if output_format == "json":
-        typer.echo(comparison(found, predicted))
+    if as_json or output_format == "json":
+        print_json("rehearsal", comparison(found, predicted))
         return
     console.print(memory_table(found, predicted))
     console.print(work_table(found, predicted))

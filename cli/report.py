@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console, shown_path
+from cli.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.console import console, leave_stdout_to_json, print_json, shown_path
 
 if TYPE_CHECKING:
     from conf.sites import TrackingSpec
     from sweeps.sweep import Sweep
 
 
-def report(name: SweepName, overrides: OverrideTexts = None) -> None:
+def report(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
     """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
     asked = composed(name, overrides)
-    report_on(Sweep.stored_in(existing_folder(asked)), asked.settings.tracking)
+    if as_json:
+        leave_stdout_to_json()
+    content = report_on(Sweep.stored_in(existing_folder(asked)), asked.settings.tracking)
+    if as_json:
+        print_json("report", content)
 
 
-def report_on(sweep: Sweep, configured: TrackingSpec) -> None:
-    """The ranked table, the report's paths, and MLflow brought up to date.
+def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
+    """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
 
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
     """
     from launcher.state import reconciled
     from results.collect import collect
+    from results.documents import report_document
     from results.mlflow.sweep_import import import_sweep
     from results.report.report import write_report
     from results.terminal import ranked_table
@@ -41,3 +47,4 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> None:
     imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")
+    return report_document(sweep, readings, asdict(paths)) | {"mlflow": asdict(imported)}

@@ -73,7 +73,8 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
         raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
     wanted = mixed_request(asked, options.mixed, options.chosen_implementation)
     training = _training(wanted, options)
-    print_mixed(choose_mixed(wanted.spaces, options.num_shown), wanted, training, options.chosen_format)
+    choice = choose_mixed(wanted.spaces, options.num_shown)
+    print_mixed(choice, wanted, asked.overrides, training, options.chosen_format)
 
 
 def _training(wanted: Request, options: SearchOptions) -> Training:

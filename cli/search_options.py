@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from conf.errors import ConfigError
 
 if TYPE_CHECKING:
     from sweeps.planner.objectives import Objective, ScalingKind
@@ -49,6 +51,16 @@ class SearchOptions:
     def ask_for_a_search(self) -> bool:
         """Whether any option was given, because all of them are about searches."""
         return self != SearchOptions()
+
+    def as_json(self) -> SearchOptions:
+        """The same search, answered in JSON.
+
+        Raises:
+            ConfigError: another format was asked for.
+        """
+        if self.output_format not in (None, "json"):
+            raise ConfigError("--format", self.output_format, "is not what --json asks for", "Give one of them.")
+        return replace(self, output_format="json")
 
     @property
     def chosen_objective(self) -> Objective:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console
+from cli.console import console, print_json, print_unwrapped
+from conf.overrides import Overrides
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.request import Request
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation
-    from sweeps.planner.mixed import MixedChoice
+    from sweeps.planner.mixed import MixedChoice, MixedStrategy
     from sweeps.planner.objectives import ScalingKind
     from sweeps.planner.scaling import ScalingPoint
 
@@ -50,7 +51,7 @@ class Answer:
 def print_answer(answer: Answer, output_format: str) -> None:
     """Print the answer. JSON and CSV have stdout to themselves, so that they can be piped."""
     if output_format == "json":
-        typer.echo(json.dumps(_document(answer), indent=1))
+        print_json("search", _document(answer))
     elif output_format == "csv":
         from results.search.rows import as_csv, search_row
 
@@ -68,24 +69,40 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str) 
     if explanations and output_format == "json":
         from results.search.explanation import explanation_document
 
-        typer.echo(json.dumps({"explanations": [explanation_document(each) for each in explanations]}, indent=1))
+        found = {"explanations": [explanation_document(each) for each in explanations]}
+        print_json("search", found)
     elif output_format == "table":
         _print_explanations(explanations)
 
 
-def print_mixed(choice: MixedChoice, asked: Request, training: Training, output_format: str) -> None:
-    """Print the answer for one job over several types of devices."""
+def print_mixed(choice: MixedChoice, asked: Request, given: Overrides, training: Training, output_format: str) -> None:
+    """Print the answer for one job over several types of devices.
+
+    Args:
+        given: the overrides of the user, with the choice of a sweep if there is one.
+    """
     from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
     from results.search.rows import as_csv
 
     if output_format == "json":
-        typer.echo(json.dumps(mixed_document(choice, asked.spaces, training), indent=1))
+        print_json("mixed_search", mixed_document(choice, asked.spaces, training))
     elif output_format == "csv":
         typer.echo(as_csv([mixed_row(found, asked.spaces, training) for found in choice.best]), nl=False)
     else:
         console.print(_question(asked))
         console.print(mixed_table(choice.best, asked.spaces, training))
         console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
+        print_unwrapped(f"Measure the first: {_command(choice.best[0], given)}")
+
+
+def _command(plan: MixedStrategy, given: Overrides) -> str:
+    """The command that measures the plan, as a person may copy it: in the sweep that was named, else alone."""
+    own = Overrides.parse(plan.overrides())
+    stated = {override.key for override in own}
+    kept = [override for override in given.without({"sweep"}) if override.key not in stated]
+    sweep = given.chosen("sweep")
+    words = ["trisweep", *(["sweep", sweep] if sweep else ["train"]), *(each.text for each in (*kept, *own))]
+    return shlex.join(words)
 
 
 def _document(answer: Answer) -> dict[str, object]:

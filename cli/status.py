@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
-from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console, headed, shown_path
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.console import console, headed, print_json, shown_path
+from conf.errors import UsageError
+
+if TYPE_CHECKING:
+    from sweeps.reading import Reading, TrialReading
+    from sweeps.sweep import Sweep
+
+Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few seconds; Ctrl-C leaves the sweep alone.")]
 
 
-def status(name: SweepName, overrides: OverrideTexts = None) -> None:
-    """Show every trial: state, progress, cause of failure, last log line, log path."""
-    from cli.status_table import status_table
-    from launcher.state import reconciled
-    from launcher.trainings import trainings_of
+def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
+    """Show every trial: state, age, progress, cause of failure, last log line, log path."""
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
-    stored = Sweep.stored_in(existing_folder(composed(name, overrides)))
-    trainings = trainings_of(stored.folder.path.parent, name)
-    trials = stored.read()
-    # Trials and trainings go together, because every call of Slurm's tools costs time and load on its controller.
-    readings = reconciled([*trials, *(run.read() for run in trainings)])
+    folder = existing_folder(composed(name, overrides))
+    if watch:
+        from cli.watch import watch as watch_sweep
+
+        _require_no_json(as_json)
+        watch_sweep(folder, name, console)
+        return
+    stored = Sweep.stored_in(folder)
+    trials, trainings = _standing(stored, name)
+    if as_json:
+        from results.documents import status_document
+
+        print_json("status", status_document(stored, trials, trainings))
+        return
+    _print_tables(stored, trials, trainings)
+
+
+def _require_no_json(as_json: bool) -> None:
+    if as_json:
+        raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
+
+
+def _standing(stored: Sweep, name: str) -> tuple[list[TrialReading], list[Reading]]:
+    """Every trial of the sweep, and every training that was begun from it."""
+    from launcher.state import reconciled
+    from launcher.trainings import trainings_of
+    from sweeps.reading import TrialReading
+
+    trainings = [run.read() for run in trainings_of(stored.folder.path.parent, name)]
+    # They go together, because every call of Slurm's tools costs time and load on its controller.
+    known = reconciled([*stored.read(), *trainings])
+    trials = [each for each in known if isinstance(each, TrialReading)]
+    return trials, known[len(trials) :]
+
+
+def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
+    from cli.status_table import status_table
+
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
-    console.print(status_table(readings[: len(trials)], console.width))
+    console.print(status_table(trials, console.width))
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
-        console.print(status_table(readings[len(trials) :], console.width))
+        console.print(status_table(trainings, console.width))

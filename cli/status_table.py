@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cli.progress import state_table
+from cli.progress import outcome_counts
+from cli.state_table import state_table
 from results.terminal import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
@@ -66,5 +66,4 @@ def _short(path: Path | None) -> str:
 
 
 def _counts(states: Sequence[Reading]) -> Text:
-    counted = Counter(state.outcome.value if state.outcome else "left out" for state in states)
-    return Text("\n" + ", ".join(f"{number} {name}" for name, number in counted.most_common()), style="bold")
+    return Text(f"\n{outcome_counts(states)}", style="bold")

@@ -83,6 +83,9 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         again = " ".join(("trisweep sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
         raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")
     run = long_run(place.folder, own, name)
+    if not run.experiment.trainer.is_own:
+        problem = f"{run.source} was measured with trainer {run.experiment.trainer.name}, whose checkpoints are its own"
+        raise UsageError(problem, "Start the long training with that program.")
     if run.experiment.checkpoint.every_steps is None:
         raise ConfigError(
             "checkpoint.every_steps", None, "would lose a long run at its first interruption", "Give a number."
@@ -130,7 +133,7 @@ def _progress(run: LongRun) -> str:
 
 
 def _step_line(metrics: StepMetrics) -> str:
-    from cli.progress import duration
+    from cli.state_table import duration
 
     held_out = "" if metrics.held_out_loss is None else f", held out {metrics.held_out_loss:.4f}"
     left = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)

@@ -7,6 +7,7 @@
     control      how a sweep is carried out: its budget, its controller, the kind of its jobs, who is told
     knobs        the table of what makes up a plan, and how labels, rows and columns spell it
     setup        what is priced: a plan for a model on a cluster, and the rules by which it can exist
+    mixed        one job over several types of devices: the block of stages on each
     experiment   a setup and how it is run, which is what the trainer takes
     units        units and sizes that several packages spell out
     settings     everything that a command is told

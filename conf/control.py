@@ -23,6 +23,9 @@ class BudgetSpec(Frozen):
     deadline_hours: Positive | None
 
 
+UNLIMITED_BUDGET = BudgetSpec(device_hours=None, dollars=None, energy_kwh=None, deadline_hours=None)
+
+
 class ControllerSpec(Frozen):
     """Who goes on with a sweep whose next points depend on what was measured.
 
@@ -45,20 +48,12 @@ class LauncherSpec(Frozen):
     Attributes:
         kind: `jobs`: each trial is a job or an element of a job array; `allocation`: a step inside one allocation.
         num_nodes: of the allocation; null takes as many as the largest trial needs.
+        time_limit_minutes: of the allocation. Each trial has `slurm.time_limit_minutes`.
     """
 
     kind: Literal["jobs", "allocation"]
     num_nodes: Count | None
-
-
-class TrainerSpec(Frozen):
-    """Which program trains.
-
-    Attributes:
-        kind: `trisweep`: the trainer of this package.
-    """
-
-    kind: Literal["trisweep"]
+    time_limit_minutes: Count
 
 
 class NotifySpec(Frozen):

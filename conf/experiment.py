@@ -15,6 +15,8 @@ from pydantic import model_validator
 from conf.errors import InfeasiblePlan
 from conf.schema import ROTARY_BASE, CheckpointPlan, DataSpec, ProfilePlan, TrainingPlan, WatchPlan
 from conf.setup import Setup, SetupParts
+from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
+from conf.trainer_spec import TRISWEEP, TrainerSpec
 
 
 class Parts(SetupParts):
@@ -25,6 +27,7 @@ class Parts(SetupParts):
     checkpoint: CheckpointPlan
     watch: WatchPlan
     profile: ProfilePlan
+    trainer: TrainerSpec = TRISWEEP
 
 
 class Experiment(Setup, Parts):
@@ -44,9 +47,10 @@ class Experiment(Setup, Parts):
         # What a run is watched with, what a model is called and where files are cached do not change a measurement. A
         # cluster counts by its name alone: a corrected constant of its file does not change what was measured on it.
         content = self.model_dump(
-            mode="json", exclude={"cluster": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}}
+            mode="json",
+            exclude={"cluster": True, "mixed": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}},
         )
-        content["cluster"] = self.cluster.name
+        content["cluster"] = self.place
         # Null and the value that it stands for measure the same thing. Where no text is read, these values mean
         # nothing; they are the ones that older folders hold, whose fingerprints must stay the same.
         content["data"]["tokenizer"] = self.data.tokenizer or "bytes"
@@ -58,11 +62,14 @@ class Experiment(Setup, Parts):
         if not self.training.deterministic:  # likewise
             del content["training"]["deterministic"]
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
+        del content["trainer"]
+        if not self.trainer.is_own:  # another program measures something else
+            content["trainer"] = self.trainer.identity()
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @model_validator(mode="after")
     def _can_run(self) -> Self:
-        for check in RUN_CHECKS:
+        for check in OWN_RUN_CHECKS if self.trainer.is_own else (_check_command,):
             check(self)
         return self
 
@@ -101,8 +108,21 @@ def _check_watch(experiment: Experiment) -> None:
         raise InfeasiblePlan("watch.compare_replicas_every", every, problem, remedy)
 
 
-RUN_CHECKS = (
+def _check_command(experiment: Experiment) -> None:
+    """Make the command once, so that a wrong name in it is found before anything is submitted."""
+    trainer = experiment.trainer
+    job = dict.fromkeys(JOB_NAMES, "")
+    call_of(trainer, experiment, job)
+    names = names_of(trainer, experiment, job)
+    met_limits(trainer.differs, names, "trainer.differs")
+    for limit in met_limits(trainer.refuses, names, "trainer.refuses"):
+        remedy = "Choose another value, or another trainer."
+        raise InfeasiblePlan(limit.of, names[limit.of], f"trainer {trainer.name}: {limit.because}", remedy)
+
+
+OWN_RUN_CHECKS = (
     _check_profile,
     _check_training,
     _check_watch,
 )
+"""What the trainer of this package cannot run; other programs say so in `trainer.refuses`."""

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import ConfigError
+from conf.mixed import named_blocks
 from conf.overrides import Override, Overrides
 from conf.schema import Name, Value
 from conf.settings import Settings
@@ -123,12 +124,37 @@ def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tr
 
 
 def settings_of(tree: Tree) -> Settings:
-    """A composed tree, validated; `parallel.world_size: null` becomes every device of the cluster."""
+    """A composed tree, validated; `parallel.world_size: null` becomes every device, of the cluster or a mixed job."""
+    if isinstance(named := tree.get("mixed"), str):
+        tree = _with_blocks(tree, named)
     parallel, cluster = tree.get("parallel"), tree.get("cluster")
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
         whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
         tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
     return checked(Settings, tree)
+
+
+def _with_blocks(tree: Tree, named: str) -> Tree:
+    """The tree with a cluster's whole description in place of each name; the chosen cluster keeps what was overridden.
+
+    Raises:
+        ConfigError: the text names no blocks, or an unknown cluster.
+    """
+    found, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
+    chosen = cluster.get("name") if isinstance(cluster, dict) else None
+    blocks = [
+        {"cluster": cluster if name == chosen else _known_cluster(name).model_dump(), "num_devices": number}
+        for name, number in found
+    ]
+    tree = {**tree, "mixed": blocks}
+    if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
+        tree["parallel"] = {**parallel, "world_size": sum(number for _, number in found)}
+    return tree
+
+
+@lru_cache(maxsize=64)  # every point of a sweep over blocks names the same few files
+def _known_cluster(name: str) -> ClusterSpec:
+    return load_cluster(name)
 
 
 def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
@@ -200,11 +226,15 @@ def _as_hydra_spells(override: Override) -> str:
     """The text that Hydra needs for an override, since people may write some of them shorter.
 
     The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
-    an at sign. And an option that is all digits needs quotes, or Hydra would take it for a number.
+    an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
+    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings.
     """
     text, option = override.text, override.value or ""
     if option.isdigit() and (CONF_DIR / override.key).is_dir():
         text = f"{override.key}='{option}'"
+    if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
+        quoted = option.replace("\\", "\\\\").replace('"', '\\"')
+        return f'trainer.command="{quoted}"'
     if text.startswith("device="):
         return f"device@cluster.{text}"
     return f"+{text}" if text.startswith("sweep=") else text
@@ -239,9 +269,10 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
     shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
-    return ConfigError(
-        "override", shown, text[:300], "Overrides look like cluster=frontier or batch.micro_batch_size=2."
-    )
+    remedy = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
+    if "trainer." in shown and "{" in shown:
+        remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
+    return ConfigError("override", shown, text[:300], remedy)
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:

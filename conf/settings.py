@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conf.control import BudgetSpec, ControllerSpec, LauncherSpec, NotifySpec, TrainerSpec
+from conf.control import BudgetSpec, ControllerSpec, LauncherSpec, NotifySpec
 from conf.experiment import Experiment, Parts
 from conf.sites import SlurmSpec, TrackingSpec
 from conf.sweep_spec import SearchPlan, SweepSpec
@@ -19,7 +19,6 @@ class Settings(Parts):
     budget: BudgetSpec
     controller: ControllerSpec
     launcher: LauncherSpec
-    trainer: TrainerSpec
     notify: NotifySpec
 
     def experiment(self) -> Experiment:

@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from conf.errors import InfeasiblePlan
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
+from conf.mixed import StageBlock, check_blocks, written_blocks
 from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
 from conf.world import ClusterSpec, ModelSpec
 
 
 class SetupParts(Frozen):
-    """What a setup is made of. The parts are not yet held against each other."""
+    """What a setup is made of. The parts are not yet held against each other.
+
+    Attributes:
+        mixed: the blocks of stages of a job over several types of devices, first to last; None where all devices are
+            those of `cluster`. With blocks, `cluster` is that of one of them.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
     parallel: ParallelPlan
     batch: BatchPlan
     precision: PrecisionPlan
+    mixed: Annotated[tuple[StageBlock, ...], Field(strict=False)] | None = None
 
 
 class Setup(SetupParts):
@@ -64,17 +71,38 @@ class Setup(SetupParts):
         return (layers + 1,) * more + (layers,) * (size - more)
 
     @property
+    def blocks(self) -> tuple[StageBlock, ...]:
+        """The consecutive stages on each type of devices: one block of all stages, unless the job is mixed."""
+        return self.mixed or (StageBlock(cluster=self.cluster, num_devices=self.parallel.world_size),)
+
+    @property
+    def stages_per_block(self) -> tuple[int, ...]:
+        """How many pipeline stages each block has."""
+        of_stage = self.parallel.world_size // self.parallel.pipeline_parallel_size
+        return tuple(block.num_devices // of_stage for block in self.blocks)
+
+    @property
+    def place(self) -> str:
+        """The cluster's name, or of a mixed job the names and numbers of devices of all."""
+        return self.cluster.name if self.mixed is None else written_blocks(self.mixed)
+
+    @property
     def num_nodes(self) -> int:
-        return -(-self.parallel.world_size // self.cluster.devices_per_node)
+        return sum(block.num_nodes for block in self.blocks)
 
     @property
     def tasks_per_node(self) -> int:
-        return self.parallel.world_size // self.num_nodes
+        """Tasks on each node; in a mixed job on those that have most."""
+        return max(block.tasks_per_node for block in self.blocks)
 
     @property
     def peak_flops_per_second(self) -> float:
-        """Declared dense peak of one device in this precision."""
-        return self.cluster.device.peak_flops_per_second[self.precision.dtype]
+        """Declared dense peak of one device in this precision; in a mixed job the mean over all devices."""
+        dtype = self.precision.dtype
+        if self.mixed is None:
+            return self.cluster.device.peak_flops_per_second[dtype]
+        total = sum(block.num_devices * block.cluster.device.peak_flops_per_second[dtype] for block in self.mixed)
+        return total / self.parallel.world_size
 
     @property
     def label(self) -> str:
@@ -107,6 +135,9 @@ def _require_multiple(
 
 
 def _check_devices(setup: Setup) -> None:
+    if setup.mixed is not None:
+        check_blocks(setup)
+        return
     parallel, cluster = setup.parallel, setup.cluster
     model_parallel_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     if parallel.world_size > cluster.num_devices:
@@ -133,12 +164,12 @@ def _check_devices(setup: Setup) -> None:
 
 def _check_tensor_axis(setup: Setup) -> None:
     parallel, key = setup.parallel, "parallel.tensor_parallel_size"
-    size = parallel.tensor_parallel_size
-    if size > setup.cluster.devices_per_node and not parallel.tensor_parallel_across_nodes:
+    size, per_node = parallel.tensor_parallel_size, min(block.cluster.devices_per_node for block in setup.blocks)
+    if size > per_node and not parallel.tensor_parallel_across_nodes:
         raise InfeasiblePlan(
             key,
             size,
-            f"is more than the {setup.cluster.devices_per_node} devices of a node",
+            f"is more than the {per_node} devices of a node",
             "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true.",
         )
     for shared, value in _shared_by_tensor_ranks(setup).items():
@@ -158,8 +189,8 @@ def _shared_by_tensor_ranks(setup: Setup) -> dict[str, int]:
     """What every tensor rank takes an equal part of, in the order in which it is checked."""
     model, shared = setup.model, {}
     # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
-    if setup.num_nodes > 1 and not setup.parallel.tensor_parallel_across_nodes:
-        shared["cluster.devices_per_node"] = setup.cluster.devices_per_node
+    if not setup.parallel.tensor_parallel_across_nodes and (spread := [b for b in setup.blocks if b.num_nodes > 1]):
+        shared["cluster.devices_per_node"] = math.gcd(*(block.cluster.devices_per_node for block in spread))
     shared["model.num_attention_heads"] = model.num_attention_heads
     shared["model.num_query_groups"] = model.num_query_groups
     shared["model.ffn_hidden_size"] = model.ffn_hidden_size
@@ -264,14 +295,15 @@ def _check_batch(setup: Setup) -> None:
 
 
 def _check_precision(setup: Setup) -> None:
-    dtype, device = setup.precision.dtype, setup.cluster.device
-    if dtype not in device.peak_flops_per_second:
-        raise InfeasiblePlan(
-            "precision.dtype",
-            dtype,
-            f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
-            f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or give the device a peak.",
-        )
+    dtype = setup.precision.dtype
+    for device in (block.cluster.device for block in setup.blocks):
+        if dtype not in device.peak_flops_per_second:
+            raise InfeasiblePlan(
+                "precision.dtype",
+                dtype,
+                f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
+                f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or give the device a peak.",
+            )
 
 
 # The order decides which complaint a plan with several mistakes gets: numbers that later checks divide by come first.

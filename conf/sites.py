@@ -11,11 +11,26 @@ from conf.errors import ConfigError
 from conf.schema import Count, Frozen
 
 
+class SlurmComponent(Frozen):
+    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpu_request: Literal["gpus-per-node", "gres", "none"] | None = None
+    gpu_type: str | None = None
+    cpus_per_task: Count | None = None
+    extra_sbatch: dict[str, str | int | bool] | None = None
+
+
 class SlurmSpec(Frozen):
     """Site settings of one Slurm machine.
 
     Attributes:
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
+        gpu_type: Slurm's name of the type of device to ask for, such as `a100`; null takes any.
+        components: what differs for single clusters of a mixed job, by the cluster's name.
         max_array_size: the most elements of one job array; null asks `scontrol show config`.
         array_parallelism: the most elements of an array that run at once (`%N`).
         setup: shell lines before srun (modules, environments).
@@ -41,6 +56,13 @@ class SlurmSpec(Frozen):
     environment: dict[str, str]
     extra_sbatch: dict[str, str | int | bool]
     max_resubmits: Annotated[int, Field(ge=0)]
+    gpu_type: str | None = None
+    components: dict[str, SlurmComponent] = Field(default_factory=dict)
+
+    def on(self, cluster: str) -> SlurmSpec:
+        """The settings for the nodes of one cluster of a mixed job."""
+        given = {key: value for key, value in self.components.get(cluster, SlurmComponent()) if value is not None}
+        return self.model_copy(update=given | {"extra_sbatch": self.extra_sbatch | given.get("extra_sbatch", {})})
 
 
 class TrackingSpec(Frozen):

@@ -112,6 +112,11 @@ class SearchPlan(Frozen):
     pruner: Literal["none", "median", "halving"]
     seed: Annotated[int, Field(ge=0)]
 
+    @property
+    def asks_later(self) -> bool:
+        """Whether points or seeds are chosen only after others have ended."""
+        return self.kind in ("bayes", "random", "pareto") or self.num_seeds > 1
+
     @model_validator(mode="after")
     def _planner_takes_some(self) -> SearchPlan:
         if self.kind == "planner" and not self.top_k:

@@ -3,13 +3,17 @@
 sweep              `submit`, `run_here` and `dry_run`: a sweep carried out
 where              Slurm or this machine, and in which folder
 state              `reconciled`: what Slurm and this machine add to what the folders say
+slurm_watch        the same again and again, for somebody who watches, asking Slurm ever more rarely
 cancel             ending what is queued or running
 long_run           the training of a sweep's best plan; `trainings` finds those that were begun
+advance            one step of a sweep; `loop` takes it again and again, `orders` are what people tell it meanwhile
+budget             what trials cost, and whether the sweep may still spend it
 workplace          the interface of the places where trials run: start, watch and end
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
 node_names         Slurm's short form for the names of nodes
+command_trainer    trials whose trainer is another program (a room of its own)
 capacity           what this machine can hold at once
 """

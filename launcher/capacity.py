@@ -99,10 +99,10 @@ class Ledger:
         ranks = trial.experiment.parallel.world_size
         cores = min(ranks, self.machine.num_cores)
         memory = memory_needed(trial.experiment, trial.estimate, self.machine)
-        free = self._free_devices()
+        free = self.free_devices()
         if self.machine.num_devices and len(free) < ranks:
             return None
-        if not self.machine.num_devices and cores > self._free_cores():
+        if not self.machine.num_devices and cores > self.free_cores():
             return None
         # A trial that runs alone is started even when memory looks short: `why_impossible` has compared it with the
         # whole machine, and no other trial will ever end to make room for it.
@@ -115,7 +115,7 @@ class Ledger:
     def give_back(self, trial_id: str) -> None:
         self.shares.pop(trial_id, None)
 
-    def _free_cores(self) -> int:
+    def free_cores(self) -> int:
         return self.machine.num_cores - sum(share.cores for share in self.shares.values())
 
     def _free_memory(self) -> int:
@@ -123,7 +123,7 @@ class Ledger:
         held = sum(share.memory_bytes for share in self.shares.values())
         return min(self.machine.memory_bytes - held, psutil.virtual_memory().available)
 
-    def _free_devices(self) -> list[int]:
+    def free_devices(self) -> list[int]:
         held = {device for share in self.shares.values() for device in share.devices}
         return [device for device in range(self.machine.num_devices) if device not in held]
 

@@ -15,7 +15,7 @@ from launcher.slurm_query import SlurmSilent, query_jobs
 from sweeps.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped
-from train_core.trial_folder import JobFolder
+from train_core.trial_folder import JobFolder, TrialFolder
 
 PATIENCE_SECONDS = 60.0
 """For so long, by default, an NFS client may go on showing an old version of a file from its cache."""
@@ -30,19 +30,28 @@ def run_in_slurm(folder: str) -> None:
     submission = _own_submission(JobFolder(folder))
     if submission is None:
         return
-    from train_core.job.trial import run_trial_as_rank
-
     # Slurm counts how often it has started this job again, and sets no count at its first start.
     attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     try:
-        run_trial_as_rank(Path(folder), attempt=attempt)
+        _run_as_task(Path(folder), attempt)
     except AttemptOver as over:
         # A later attempt works here, so this job leaves without a failure that could be taken for that attempt's.
         print(over)
     except Stopped as stopped:
-        # Only one rank requeues, as the requeue ends all of them.
-        if os.environ["SLURM_PROCID"] == "0" and goes_on(stopped):
-            _requeue()
+        # Only one rank requeues, as the requeue ends all of them. What becomes of a step, its allocation decides.
+        if os.environ["SLURM_PROCID"] == "0" and submission.inside is None and goes_on(stopped):
+            requeue()
+
+
+def _run_as_task(folder: Path, attempt: Attempt) -> None:
+    if TrialFolder(folder).read_experiment().trainer.is_own:
+        from train_core.job.trial import run_trial_as_rank
+
+        run_trial_as_rank(folder, attempt=attempt)
+    else:
+        from launcher.command_trainer.job import run_as_task
+
+        run_as_task(folder, attempt)
 
 
 def measure_rates_in_slurm(folder: str) -> None:
@@ -56,9 +65,14 @@ def measure_rates_in_slurm(folder: str) -> None:
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
     """Run and supervise all ranks of a trial. Devices are numbers among the visible ones; none means the CPU."""
-    from train_core.job.trial import run_trial_here
+    if TrialFolder(folder).read_experiment().trainer.is_own:
+        from train_core.job.trial import run_trial_here
 
-    run_trial_here(Path(folder), devices, time_limit_seconds)
+        run_trial_here(Path(folder), devices, time_limit_seconds)
+    else:
+        from launcher.command_trainer.job import run_here
+
+        run_here(Path(folder), devices, time_limit_seconds)
 
 
 def goes_on(stopped: Stopped) -> bool:
@@ -78,7 +92,7 @@ def goes_on(stopped: Stopped) -> bool:
     return state is not None and state.name == "RUNNING"
 
 
-def _requeue() -> None:
+def requeue() -> None:
     """Have Slurm run this job again; it goes on from what was saved."""
     # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
     command = ["scontrol", "requeue", _own_job_id()]
@@ -119,7 +133,8 @@ def _adopted(folder: JobFolder, submission: Submission) -> Submission:
     if os.environ["SLURM_PROCID"] != "0":
         return submission
     if submission.job_id is None:
-        submission = submission.model_copy(update={"job_id": _own_job_id()})
+        step = f".{os.environ['SLURM_STEP_ID']}" if submission.inside else ""
+        submission = submission.model_copy(update={"job_id": f"{_own_job_id()}{step}"})
         write_submission(folder, submission)
     _show_output(folder.logs, submission)
     return submission
@@ -139,4 +154,5 @@ def _own_job_id() -> str:
     environment = os.environ
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment["SLURM_JOB_ID"]
+    # A heterogeneous job goes by the number of its first component.
+    return environment.get("SLURM_JOB_ID_HET_GROUP_0") or environment["SLURM_JOB_ID"]

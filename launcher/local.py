@@ -1,31 +1,22 @@
-"""Running a sweep on this machine: as many trials at once as fit without disturbing each other."""
+"""This machine as a workplace: as many trials at once as fit without disturbing each other."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from types import FrameType
 
 from conf.experiment import Experiment
 from launcher.capacity import Ledger, Machine, Share, memory_needed, why_impossible
 from launcher.executor import Work
-from launcher.local_jobs import (
-    EXTRA_MINUTES,
-    LocalExecutor,
-    LocalJobFunction,
-    controller_of,
-    is_running_here,
-)
+from launcher.local_jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
 from launcher.processes import end_trees
-from launcher.progress import Progress
 from launcher.silent_jobs import TRACEBACK_LINES
 from launcher.state import seen_here
+from launcher.workplace import Workplace
 from sweeps.logs import tail
 from sweeps.reading import TrialReading
 from sweeps.submission import Submission, read_submission, shape_of
@@ -34,158 +25,149 @@ from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome
 
-POLL_SECONDS = 0.2
-SHOW_SECONDS = 1.0
-"""The table is drawn no more often, because the cores belong to what is being measured."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MOST_UNSEEN_ENDS = 3
+"""A trial whose last attempt ended without a word, and unseen, is not tried again after so many attempts."""
 
 
 @dataclass
-class LocalSweep:
+class ThisMachine(Workplace):
     """Runs the trials of one sweep on this machine.
 
     Attributes:
-        code: the snapshot that jobs run.
-        waiting: not started yet, in order.
+        snapshot: makes the snapshot of the code that jobs run, once it is needed.
+        time_limit_seconds: of each trial.
+        job: what runs one trial, given its folder, its devices and the time limit.
         running: started by this process (with its process) or adopted from a sweep that died (None).
-        interrupted: a signal asked to stop.
     """
 
-    sweep: Sweep
     machine: Machine
-    code: Path
+    snapshot: Callable[[], Path]
     time_limit_seconds: float | None
     job: LocalJobFunction
-    waiting: list[Trial] = field(default_factory=list)
-    running: dict[str, subprocess.Popen[bytes] | None] = field(default_factory=dict)
-    interrupted: bool = False
+    running: dict[str, tuple[Trial, subprocess.Popen[bytes] | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.machine)
+        self._sweep: Sweep | None = None
         self._still: dict[str, TrialReading] = {}
 
-    def run(self, trials: list[Trial], progress: Progress) -> None:
-        """Run the trials, and return when every one of them has ended.
+    @cached_property
+    def code(self) -> Path:
+        return self.snapshot()
 
-        Raises:
-            KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP came. The jobs have been ended; the trials can be run again.
-        """
-        with self._signals_noted():
-            self._admit(trials)
-            shown = 0.0
-            while (self.waiting or self.running) and not self.interrupted:
-                self._start_what_fits()
-                if time.monotonic() - shown >= SHOW_SECONDS:
-                    progress.show(self._states())
-                    shown = time.monotonic()
-                time.sleep(POLL_SECONDS)
-                if not self.interrupted:  # a job that the same signal ended has not failed
-                    self._collect_ended()
-            progress.show(self._states())
-            if self.interrupted:
-                self._cancel()
-                raise KeyboardInterrupt
-
-    def _states(self) -> list[TrialReading]:
-        """How every trial stands. Only running ones are read again, as reading takes time from the measured cores."""
-        for trial in self.sweep.record.trials:
+    def standing(self, sweep: Sweep) -> list[TrialReading]:
+        """Only running trials are read again, as reading takes time from the measured cores."""
+        self._sweep = sweep
+        for trial_id in [trial_id for trial_id in self.running if self._has_ended(trial_id)]:
+            self._settle(sweep, *self._forget(trial_id))
+        for trial in sweep.record.trials:
+            if trial.trial_id not in self._still and trial.selected:
+                self._adopt_if_running(sweep, trial)
             if trial.trial_id in self.running or trial.trial_id not in self._still:
-                self._still[trial.trial_id] = seen_here(self.sweep.read_trial(trial))
-        return [self._still[trial.trial_id] for trial in self.sweep.record.trials]
+                self._still[trial.trial_id] = seen_here(sweep.read_trial(trial))
+        return [self._still[trial.trial_id] for trial in sweep.record.trials]
 
-    @contextmanager
-    def _signals_noted(self) -> Iterator[None]:
-        """Let signals only set a flag, so that none can come between starting a job and writing it down."""
-        # Python allows only the main thread to set signal handlers.
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        heard = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._note) for number in heard}  # under nohup SIGHUP stays ignored
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        """Start trials in their order, except that a smaller one may pass one that waits for more than is free."""
+        self._sweep = sweep
+        return [reading.name for reading in readings if self._starts(sweep, reading.trial)]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.interrupted = True
+    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        self._interrupt([reading.name for reading in readings])
+        for reading in readings:
+            if reading.name in self.running:
+                self._forget(reading.name)
+            self._still.pop(reading.name, None)
+            started = reading.submission.submitted if reading.submission else time.time()
+            ended = without_numbers(_experiment(reading.trial).fingerprint, outcome, cause, started)
+            if reading.folder.read_measurement() is None or reading.outcome is Outcome.CANCELLED:
+                reading.folder.write_measurement(ended)
 
-    def _admit(self, trials: list[Trial]) -> None:
-        for trial in trials:
-            folder = self.sweep.folder_of(trial)
-            if is_running_here(folder, read_submission(folder)):
-                self._adopt(trial)
-            elif reason := why_impossible(_experiment(trial), trial.estimate, self.machine):
-                self._refuse(trial, reason)
-            else:
-                self.waiting.append(trial)
+    def room(self) -> int | None:
+        free = self.ledger.free_devices() if self.machine.num_devices else range(self.ledger.free_cores())
+        return len(free)
 
-    def _adopt(self, trial: Trial) -> None:
+    def has_news(self) -> bool:
+        return any(self._has_ended(trial_id) for trial_id in self.running)
+
+    def interrupt_all(self) -> None:
+        """End every job without writing how: the trials can be run again."""
+        self._interrupt(list(self.running))
+        for trial_id in list(self.running):
+            self._forget(trial_id)
+
+    def wait_for_ends(self) -> None:
+        """Wait until the processes of trials that have left their measurement are gone."""
+        for _, process in self.running.values():
+            if process is not None:
+                process.wait()
+
+    def _adopt_if_running(self, sweep: Sweep, trial: Trial) -> None:
         """Let a job go on that outlived its sweep.
 
         Nobody knows any more which cores and devices it was given, so it counts as holding them all.
         """
+        folder = sweep.folder_of(trial)
+        if trial.trial_id in self.running or not is_running_here(folder, read_submission(folder)):
+            return
         memory = memory_needed(_experiment(trial), trial.estimate, self.machine)
         devices = tuple(range(self.machine.num_devices))
         self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, memory, devices)
-        self.running[trial.trial_id] = None
+        self.running[trial.trial_id] = (trial, None)
 
-    def _refuse(self, trial: Trial, reason: str) -> None:
-        folder = self.sweep.folder_of(trial)
+    def _starts(self, sweep: Sweep, trial: Trial) -> bool:
+        if trial.trial_id in self.running:  # its last attempt has left a measurement, and is just ending
+            return False
+        if reason := why_impossible(_experiment(trial), trial.estimate, self.machine):
+            self._refuse(sweep, trial, reason)
+            return False
+        share = self.ledger.take(trial)
+        if share is None:
+            return False
+        # The number of the attempt is read before `prepare` forgets what earlier attempts left.
+        attempt, lost_nodes = sweep.read_trial(trial).next_attempt
+        work = Work(sweep.prepare(trial), attempt, lost_nodes)
+        executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
+        executor.submit(self.job, [work], shape_of(_experiment(trial)))
+        self.running[trial.trial_id] = (trial, executor.process)
+        return True
+
+    def _refuse(self, sweep: Sweep, trial: Trial, reason: str) -> None:
+        folder = sweep.folder_of(trial)
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.write_measurement(
             without_numbers(_experiment(trial).fingerprint, Outcome.INFEASIBLE, reason, time.time())
         )
-
-    def _start_what_fits(self) -> None:
-        """Start trials in their order, except that a smaller one may pass one that waits for more than is free."""
-        for trial in list(self.waiting):
-            if self.interrupted:
-                return
-            share = self.ledger.take(trial)
-            if share is None:
-                continue
-            self.waiting.remove(trial)
-            # The number of the attempt is read before `prepare` forgets what earlier attempts left.
-            attempt, lost_nodes = self.sweep.read_trial(trial).next_attempt
-            work = Work(self.sweep.prepare(trial), attempt, lost_nodes)
-            executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
-            executor.submit(self.job, [work], shape_of(_experiment(trial)))
-            self.running[trial.trial_id] = executor.process
-
-    def _collect_ended(self) -> None:
-        for trial in self.sweep.record.trials:
-            if trial.trial_id in self.running and self._has_ended(trial.trial_id):
-                process = self.running.pop(trial.trial_id)
-                self.ledger.give_back(trial.trial_id)
-                self._still.pop(trial.trial_id, None)
-                self._settle(trial, process)
+        self._still.pop(trial.trial_id, None)
 
     def _has_ended(self, trial_id: str) -> bool:
-        process, folder = self.running[trial_id], self.sweep.folder.trial(trial_id)
+        assert self._sweep is not None
+        (_, process), folder = self.running[trial_id], self._sweep.folder.trial(trial_id)
         # submitit's controller may have been killed alone, while the supervisor below it lives and holds the folder.
         if process is not None:
             return process.poll() is not None and not folder.is_running_here()
         return not is_running_here(folder, read_submission(folder))
 
-    def _settle(self, trial: Trial, process: subprocess.Popen[bytes] | None) -> None:
-        """Conclude on a job that ended without a word: it failed. An adopted one, whose end nobody saw, runs again."""
-        folder = self.sweep.folder_of(trial)
-        submission = read_submission(folder)
-        if folder.read_measurement() is not None:
-            return
-        if process is None or submission is None:
-            self.waiting.append(trial)
-            return
-        folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
+    def _forget(self, trial_id: str) -> tuple[Trial, subprocess.Popen[bytes] | None]:
+        self.ledger.give_back(trial_id)
+        self._still.pop(trial_id, None)
+        return self.running.pop(trial_id)
 
-    def _cancel(self) -> None:
-        submissions = [read_submission(self.sweep.folder.trial(trial_id)) for trial_id in self.running]
-        controllers = [controller_of(submission) for submission in submissions if submission]
-        end_trees([controller for controller in controllers if controller])
-        for process in self.running.values():
+    def _settle(self, sweep: Sweep, trial: Trial, process: subprocess.Popen[bytes] | None) -> None:
+        """Conclude on a job that ended without a word: it failed. An adopted one, whose end nobody saw, runs again."""
+        folder = sweep.folder_of(trial)
+        submission = read_submission(folder)
+        if submission is None or folder.read_measurement() is not None:
+            return
+        if process is not None or submission.attempt >= MOST_UNSEEN_ENDS:
+            folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
+
+    def _interrupt(self, trial_ids: Sequence[str]) -> None:
+        assert self._sweep is not None
+        submissions = [read_submission(self._sweep.folder.trial(trial_id)) for trial_id in trial_ids]
+        end_trees(controller for each in submissions if each and (controller := controller_of(each)))
+        for trial_id in trial_ids:
+            process = self.running[trial_id][1] if trial_id in self.running else None
             if process is not None:
                 process.wait()
 

@@ -51,9 +51,9 @@ def standings(submissions: Sequence[Submission]) -> list[Standing]:
         return []
     here = this_cluster().name
     # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
-    named = query_named(each.job_name for each in submissions if each.job_id is None and each.job_name)
+    named = query_named(each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
     found = _with_numbers(submissions, named)
-    states = query_jobs(each.job_id for each in found if each.job_id)
+    states = query_jobs(each.queue_id for each in found if each.queue_id)
     return [_standing(submission, states, here) for submission in found]
 
 
@@ -61,13 +61,13 @@ def _with_numbers(submissions: Iterable[Submission], named: dict[str, JobState])
     # squeue shows an array element by element; a submission knows which element is its own.
     masters = {state.job_name: job_id.split("_")[0] for job_id, state in named.items()}
     return [
-        each.adopted_by(masters[each.job_name]) if each.job_id is None and each.job_name in masters else each
+        each.adopted_by(masters[each.queue_name]) if each.queue_id is None and each.queue_name in masters else each
         for each in submissions
     ]
 
 
 def _standing(submission: Submission, states: dict[str, JobState], here: str | None) -> Standing:
-    state = states.get(submission.job_id) if submission.job_id else None
+    state = states.get(submission.queue_id) if submission.queue_id else None
     if state is not None and _is_ours(submission, state):
         return Standing(submission, state, "")
     return Standing(submission, None, _elsewhere(submission, here))
@@ -86,6 +86,6 @@ def _elsewhere(submission: Submission, here: str | None) -> str:
 
 
 def _is_ours(submission: Submission, state: JobState) -> bool:
-    if submission.job_name is None:
+    if submission.queue_name is None:
         return state.job_name.startswith(EARLIER_NAMES)
-    return state.job_name == submission.job_name
+    return state.job_name == submission.queue_name

@@ -19,7 +19,7 @@ def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
     for trial in trials:
         assert trial.experiment is not None
         groups.setdefault(shape_of(trial.experiment), []).append(trial)
-    return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].tasks_per_node)))
+    return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].devices_per_node)))
 
 
 def split(trials: Sequence[Trial], max_array_size: int) -> list[list[Trial]]:
@@ -30,12 +30,15 @@ def split(trials: Sequence[Trial], max_array_size: int) -> list[list[Trial]]:
 
 
 def devices_charged(experiment: Experiment, slurm: SlurmSpec) -> int:
-    """Devices that a job keeps from others: whole nodes where it takes nodes whole, else one per task."""
-    shape = shape_of(experiment)
-    # A site where no GPUs are asked for hands out nodes as a whole, and charges them so.
-    whole_nodes = slurm.gpu_request == "none" or bool(slurm.extra_sbatch.get("exclusive"))
-    per_node = experiment.cluster.devices_per_node if whole_nodes else shape.tasks_per_node
-    return shape.num_nodes * per_node
+    """Devices that a job keeps from others: whole nodes where it takes nodes whole, else those of its tasks."""
+    charged = 0
+    for block in experiment.blocks:
+        settings = slurm.on(block.cluster.name) if experiment.mixed else slurm
+        # A site where no GPUs are asked for hands out nodes as a whole, and charges them so.
+        whole_nodes = settings.gpu_request == "none" or bool(settings.extra_sbatch.get("exclusive"))
+        # Of each node all devices of its tasks are taken, also where one task starts the ranks of all of them.
+        charged += block.num_nodes * (block.cluster.devices_per_node if whole_nodes else block.tasks_per_node)
+    return charged
 
 
 def device_hours(experiment: Experiment, slurm: SlurmSpec) -> float:

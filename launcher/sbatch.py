@@ -16,6 +16,7 @@ from conf.sites import SlurmSpec
 from sweeps.submission import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
+ONE_GPU_PER_TASK = ("--gpus-per-task", "--gpu-bind", "--ntasks-per-gpu")
 SAVE_SECONDS = 180
 """How long before its time limit a job is warned, so that it can end its step and write a checkpoint.
 
@@ -49,7 +50,7 @@ def sbatch_parameters(
         "account": slurm.account,
         "qos": slurm.qos,
         "constraint": slurm.constraint,
-        "cpus_per_task": slurm.cpus_per_task,
+        "cpus_per_task": _cpus_per_task(slurm, shape),
     }
     return {
         "job_name": job_name,
@@ -60,7 +61,7 @@ def sbatch_parameters(
         "signal_delay_s": SAVE_SECONDS if requeues else 0,
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
         "setup": _setup(slurm, code),
-        "srun_args": _srun_args(slurm),
+        "srun_args": srun_args(slurm, shape),
         # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
         "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
@@ -105,7 +106,7 @@ def python_command(slurm: SlurmSpec) -> str:
 
 def _require_plain(slurm: SlurmSpec) -> None:
     """A line break in a value would end its `#SBATCH` line, and what follows would be taken for a line of its own."""
-    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint")}
+    own = {key: getattr(slurm, key) for key in ("partition", "account", "qos", "constraint", "gpu_type")}
     extra = {f"extra_sbatch.{option}": f"{option}{value}" for option, value in slurm.extra_sbatch.items()}
     for key, value in (own | extra).items():
         if value is not None and CONTROL.search(value):
@@ -126,25 +127,33 @@ def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
     return [*slurm.setup, path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]
 
 
-def _srun_args(slurm: SlurmSpec) -> list[str]:
+def _cpus_per_task(slurm: SlurmSpec, shape: JobShape) -> int | None:
+    """The site's number is for one device; a task with several has workers on all of them."""
+    if shape.devices_per_task == 1:
+        return slurm.cpus_per_task
+    return (slurm.cpus_per_task or 1) * shape.devices_per_task
+
+
+def srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
     """The options of the job's srun: the site's own, and two that every job needs unless the site gives them.
 
     Without --kill-on-bad-exit, the ranks beside a failed one would wait for it until the time limit. And since Slurm
-    22.05, srun does not inherit sbatch's --cpus-per-task.
+    22.05, srun does not inherit sbatch's --cpus-per-task. Options that give every task one GPU are left out where a
+    task has all of its node's.
     """
-    given = list(slurm.srun_args)
+    given = [arg for arg in slurm.srun_args if shape.devices_per_task == 1 or not arg.startswith(ONE_GPU_PER_TASK)]
+    cpus = _cpus_per_task(slurm, shape)
     args = [] if any(arg.startswith(("--kill-on-bad-exit", "-K")) for arg in given) else [KILL_ON_BAD_EXIT]
-    if slurm.cpus_per_task and not any(arg.startswith(("--cpus-per-task", "-c")) for arg in given):
-        args.append(f"--cpus-per-task={slurm.cpus_per_task}")
+    if cpus and not any(arg.startswith(("--cpus-per-task", "-c")) for arg in given):
+        args.append(f"--cpus-per-task={cpus}")
     return [*args, *given]
 
 
 def _gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
     if not shape.uses_gpus or slurm.gpu_request == "none":
         return {}
-    if slurm.gpu_request == "gres":
-        return {"gres": f"gpu:{shape.tasks_per_node}"}
-    return {"gpus_per_node": shape.tasks_per_node}
+    number = shape.devices_per_node if slurm.gpu_type is None else f"{slurm.gpu_type}:{shape.devices_per_node}"
+    return {"gres": f"gpu:{number}"} if slurm.gpu_request == "gres" else {"gpus_per_node": number}
 
 
 def _extra(slurm: SlurmSpec) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+from launcher.first_ranks import first_ranks
 from launcher.node_names import node_names
 from launcher.slurm_query import JobState, age
 from sweeps.logs import tail
@@ -52,7 +53,7 @@ FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcom
 """Where Slurm says one of these, what ranks say is a consequence."""
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
-TASK_END = re.compile(r"srun: error: \S+: tasks? (\d[\d,-]*): (.+)")
+TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
 # srun names the signal that ended a task in words, as the shell does.
 SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
 
@@ -165,8 +166,9 @@ def _has_begun(folder: JobFolder, submission: Submission) -> bool:
 
 def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
     """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
-    for tasks, how in TASK_END.findall(log):
-        silent = [rank for rank in _ranks(tasks) if rank not in told]
+    firsts = first_ranks(log)
+    for node, tasks, how in TASK_END.findall(log):
+        silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in told]
         if silent:
             rank, reason = silent[0], how.strip()
             known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
@@ -176,10 +178,10 @@ def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailur
     return None
 
 
-def _ranks(tasks: str) -> list[int]:
-    """`0,4-6` -> 0, 4, 5, 6."""
+def _ranks(tasks: str, first_rank: int) -> list[int]:
+    """`0,4-6` -> 0, 4, 5, 6, each counted on from the first rank."""
     spans = (part.partition("-") for part in tasks.split(","))
-    return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
+    return [first_rank + task for first, _, last in spans for task in range(int(first), int(last or first) + 1)]
 
 
 def _last_lines(text: str) -> str:

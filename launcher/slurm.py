@@ -18,7 +18,7 @@ from launcher.slurm_cluster import this_cluster
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
 from sweeps.reading import TrialReading
-from sweeps.submission import JobShape, shape_of
+from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 
@@ -114,7 +114,8 @@ def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageE
     if not submitted:
         return refusal
     jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)
-    return UsageError(f"{count} trials were submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy)
+    # Of the same type, because whoever goes on with the sweep tells a limit from a wrong request.
+    return type(refusal)(f"{count} trials were submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy)
 
 
 def logs_folder(folder: SweepFolder) -> Path:
@@ -145,7 +146,9 @@ def _arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: dict[str, tuple[
         alike: dict[tuple[str, ...], list[Trial]] = {}
         for trial in group:
             alike.setdefault(avoided.get(trial.trial_id, ()), []).append(trial)
-        arrays += [part for nodes, few in alike.items() for part in _Array(shape, nodes, few).parts(size)]
+        # Slurm takes no heterogeneous job into an array, so that each such trial is a job of its own.
+        most = 1 if shape.parts else size
+        arrays += [part for nodes, few in alike.items() for part in _Array(shape, nodes, few).parts(most)]
     return arrays
 
 
@@ -157,4 +160,4 @@ def _avoided(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[
 
 def _spare(reading: TrialReading) -> int:
     assert reading.experiment is not None
-    return reading.experiment.cluster.num_nodes - shape_of(reading.experiment).num_nodes
+    return min(block.cluster.num_nodes - block.num_nodes for block in reading.experiment.blocks)

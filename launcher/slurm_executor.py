@@ -14,6 +14,7 @@ import secrets
 import shlex
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from typing import Any
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.executor import Executor, Work
+from launcher.hetjob import hetjob_text
 from launcher.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_query import SlurmSilent, query_named
@@ -35,6 +37,8 @@ TOKEN, TOKEN_BYTES = "TOKEN", 4
 
 TOO_MANY_JOBS = re.compile(r"SubmitJobs?(Per\w+)?Limit|temporarily unable to accept job")
 """Slurm's words for a limit on how many jobs may be queued at once."""
+
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
 class TooManyJobs(UsageError):
@@ -54,6 +58,7 @@ class SlurmExecutor(Executor):
         code: the snapshot that they run.
         logs: where they find what they are to do, and write their output.
         requeues: a job is warned before its time limit, and saves and requeues itself.
+        uses_srun: every task of the job runs the function; else its batch script does so once.
     """
 
     slurm: SlurmSpec
@@ -61,6 +66,7 @@ class SlurmExecutor(Executor):
     code: Path
     logs: Path
     requeues: bool = False
+    uses_srun: bool = True
 
     def avoiding(self, nodes: Sequence[str]) -> SlurmExecutor:
         """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
@@ -74,10 +80,17 @@ class SlurmExecutor(Executor):
     def text(self, shape: JobShape, num_folders: int) -> str:
         """What sbatch gets for one job array, or for one job where there is a single folder. Needs no Slurm."""
         job_name = f"{self.name}-{TOKEN}"
+        if shape.parts:
+            return self._hetjob(job_name, shape)
         return sbatch_text(self._parameters(job_name, shape), self.logs, num_folders, self._command(job_name))
 
+    def _hetjob(self, job_name: str, shape: JobShape) -> str:
+        command = self._command(job_name)
+        return hetjob_text(self.slurm, shape, self.code, job_name, self.logs, command, requeues=self.requeues)
+
     def _parameters(self, job_name: str, shape: JobShape) -> dict[str, Any]:
-        return sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+        parameters = sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+        return parameters if self.uses_srun else parameters | {"use_srun": False}
 
     def _command(self, job_name: str) -> str:
         return f"{python_command(self.slurm)} -u -m launcher.slurm_task {shlex.quote(str(self._pickle(job_name)))}"
@@ -90,6 +103,8 @@ class SlurmExecutor(Executor):
             UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
         """
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
+        heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
+        assert heterogeneous is None or len(work) == 1, "a heterogeneous job is no array"
         parameters = self._parameters(job_name, shape)
         require_plain_path(self.logs)
         intents = self._intents(job_name, work, shape)
@@ -98,7 +113,10 @@ class SlurmExecutor(Executor):
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
-            job_id = self._sbatch(job_name, parameters, len(work))
+            if heterogeneous is None:
+                job_id = self._sbatch(job_name, parameters, len(work))
+            else:
+                job_id = self._sbatch_text(job_name, heterogeneous)
         except Unanswered:
             # The jobs may run all the same, so whatever they need stays.
             raise
@@ -132,6 +150,19 @@ class SlurmExecutor(Executor):
         except (FailedJobError, FailedSubmissionError) as complaint:
             return _taken_all_the_same(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
         return str(job.job_id)
+
+    def _sbatch_text(self, job_name: str, text: str) -> str:
+        """The id of the job of this text, which stays beside its output under that id, as submitit leaves its own."""
+        script = self.logs / f".submission_file_{job_name}.sh"
+        script.write_text(text)
+        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
+        submitted = SUBMITTED.search(done.stdout)
+        if done.returncode or submitted is None:
+            job_id = _taken_all_the_same(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
+        else:
+            job_id = submitted.group(1)
+        script.rename(self.logs / f"{job_id}_submission.sh")
+        return job_id
 
     def _pickle(self, job_name: str) -> Path:
         return self.logs / f"{job_name}.pkl"

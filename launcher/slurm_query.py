@@ -23,10 +23,16 @@ ENDED_STATES = (
 )
 """Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
 
-LINE = re.compile(r"(\d+(?:_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
+TELLING = (
+    *("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE"),
+    *("PREEMPTED", "FAILED", "CANCELLED", "REVOKED", "COMPLETED"),
+)
+"""Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
+
+LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
 """The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
 
-BROKEN_LINE = re.compile(r"\d+(_|\||$)")
+BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
 
 NO_NODES = ("(null)", "None assigned")
@@ -167,8 +173,24 @@ def _parsed(lines: str) -> dict[str, JobState]:
             job_id, name, end, nodes, job_name = found.groups()
             ended = _seconds(end) if name in ENDED_STATES else None
             state = JobState(name, ended, job_name=job_name, nodes="" if nodes in NO_NODES else nodes)
+            job_id, plus, _ = job_id.partition("+")
+            if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
+                state = of_components(states[job_id], state)
             states.update(dict.fromkeys(_expanded(job_id), state))
     return states
+
+
+def of_components(first: JobState, second: JobState) -> JobState:
+    """How a heterogeneous job stands, on the nodes of both its components.
+
+    It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`.
+    """
+    both = (first, second)
+    live = [state for state in both if state.is_live]
+    telling = live[0] if live else min(both, key=lambda state: TELLING.index(state.name))
+    ends = [state.ended for state in both if state.ended is not None]
+    ended = None if live else max(ends, default=None)
+    return telling._replace(ended=ended, nodes=",".join(filter(None, (first.nodes, second.nodes))))
 
 
 def _expanded(job_id: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
+from launcher.allocation_ends import ended_with_its_allocation
 from launcher.local_jobs import controller_of
 from launcher.own_jobs import Standing, standings
 from launcher.silent_jobs import is_settled, verdict
@@ -65,7 +66,8 @@ def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
     if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
         return told
     told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
-    told.folder.write_verdict(verdict(told, job.submission, job.state))
+    concluded = ended_with_its_allocation if job.submission.inside else verdict
+    told.folder.write_verdict(concluded(told, job.submission, job.state))
     return replace(told)  # a copy reads the folder anew, and so finds the verdict
 
 
@@ -81,7 +83,7 @@ def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> N
 def _state_of(job: Standing) -> JobState | None:
     if job.elsewhere:
         return JobState(UNKNOWN_HERE, cause=job.elsewhere)
-    if job.submission.job_id is None:
+    if job.submission.queue_id is None:
         return JobState(NOT_SUBMITTED, cause=INTERRUPTED)
     return job.state
 
@@ -92,7 +94,7 @@ def _has_ended(reading: Reading, job: Standing) -> bool:
         return is_settled(job.state)
     if (
         not job.is_unknown
-        or job.submission.job_id is None
+        or job.submission.queue_id is None
         or time.time() - job.submission.submitted < FORGOTTEN_SECONDS
     ):
         return False

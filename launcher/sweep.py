@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from conf.control import UNLIMITED_BUDGET
 from conf.sites import SlurmSpec
+from launcher.advance import Conductor, Rules, Step
+from launcher.budget import Budget
 from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.capacity import this_machine
 from launcher.folder_lock import locked
-from launcher.local import LocalSweep
+from launcher.local import ThisMachine
 from launcher.local_jobs import LocalJobFunction
+from launcher.loop import go_on
+from launcher.orders import retry_failed_trials
 from launcher.progress import Progress
+from launcher.queue import SlurmQueue
 from launcher.resources import device_hours
-from launcher.retries import RetryRule
-from launcher.slurm import Request, SubmittedArray, requests, submit_trials
+from launcher.slurm import Request, SubmittedArray, requests
 from launcher.slurm_executor import SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
-from launcher.state import reconciled, seen_here
+from launcher.state import seen_here
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
+
+SHOW_SECONDS = 1.0
+"""On this machine the table is drawn no more often, because the cores belong to what is being measured."""
 
 UNLIMITED = 1_000_000
 """The limit of resubmissions guards against a cluster's bad nodes. This one machine needs no such guard."""
@@ -32,6 +41,7 @@ class SubmissionSummary:
         num_kept: trials with a result that stands.
         num_live: trials whose job was queued or running already.
         device_hours: of the submitted trials, if each runs into its time limit.
+        step: the step that did it.
     """
 
     arrays: tuple[SubmittedArray, ...]
@@ -39,6 +49,7 @@ class SubmissionSummary:
     num_kept: int
     num_live: int
     device_hours: float
+    step: Step
 
 
 def run_here(
@@ -48,6 +59,8 @@ def run_here(
     progress: Progress,
     retry_failed: bool = False,
     job: LocalJobFunction = RUN_ON_THIS_MACHINE,
+    rules: Rules | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
@@ -55,23 +68,30 @@ def run_here(
         time_limit_seconds: of each trial.
         retry_failed: run again what failed or timed out.
         job: what runs one trial, given its folder, its devices and the time limit.
+        rules: None runs every listed point once.
+        overrides: those of the command, with which others go on.
 
     Raises:
         UsageError: another process works on the folder.
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the jobs have been ended, and the same call continues.
     """
+    rules = rules or Rules(budget=Budget(UNLIMITED_BUDGET, None, time_limit_seconds))
     with locked(sweep.folder):
         sweep.folder.write_record(sweep.record)
-        readings = [sweep.read_trial(trial) for trial in sweep.runnable]
-        rule = RetryRule(UNLIMITED, retry_failed=retry_failed)
-        to_run = [each for each in readings if rule.allows(each)]
-        if to_run:
-            code = snapshot_code(sweep.folder.code.absolute())
-            with progress:
-                here = LocalSweep(sweep, this_machine(), code, time_limit_seconds, job)
-                here.run([reading.trial for reading in to_run], progress)
-        return [seen_here(reading) for reading in sweep.read()]
+        code = sweep.folder.code.absolute()
+        here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
+        conductor = Conductor(sweep, here, replace(rules, max_resubmits=UNLIMITED))
+        _begin(conductor, overrides, on_slurm=False, retry_failed=retry_failed)
+        with progress:
+            try:
+                go_on(conductor, progress, SHOW_SECONDS)
+                here.wait_for_ends()
+            except KeyboardInterrupt:
+                here.interrupt_all()
+                progress.show(here.standing(conductor.sweep))
+                raise
+        return [seen_here(reading) for reading in conductor.sweep.read()]
 
 
 def submit(
@@ -80,6 +100,8 @@ def submit(
     *,
     retry_failed: bool = False,
     job: SlurmJob = RUN_IN_SLURM,
+    rules: Rules | None = None,
+    overrides: Sequence[str] = (),
 ) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 
@@ -90,17 +112,31 @@ def submit(
     require_sbatch()
     with locked(sweep.folder):
         sweep.folder.write_record(sweep.record)
-        chosen = reconciled(sweep.read_trial(trial) for trial in sweep.runnable)
-        rule = RetryRule(slurm.max_resubmits, retry_failed=retry_failed)
-        to_run = [each for each in chosen if rule.allows(each)]
-        # A job that Slurm has, or may have, may still bring a result: its trial is not submitted a second time.
-        fresh = [reading for reading in to_run if not reading.awaits_slurm]
-        arrays = submit_trials(sweep, slurm, fresh, job) if fresh else []
-    hours = sum(device_hours(reading.experiment, slurm) for reading in fresh if reading.experiment)
-    num_live = len(to_run) - len(fresh)
-    return SubmissionSummary(tuple(arrays), len(fresh), len(chosen) - len(to_run), num_live, hours)
+        queue = SlurmQueue(slurm, job)
+        conductor = Conductor(sweep, queue, rules or slurm_rules(slurm))
+        _begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        step = conductor.advance()
+    if queue.refusal is not None:
+        raise queue.refusal
+    started = [trial for trial in conductor.sweep.runnable if trial.trial_id in step.started]
+    hours = sum(device_hours(trial.experiment, slurm) for trial in started if trial.experiment)
+    num_live = step.num_in_flight - len(step.started)
+    num_kept = len(conductor.sweep.runnable) - step.num_in_flight - step.num_waiting
+    return SubmissionSummary(tuple(queue.arrays), len(started), num_kept, num_live, hours, step)
 
 
 def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[Request]:
     """Every array that a first `submit` would hand to sbatch, as text. Needs no Slurm and writes nothing."""
     return requests(sweep, slurm, sweep.runnable)
+
+
+def slurm_rules(slurm: SlurmSpec) -> Rules:
+    """Every listed point once, whatever it costs."""
+    budget = Budget(UNLIMITED_BUDGET, slurm, slurm.time_limit_minutes * 60)
+    return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
+
+
+def _begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
+    conductor.begin(overrides, on_slurm=on_slurm)
+    if retry_failed:
+        retry_failed_trials(conductor.sweep)

@@ -16,6 +16,7 @@ def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
     from train_core.data.tokens import prepare
 
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
+    chosen = [each for each in chosen if each.trainer.is_own]  # other programs have data of their own
     # Trials mostly differ in layout alone, and then share their tokens.
     distinct = {(each.data, each.model, each.training, each.batch.global_batch_size): each for each in chosen}
     for experiment in distinct.values():

@@ -28,3 +28,11 @@ class Workplace(Protocol):
 
     def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         """End the trials' jobs, and write down how they ended: CANCELLED or PRUNED."""
+
+    def room(self) -> int | None:
+        """How many further trials could start now at most; None where the place takes any number and queues them."""
+        return None
+
+    def has_news(self) -> bool:
+        """Whether a trial has ended since `standing` was asked, as far as that is seen without asking anybody."""
+        return False

@@ -1,8 +1,7 @@
-"""A rehearsal's numbers beside the cost model's, for a terminal and as JSON."""
+"""A rehearsal's numbers beside the cost model's, for a terminal and for JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -128,8 +127,8 @@ def _amounts(*both: GroupTraffic | None) -> list[str]:
     return [*(count(one.number) if one else ABSENT for one in both), *sizes]
 
 
-def comparison(found: Rehearsal, predicted: Prediction) -> str:
-    """Both as JSON, under the same names."""
+def comparison(found: Rehearsal, predicted: Prediction) -> dict[str, Any]:
+    """Both as plain values, under the same names."""
     stages: list[dict[str, Any]] = [
         {
             "stage": one.stage,
@@ -138,5 +137,4 @@ def comparison(found: Rehearsal, predicted: Prediction) -> str:
         }
         for one in predicted.stages
     ]
-    content = {"counted": found.model_dump(mode="json"), "predicted": {"flops": predicted.flops, "stages": stages}}
-    return json.dumps(content, indent=2)
+    return {"counted": found.model_dump(mode="json"), "predicted": {"flops": predicted.flops, "stages": stages}}

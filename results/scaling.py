@@ -86,7 +86,7 @@ def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
         "model": here.model.model_dump(exclude={"name"}) != base.model.model_dump(exclude={"name"}),
         "precision": here.precision != base.precision,
         "recompute": here.parallel.recompute != base.parallel.recompute,
-        "cluster": here.cluster != base.cluster,
+        "cluster": (here.cluster, here.mixed) != (base.cluster, base.mixed),
         "device": _device(result) != _device(baseline),
     }
     return [name for name, differs in unequal.items() if differs]

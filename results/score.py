@@ -95,6 +95,15 @@ def comparison(priced: PricedRow) -> Comparison | None:
     return Comparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, not ran_out)
 
 
+def grouped_by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    """The rows by the source and the table that they are from, where they say so."""
+    groups: dict[str, list[Comparison]] = {}
+    for each in comparisons:
+        parts = [text_of(each.row, column) for column in ("source", "table")]
+        groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(each)
+    return groups
+
+
 def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
     """Seconds of one optimizer step as the row measured it; None where it holds no time and no rate."""
     seconds, rate = number_of(row, "iter_time_s"), number_of(row, "tokens_per_s")

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.score import Comparison, Score, score
+from results.score import Comparison, Score, grouped_by_table, score
 from results.units import ABSENT
 from sweeps.table.cells import text_of
 
@@ -30,20 +30,12 @@ def score_table(comparisons: Sequence[Comparison]) -> Table:
     table.add_column("table", overflow="fold")
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
-    groups = _by_table(comparisons)
+    groups = grouped_by_table(comparisons)
     for name, members in groups.items():
         table.add_row(Text(name), *_cells(score(members)))
     if len(groups) > 1:
         table.add_row("in all", *_cells(score(comparisons)))
     return table
-
-
-def _by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
-    groups: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        parts = [text_of(one.row, column) for column in ("source", "table")]
-        groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(one)
-    return groups
 
 
 def _cells(found: Score) -> tuple[str, ...]:

@@ -6,10 +6,12 @@ points       from axes and listed points to the values that set each trial apart
 token_budget how many steps a point trains where trials are compared at equal tokens
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
+journal      what was done with a sweep since it was planned; `history` is what its entries come to
 reading      how a trial stands, read once from its folder
+age          how long a trial has waited or run
 submission   which job works in a folder
 attempts     how the attempts before the last one ended
-logs         where a job's own output is, and how it ends
+logs         where a job's own output is, and how it ends; `log_choice` says whose log a person wants
 search       which point to try next, from what the trials have shown
 replay       a made-up machine, on which a search can be tried without devices
 planner      the search for the best plan on paper

@@ -22,12 +22,12 @@ from sweeps.points import baseline_of, expand, stated_points
 from sweeps.search.objectives import Comparison
 from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate, estimate
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
 LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
 """Every key that decides how a model is laid out and fed."""
 
-JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir"})
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
 
@@ -190,7 +190,7 @@ def chooses_layouts(settings: Settings, points: PointSet) -> bool:
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
     """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
     own = Overrides.parse(proxy.overrides)
-    return own + overrides.without({override.group for override in own} | {"slurm", "device"})
+    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
@@ -213,7 +213,7 @@ def _draft(tree: Tree, point: Point) -> Trial:
     except InfeasiblePlan as reason:
         # Such a point is a row with its reason. A grid has many of them, and one must not stop the sweep.
         return _trial(_name_of(point), point, None, None, str(reason))
-    predicted = estimate(experiment)
+    predicted = estimate(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
     # The fingerprint gives a changed configuration a folder of its own, so that earlier results stay.
     name = f"{experiment.label}-{experiment.fingerprint[:6]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))

@@ -13,27 +13,69 @@ from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 
 
-class JobShape(Frozen):
-    """One task per device, on equal nodes. All elements of a job array have the same shape.
+class ShapePart(Frozen):
+    """The equal nodes of one cluster in a job over several types of devices."""
 
-    Attributes:
-        uses_gpus: the tasks need a GPU each; otherwise no GPU is asked for.
-    """
-
+    cluster: str
     num_nodes: Count
     tasks_per_node: Count
-    uses_gpus: bool
 
     def __str__(self) -> str:
         return f"{self.num_nodes} x {self.tasks_per_node}"
 
 
+class JobShape(Frozen):
+    """Equal nodes with equal tasks. All elements of a job array have the same shape.
+
+    Attributes:
+        num_nodes: of all parts.
+        tasks_per_node: of all nodes; where there are parts, on those that have most.
+        uses_gpus: every device is a GPU; otherwise no GPU is asked for.
+        devices_per_task: 1 where every rank is a task; all of the node's where a program starts its ranks itself.
+        parts: of a mixed job, in rank order, one for each type of devices; such a job is no element of an array. Empty
+            where all nodes are equal.
+    """
+
+    num_nodes: Count
+    tasks_per_node: Count
+    uses_gpus: bool
+    devices_per_task: Count = 1
+    parts: Annotated[tuple[ShapePart, ...], Field(strict=False)] = ()
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.parts)) or f"{self.num_nodes} x {self.devices_per_node}"
+
+    @property
+    def devices_per_node(self) -> int:
+        return self.tasks_per_node * self.devices_per_task
+
+
 def shape_of(experiment: Experiment) -> JobShape:
+    blocks = experiment.mixed or ()
+    trainer, devices = experiment.trainer, experiment.tasks_per_node
+    of_a_rank = trainer.is_own or trainer.start == "srun"
     return JobShape(
         num_nodes=experiment.num_nodes,
-        tasks_per_node=experiment.tasks_per_node,
+        tasks_per_node=devices if of_a_rank else 1,
+        devices_per_task=1 if of_a_rank else devices,
         uses_gpus=experiment.cluster.device.kind == "gpu",
+        parts=tuple(
+            ShapePart(cluster=block.cluster.name, num_nodes=block.num_nodes, tasks_per_node=block.tasks_per_node)
+            for block in blocks
+        ),
     )
+
+
+class SurroundingJob(Frozen):
+    """The job inside which a step runs.
+
+    Attributes:
+        job_id: None from before Slurm is asked until its answer is on disk.
+        job_name: its name in Slurm, which no other job has, if it was submitted by us.
+    """
+
+    job_id: str | None
+    job_name: str
 
 
 class Submission(Frozen):
@@ -41,12 +83,13 @@ class Submission(Frozen):
 
     Attributes:
         executor: `slurm`, or `local` for a process of `hostname`.
-        job_id: Slurm's, with the array element (`12_3`); of a local job the process id of its supervisor. None from
-            before Slurm is asked until its answer is on disk.
+        job_id: Slurm's, with the array element (`12_3`) or the step (`12.3`); of a local job the process id of its
+            supervisor. None from before Slurm is asked until its answer is on disk, or the step has begun.
         job_name: its name in Slurm, which no other job has; None for a local job, and for one of an earlier version.
         cluster: the Slurm cluster, by the name in its own configuration; None where `job_name` is, and where Slurm did
             not say.
         element: index in the job array; None where the job is not part of one.
+        inside: the job in which it is a step; None where it is a job of its own.
         attempt: 1 for the first.
         lost_nodes: earlier attempts that ended because a node failed.
         submitted: seconds since the epoch.
@@ -58,6 +101,7 @@ class Submission(Frozen):
     job_name: str | None = None
     cluster: str | None = None
     element: Annotated[int, Field(ge=0)] | None = None
+    inside: SurroundingJob | None = None
     hostname: str
     attempt: Count
     lost_nodes: Annotated[int, Field(ge=0)]
@@ -66,6 +110,16 @@ class Submission(Frozen):
     output: str
     error: str
 
+    @property
+    def queue_id(self) -> str | None:
+        """The job that the queue knows: the one in which a step runs, else its own."""
+        return self.inside.job_id if self.inside else self.job_id
+
+    @property
+    def queue_name(self) -> str | None:
+        """The name of that job."""
+        return self.inside.job_name if self.inside else self.job_name
+
     def output_of(self, rank: int) -> Path:
         return self._path(self.output, rank)
 
@@ -73,8 +127,10 @@ class Submission(Frozen):
         return self._path(self.error, rank)
 
     def adopted_by(self, master: str) -> Submission:
-        """This submission with the number of its job. `master` is the number of the whole array."""
+        """This submission with the number of the job that the queue knows. `master` is that of the whole array."""
         job_id = master if self.element is None else f"{master}_{self.element}"
+        if self.inside:
+            return self.model_copy(update={"inside": self.inside.model_copy(update={"job_id": job_id})})
         return self.model_copy(update={"job_id": job_id})
 
     def _path(self, pattern: str, rank: int) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sweeps.attempts import keep_attempt
+from sweeps.history import History
+from sweeps.journal import Journal
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
@@ -18,10 +20,13 @@ class Sweep(NamedTuple):
 
     @classmethod
     def stored_in(cls, folder: SweepFolder) -> Sweep:
-        """Raises:
-        UsageError: its record is damaged, or was written by another version.
+        """With the trials that were asked for since it was planned.
+
+        Raises:
+            UsageError: its record is damaged, or was written by another version.
         """
-        return cls(folder, folder.read_record())
+        history = History.of(Journal(folder.journal).read_new())
+        return cls(folder, history.completed(folder.read_record()))
 
     @property
     def runnable(self) -> list[Trial]:

@@ -69,6 +69,7 @@ class SweepFolder:
     """One sweep on disk.
 
     sweep.json      the `SweepRecord`
+    journal.jsonl   what was done with it since: which trials were asked for later, what was ordered and what was spent
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
@@ -81,6 +82,7 @@ class SweepFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.record = self.path / RECORD
+        self.journal = self.path / "journal.jsonl"
         self.lock = self.path / "sweep.lock"
         self.trials = self.path / "trials"
         self.code = self.path / "code"

@@ -59,6 +59,9 @@ def _run(tree: Tree) -> Measurement | None:
     """The measurement; None on the ranks that do not report."""
     settings = settings_of(tree)
     experiment = settings.experiment()
+    if not experiment.trainer.is_own:
+        remedy = "Measure it with `trisweep sweep NAME`, or leave out trainer=NAME."
+        raise UsageError(f"trainer {experiment.trainer.name} is another program, which this one cannot be", remedy)
     trial = _trial_folder(settings, experiment)
     from train_core.process.world import seat_from_launcher  # here, because it imports torch
 

@@ -137,6 +137,28 @@ class Breakdown(Frozen):
         return self.ranks[self.slowest_rank]
 
 
+class BlockRates(Frozen):
+    """What one type of devices does in a step of a mixed job: predicted in an `Estimate`, measured in a `Performance`.
+
+    Attributes:
+        num_ranks: of the block of stages on this type; each has a device of its own, but ranks of a CPU may share.
+        model_flops_per_second_per_device: what the block's own layers need, over the whole step and all its devices.
+        peak_flops_per_second: dense peak of one of these devices, to which the utilization refers.
+        peak_memory_bytes: on the fullest rank of the block.
+        memory_capacity_bytes: what one of its devices has, as its maker states.
+    """
+
+    cluster: str
+    device: str
+    num_ranks: Count
+    layers_per_stage: Annotated[tuple[Count, ...], Field(strict=False)]
+    model_flops_per_second_per_device: Positive
+    peak_flops_per_second: Positive
+    model_flops_utilization: NonNegative
+    peak_memory_bytes: int
+    memory_capacity_bytes: int
+
+
 class Performance(Frozen):
     """What was measured over the timed steps of one completed trial. Names are shared with `costs.Estimate`.
 
@@ -145,7 +167,7 @@ class Performance(Frozen):
         num_devices: physical devices in use: GPUs, or on a CPU the cores that the ranks shared.
         model_flops: floating-point operations that one step needs, all devices together.
         hardware_flops: the same plus recomputation.
-        peak_flops_per_second: dense peak of one device.
+        peak_flops_per_second: dense peak of one device; in a mixed job the mean over all devices.
         peak_source: data sheet, or `measured` in the same run.
         model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
         peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
@@ -153,6 +175,9 @@ class Performance(Frozen):
         unrecorded_steps: steps of an earlier run whose metrics it could not keep, as when the machine lost its power.
         breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
         stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
+        tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over
+            the timed steps. By its own formula, so that it is not compared with any other figure here.
+        blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.
     """
 
     step_seconds: Positive
@@ -177,6 +202,8 @@ class Performance(Frozen):
     num_parameters: Count
     breakdown: Breakdown | None = None
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    tflops_as_printed: float | None = None
+    blocks: Annotated[tuple[BlockRates, ...], Field(strict=False)] = ()
 
     @property
     def recorded_steps(self) -> list[int]:

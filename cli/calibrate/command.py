@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import complete_override, complete_sweep, composed, overrides_of
+from cli.arguments import AsJson, complete_override, complete_sweep, composed, overrides_of
+from cli.console import leave_stdout_to_json, print_json
 
 
 def calibrate(
@@ -28,16 +29,21 @@ def calibrate(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure what devices and links reach, in one job, and write it into the cluster's file.
 
     With --from-results, refine the constants of the cost model so that it predicts a sweep's finished trials.
     """
+    if as_json:
+        leave_stdout_to_json()
     if from_results is not None:
         from cli.calibrate.refine import refine_and_write
 
-        refine_and_write(composed(from_results, overrides), output, dry_run=dry_run)
+        content = refine_and_write(composed(from_results, overrides), output, dry_run=dry_run)
     else:
         from cli.calibrate.measure import measure_and_write
 
-        measure_and_write(overrides_of(None, overrides), output, nodes, here=here, dry_run=dry_run)
+        content = measure_and_write(overrides_of(None, overrides), output, nodes, here=here, dry_run=dry_run)
+    if as_json:
+        print_json("calibration", content)

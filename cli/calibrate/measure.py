@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 from rich.table import Table
 
 from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
 from calibrate.cluster_file import cluster_path
-from cli.calibrate.output import plain_table, print_changes, shown, write_file
-from cli.console import console
+from cli.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
+from cli.console import console, print_unwrapped
 from conf.errors import EXIT_INTERRUPTED
 from conf.overrides import Overrides
 from conf.units import GIGA, TERA
@@ -21,19 +22,19 @@ from train_core.rates.record import DeviceRates
 
 def measure_and_write(
     overrides: Overrides, output: str | None, num_nodes: int | None, *, here: bool, dry_run: bool
-) -> None:
-    """Measure the named cluster and write its file; `dry_run` shows the request alone."""
+) -> dict[str, Any]:
+    """Measure the named cluster, write its file, and return what was changed; `dry_run` shows the request alone."""
     calibration = choose_calibration(overrides, output, num_nodes, here=here, dry_run=dry_run)
     if dry_run:
         _show_request(calibration)
-        return
+        return {"cluster": calibration.cluster.name, "sbatch": calibration.request, "written": None}
     rates = _measured(calibration)
     new = draft_of_rates(calibration.cluster, calibration.output, rates)
     console.print(_products_table(rates))
     if rates.link_times:
         console.print(_links_table(rates))
     print_changes(new, "measured")
-    write_file(new)
+    return changes_document(new, "measured", write_file(new))
 
 
 def _measured(calibration: Calibration) -> DeviceRates:
@@ -81,7 +82,7 @@ def _show_request(calibration: Calibration) -> None:
     for link in plan.links:
         console.print(f"  link {link.name}: groups of {', '.join(map(str, link.group_sizes))}")
     if (request := calibration.request) is not None:
-        typer.echo(request)
+        print_unwrapped(request)
     console.print("Nothing was run or written.")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from rich import box
 from rich.table import Table
 
@@ -29,14 +32,36 @@ def print_changes(new: Draft, how: str) -> None:
         console.print(f"{note}.")
 
 
-def write_file(new: Draft) -> None:
-    """Put the file in its place and say where that is."""
+def write_file(new: Draft) -> Path:
+    """Put the file in its place, say where that is, and return it."""
     path = new.write()
     console.print(f"Written: {shown_path(path)}")
     if new.output != new.cluster.name and new.cluster.name in options("slurm"):
         console.print(
             f"Slurm settings go by the name too: copy conf/slurm/{new.cluster.name}.yaml to {new.output}.yaml."
         )
+    return path
+
+
+def changes_document(new: Draft, how: str, written: Path | None) -> dict[str, Any]:
+    """Every number as it was and as it is now, for JSON. Units are those of the cluster's file.
+
+    Args:
+        how: where the new numbers come from: measured or fitted.
+        written: the file; None where nothing was written.
+    """
+    changes = [
+        {
+            "key": dotted(change.path, new.cluster),
+            "before": change.before,
+            how: change.after,
+            "lowest": change.lowest,
+            "highest": change.highest,
+        }
+        for change in new.changes
+        if isinstance(change.after, float | int)
+    ]
+    return {"cluster": new.cluster.name, "changes": changes, "notes": list(new.notes), "written": written}
 
 
 def plain_table(title: str, first: str, *numeric: str) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -14,13 +15,16 @@ from calibrate.cluster_file import require_writable
 from calibrate.measured_sweep import measured_sweep
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
 from calibrate.value_source import source_after
-from cli.calibrate.output import plain_table, print_changes, shown, write_file
+from cli.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
 from cli.console import console
 from conf.load import Composition, load_cluster
 
 
-def refine_and_write(asked: Composition, output: str | None, *, dry_run: bool) -> None:
-    """Fit the constants to the trials of a sweep and write the cluster's file; `dry_run` shows the fit alone.
+def refine_and_write(asked: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Fit the constants to the trials of a sweep, write the cluster's file, and return what was changed.
+
+    Args:
+        dry_run: show the fit alone.
 
     Raises:
         UsageError: there is no such sweep, too few trials have ended, or no constant makes predictions better.
@@ -41,12 +45,19 @@ def refine_and_write(asked: Composition, output: str | None, *, dry_run: bool) -
     print_changes(new, "fitted")
     _print_errors(found)
     # A robust fit need not lower the mean error, and constants that predict worse are not worth writing.
+    written = None
     if not changes or found.error_after >= found.error_before:
         console.print("The fit does not lower the mean error. Nothing was written; the file stays as it is.")
     elif dry_run:
         console.print("Nothing was written.")
     else:
-        write_file(new)
+        written = write_file(new)
+    return changes_document(new, "fitted", written) | {
+        "num_trials": sum(refitted.trial.counts for refitted in found.trials),
+        "mean_absolute_step_error_before": found.error_before,
+        "mean_absolute_step_error_after": found.error_after,
+        "mean_absolute_step_error_left_out": found.error_left_out,
+    }
 
 
 def _fitted_changes(found: Refit, sweep: str, source: str, stamp: str) -> list[Change]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from conf.experiment import Experiment
-from results.collect import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
+from results.trial_rows import ESTIMATE_FIELDS, PERFORMANCE_FIELDS
 from sweeps.reading import Reading, TrialReading, ranked
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
@@ -168,7 +168,7 @@ def _trial_tags(result: Reading) -> dict[str, str]:
     if experiment:
         tags["fingerprint"] = experiment.fingerprint
         tags["shape"] = f"{experiment.num_nodes}x{experiment.tasks_per_node}"
-        tags["cluster"] = experiment.cluster.name
+        tags["cluster"] = experiment.place
     if performance := result.performance:
         tags["flops_formula"] = performance.flops_formula
         tags["peak_source"] = performance.peak_source
@@ -181,11 +181,18 @@ def _trial_tags(result: Reading) -> dict[str, str]:
 
 
 def _params(experiment: Experiment | None) -> dict[str, str]:
-    """The whole experiment except the cluster, whose many numbers are in the artifact `experiment.json`."""
+    """The whole experiment except the clusters, whose many numbers are in the artifact `experiment.json`.
+
+    Of another program's trainer only the name and the command: its environment is nobody's business here.
+    """
     if experiment is None:
         return {}
     derived = {"data_parallel_size": experiment.data_parallel_size, "num_micro_batches": experiment.num_micro_batches}
-    tree = experiment.model_dump(mode="json", exclude={"cluster": True, "data": {"cache_dir"}})
+    tree = experiment.model_dump(
+        mode="json", exclude={"cluster": True, "mixed": True, "data": {"cache_dir"}, "trainer": True}
+    )
+    if not experiment.trainer.is_own:
+        tree["trainer"] = {"name": experiment.trainer.name, "command": " ".join(experiment.trainer.command)}
     groups = {f"{group}.{name}": value for group, values in tree.items() for name, value in values.items()}
     return {key: str(value) for key, value in (derived | groups).items()}
 

@@ -237,7 +237,9 @@ def _log_artifacts(client: MlflowClient, run_id: str, reading: Reading) -> None:
     """Store the resolved experiment, what the trial wrote, and its logs."""
     files = reading.folder
     if reading.experiment:
-        client.log_text(run_id, reading.experiment.model_dump_json(indent=1), "experiment.json")
+        # What another program finds in its environment may be a password.
+        content = reading.experiment.model_dump_json(indent=1, exclude={"trainer": {"environment"}})
+        client.log_text(run_id, content, "experiment.json")
     for path in (files.measurement, files.metrics):
         if path.exists():
             client.log_artifact(run_id, str(path))

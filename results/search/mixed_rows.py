@@ -77,6 +77,7 @@ def mixed_document(choice: MixedChoice, spaces: Sequence[Space], training: Train
                     }
                     for block in plan.blocks
                 ],
+                "overrides": plan.overrides(),
             }
             for plan in choice.best
         ],

@@ -25,18 +25,18 @@ from conf.units import GIBIBYTE
 from sweeps.planner.limits import require_few_types
 from sweeps.planner.mixed_price import (
     MixedRows,
-    block_shortfall,
     block_stages,
-    mixed_jitter,
     mixed_memory,
     mixed_plans,
     price_mixed,
     stage_counts,
+    types_of,
 )
 from sweeps.planner.shard_work import ShardWork, price_shards
 from sweeps.planner.space import Space, divisors, priced_batch_sizes, shards_of, tensor_parallel_sizes, zero_stages
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
+from train_core.costs.mixed import block_shortfall, mixed_jitter
 from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import StepColumns, row_of
 
@@ -78,6 +78,12 @@ class MixedStrategy:
     @property
     def num_devices(self) -> int:
         return self.strategy.parallel.world_size
+
+    def overrides(self) -> list[str]:
+        """Hydra overrides that choose this strategy and the devices that it is for."""
+        blocks = "+".join(f"{block.cluster}:{block.num_devices}" for block in self.blocks)
+        # The first block's cluster stands for all where a job has one cluster: its folder's name and Slurm settings.
+        return [f"cluster={self.blocks[0].cluster}", f"mixed={blocks}", *self.strategy.overrides()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +203,7 @@ def _bounds(
         forward = np.where(stage > slowest, ahead * fullest, forward)
         slowest = np.maximum(slowest, stage)
     chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
-    return np.maximum(m * slowest, chain) * ((1 + mixed_jitter(spaces)) * SLACK)
+    return np.maximum(m * slowest, chain) * ((1 + mixed_jitter(types_of(spaces))) * SLACK)
 
 
 class _Ranking:

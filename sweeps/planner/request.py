@@ -9,6 +9,7 @@ from typing import Any
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
+from conf.mixed import KEY, is_count, named_blocks, written_blocks
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.sweep_spec import SweepSpec
@@ -22,7 +23,6 @@ from train_core.costs.setting import Setting
 KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role == "searched" and knob.group}
 PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
 """The knobs of a plan that pins nothing."""
-MOST_DIGITS = 18  # more than any number of devices has, and few enough for Python to read quickly
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,11 @@ def request(
     named = asked.overrides.pinned()
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))
+    if settings.mixed is not None:
+        remedy = (
+            "Search with `trisweep plan --mixed selene:512,dgx-h100:512`, which prints the overrides of what it finds."
+        )
+        raise ConfigError(KEY, written_blocks(settings.mixed), "is not varied by a search over one cluster", remedy)
     require_searchable(settings.model, settings.batch)
     knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
     if clusters:
@@ -129,12 +134,7 @@ def offers(text: str) -> list[tuple[str, int]]:
     Raises:
         ConfigError: the text is something else.
     """
-    found = []
-    for part in text.split(","):
-        name, _, number = part.partition(":")
-        if not name or not _is_count(number):
-            raise ConfigError("mixed", text, "is not a list of clusters and devices", "Write selene:512,dgx-h100:512.")
-        found.append((name, int(number)))
+    found = named_blocks(text, ",", "selene:512,dgx-h100:512")
     if len({name for name, _ in found}) < 2:
         raise ConfigError("mixed", text, "names fewer than two clusters", "Write selene:512,dgx-h100:512.")
     return found
@@ -220,7 +220,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
     counts: list[int] = []
     for part in devices.split(","):
         low, dash, high = part.partition("-")
-        if not _is_count(low) or (dash and not _is_count(high)):
+        if not is_count(low) or (dash and not is_count(high)):
             raise ConfigError("devices", devices, "is not a list of numbers", "Write 512, 256,512, 64-512 or all.")
         # A range keeps what fills whole nodes; a number that was named has to do so, or is refused.
         if dash:
@@ -231,11 +231,6 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
         remedy = f"Choose between {whole[0]} and {whole[-1]}."
         raise InfeasiblePlan("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
     return sorted(set(counts))
-
-
-def _is_count(text: str) -> bool:
-    """Whether it is a number with few enough digits; Python refuses to convert text of thousands of digits."""
-    return text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def _whole_nodes(cluster: ClusterSpec) -> list[int]:

@@ -10,7 +10,8 @@ from typing import Protocol
 import pytest
 from rich.console import Console
 
-from cli.progress import LiveProgress, PlainProgress, duration, progress_on, sweep_seconds_left, trial_seconds_left
+from cli.progress import LiveProgress, PlainProgress, progress_on, sweep_seconds_left
+from cli.state_table import duration, trial_seconds_left
 from launcher.slurm_query import JobState
 from sweeps.reading import Reading
 from sweeps.submission import write_submission
@@ -59,18 +60,28 @@ def measurement(stage: str) -> Measurement:
     )
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_shows_state_step_tflops_loss_and_time_left_within_its_width(read: Read, width: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "numbers"), [(80, ("2/6", "0.0540")), (120, ("2/6", "0.0540", "5.395", "10s"))], ids=["80", "120"]
+)
+def test_a_terminal_shows_as_many_numbers_as_fit_its_width(read: Read, width: int, numbers: tuple[str, ...]) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=width, height=30, color_system=None, legacy_windows=False)
     with LiveProgress(console) as progress:
         progress.show([read("done"), read("runs"), read("waits", LONG_NAME), read("failed")])
     text = stream.getvalue()
     row = next(line for line in text.splitlines() if line.startswith("runs"))
-    assert all(part in row for part in ("RUNNING", "2/6", "0.054", "5.395", "10s"))
+    assert all(part in row for part in ("RUNNING", *numbers))
     lines = [line.replace("\x1b[2K", "").replace("\x1b[1A", "") for line in text.splitlines()]
     assert max(len(line) for line in lines if "\x1b" not in line) <= width
     assert "2 of 4 trials ended" in text
+
+
+def test_a_terminal_says_why_a_trial_failed(read: Read) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=30, color_system=None)
+    with LiveProgress(console) as progress:
+        progress.show([read("runs"), read("failed")])
+    assert "failed: ValueError: bad" in stream.getvalue()
 
 
 def test_a_terminal_that_is_too_low_shows_the_running_trials_first(read: Read) -> None:
@@ -111,4 +122,4 @@ def test_time_left_follows_from_what_ended(read: Read) -> None:
     assert trial_seconds_left(running) == 10
     assert sweep_seconds_left([running, waiting], now=time.time()) is None
     assert sweep_seconds_left([read("done"), running, waiting], now=1020.0) == pytest.approx(2 * 60 - 20)
-    assert [duration(seconds) for seconds in (42, 185, 7620)] == ["42s", "3m05s", "2h07m"]
+    assert [duration(seconds) for seconds in (42, 185, 7620, 500_000)] == ["42s", "3m05s", "2h07m", "5d18h"]

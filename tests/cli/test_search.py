@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -251,7 +252,11 @@ def test_one_job_over_two_types(plan: Plan) -> None:
     best = document["best"][0]
     assert [block["num_devices"] for block in best["blocks"]] == [16, 16]
     assert sum(sum(block["layers_per_stage"]) for block in best["blocks"]) == 48
-    assert "One job over all of them" in plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16")
+    shown = plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16")
+    assert "One job over all of them" in shown
+    command = shlex.split(shown[shown.index("trisweep train") :])
+    assert estimate(load(command[2:]).experiment()).step_seconds == best["predicted_step_seconds"]
+    assert set(best["overrides"]) <= set(command)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_collective_that_only_one_of_both_has_is_a_row(predicted: Prediction) 
 
 def test_json_has_both_under_the_same_names(predicted: Prediction) -> None:
     found = counted(predicted, NEVER_PREDICTED)
-    both = json.loads(comparison(found, predicted))
+    both = comparison(found, predicted)
     assert set(both) == {"counted", "predicted"}
     assert Rehearsal.model_validate_json(json.dumps(both["counted"])) == found
     assert both["predicted"]["flops"] == predicted.flops

@@ -1,5 +1,6 @@
 """The cost model of one training step, on paper: parameters, FLOPs, memory per stage, step time. No torch."""
 
+from train_core.costs.block_rates import block_rates
 from train_core.costs.estimate import Estimate, estimate, num_recomputed
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
@@ -15,6 +16,7 @@ __all__ = [
     "Implementation",
     "StageMemory",
     "StepTime",
+    "block_rates",
     "estimate",
     "hardware_flops",
     "model_flops",

@@ -10,16 +10,20 @@ from pydantic import Field
 from conf.knobs import KNOB
 from conf.schema import Frozen
 from conf.setup import Setup
+from conf.world import ClusterSpec
+from train_core.costs.block_rates import block_rates
 from train_core.costs.computable import require_computable
 from train_core.costs.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.implementation import TRISWEEP, Implementation
 from train_core.costs.memory import group_memory
+from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
 from train_core.costs.parameters import num_parameters
 from train_core.costs.setting import Plans, Setting
-from train_core.costs.stages import StageGroup, each_stage, listed_stages, recomputed_layers
+from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages, recomputed_layers
 from train_core.costs.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
 from train_core.costs.work import Work, work_of
+from train_core.measurement import BlockRates
 
 
 class Estimate(Frozen):
@@ -28,10 +32,13 @@ class Estimate(Frozen):
     Attributes:
         implementation: the trainer whose step this is.
         stages: memory of one rank of every pipeline stage.
+        worst_stage: the one that leaves least of its device's memory.
         peak_memory_bytes: the worst stage's.
-        memory_capacity_bytes: what one device has.
+        memory_capacity_bytes: what one of its devices has.
         shortfall_bytes: by how much the worst stage does not fit; 0 when it fits.
         step_terms: where step_seconds goes.
+        peak_flops_per_second: of one device; in a mixed job the mean over all devices.
+        blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.
     """
 
     implementation: str
@@ -52,6 +59,7 @@ class Estimate(Frozen):
     peak_flops_per_second: float
     model_flops_utilization: float
     hardware_flops_utilization: float
+    blocks: Annotated[tuple[BlockRates, ...], Field(strict=False)] = ()
 
     @property
     def allocated_bytes(self) -> int:
@@ -70,18 +78,41 @@ def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimat
         ConfigError: the setup's sizes are beyond 64 bits.
     """
     require_computable(setup.model, setup.batch.micro_batch_size)
+    if setup.mixed is not None:
+        return _mixed_estimate(setup, implementation)
     setting = setting_of(setup, implementation)
     plans, groups = plan_of(setup), listed_stages(setup.layers_per_stage)
     work = work_of(setting, plans)  # by far the most expensive part, so time and memory share it
-    stages = _stage_memories(setting, plans, work, groups)
+    stages = _stage_memories(setting, plans, work, each_stage(groups))
     return _estimate(setup, implementation, step_columns(setting, plans, work, groups), stages)
 
 
-def setting_of(setup: Setup, implementation: Implementation = TRISWEEP) -> Setting:
+def _mixed_estimate(setup: Setup, implementation: Implementation) -> Estimate:
+    """The estimate of a job whose blocks of stages run on several types of devices."""
+    plans, counts = plan_of(setup), setup.stages_per_block
+    types = [
+        TypeOfDevices(setting_of(setup, implementation, block.cluster), block.num_devices) for block in setup.blocks
+    ]
+    works, groups = [work_of(each.setting, plans) for each in types], listed_blocks(setup.layers_per_stage, counts)
+    on_types = [
+        StagesOnType(index, group, heads_block=index > 0 and group is block[0])
+        for index, block in enumerate(groups)
+        for group in block
+    ]
+    stages: tuple[StageMemory, ...] = ()
+    every = each_stage([group for block in groups for group in block])
+    for of_type, work, count in zip(types, works, counts, strict=True):
+        own = every.rows(slice(len(stages), len(stages) + count))
+        stages += _stage_memories(of_type.setting, plans, work, own)
+    return _estimate(setup, implementation, mixed_step(types, plans, works, on_types), stages)
+
+
+def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster: ClusterSpec | None = None) -> Setting:
+    """The setting of a setup on its cluster, or on that of one of its blocks."""
     precision, parallel = setup.precision, setup.parallel
     return Setting(
         setup.model,
-        setup.cluster,
+        cluster or setup.cluster,
         precision.dtype,
         implementation.dropping(setup.dropout),
         precision.gradient_dtype,
@@ -101,9 +132,8 @@ def plan_of(setup: Setup) -> Plans:
     return Plans(**{name: np.array([entry]) for name, entry in (chosen | derived).items()})
 
 
-def _stage_memories(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[StageMemory, ...]:
-    """The memory of every stage, first to last."""
-    stages = each_stage(groups)
+def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGroup) -> tuple[StageMemory, ...]:
+    """The memory of every stage that is listed, first to last."""
     memory = group_memory(setting, plans, work, stages)
     columns = {
         name: np.broadcast_to(getattr(memory, name), stages.layers.shape).tolist()
@@ -122,8 +152,13 @@ def _estimate(
     setup: Setup, implementation: Implementation, step: StepColumns, stages: tuple[StageMemory, ...]
 ) -> Estimate:
     model, batch, parallel = setup.model, setup.batch, setup.parallel
-    worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes)
-    capacity = setup.cluster.device.memory_bytes
+    capacities = [
+        block.cluster.device.memory_bytes
+        for block, count in zip(setup.blocks, setup.stages_per_block, strict=True)
+        for _ in range(count)
+    ]
+    worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes - capacities[stage])
+    capacity = capacities[worst]
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
     seconds, peak = float(step.total_seconds[0]), setup.peak_flops_per_second
@@ -147,4 +182,5 @@ def _estimate(
         peak_flops_per_second=peak,
         model_flops_utilization=needed * rate / peak,
         hardware_flops_utilization=executed * rate / peak,
+        blocks=block_rates(setup, seconds, [stage.total_bytes for stage in stages]),
     )

@@ -37,7 +37,13 @@ def model_flops(model: ModelSpec, num_sequences: int) -> int:
 
     Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
     """
-    return 3 * (model.num_layers * layer_forward_flops(model, num_sequences) + head_forward_flops(model, num_sequences))
+    return stage_model_flops(model, num_sequences, model.num_layers, has_head=True)
+
+
+def stage_model_flops(model: ModelSpec, num_sequences: int, num_layers: int, *, has_head: bool) -> int:
+    """The part of `model_flops` that so many layers need, and the head where it is with them."""
+    head = head_forward_flops(model, num_sequences) if has_head else 0
+    return 3 * (num_layers * layer_forward_flops(model, num_sequences) + head)
 
 
 def hardware_flops(

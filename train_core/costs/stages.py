@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
@@ -68,6 +68,28 @@ def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
     groups, start = [], 0
     for layers, count in runs:
         is_first, is_last = np.array([start == 0]), np.array([start == p - 1])
+        groups.append(StageGroup(np.array([count]), np.array([start]), np.array([layers]), is_first, is_last))
+        start += count
+    return groups
+
+
+def listed_blocks(layers_per_stage: tuple[int, ...], stages_per_block: tuple[int, ...]) -> list[list[StageGroup]]:
+    """As `listed_stages`, with the groups of each block of consecutive stages in a list of their own.
+
+    A block's first stage is a group of its own, since its input comes over another link.
+    """
+    ends = [0, *accumulate(stages_per_block)]
+    return [_block(layers_per_stage, start, end) for start, end in pairwise(ends)]
+
+
+def _block(layers_per_stage: tuple[int, ...], start: int, end: int) -> list[StageGroup]:
+    last = len(layers_per_stage) - 1
+    # Equal neighbours share a group; the number sets those apart that are alone because of their place.
+    kinds = [(layers_per_stage[stage], stage if stage in (start, last) else -1) for stage in range(start, end)]
+    groups = []
+    for (layers, _), run in groupby(kinds):
+        count = len(list(run))
+        is_first, is_last = np.array([start == 0]), np.array([start == last])
         groups.append(StageGroup(np.array([count]), np.array([start]), np.array([layers]), is_first, is_last))
         start += count
     return groups

@@ -137,7 +137,7 @@ def run_trial_as_rank(
     return measurement if seat.rank == 0 else None
 
 
-def _alone_in(trial: TrialFolder, rank: int) -> AbstractContextManager[None]:
+def _alone_in(trial: TrialFolder, rank: int) -> AbstractContextManager[int | None]:
     """Refuse a second start while one trains here, whose unfinished checkpoint it would delete.
 
     Not where Slurm's attempts are counted: there a rank of the run before may still be alive, and the next attempt

@@ -1,5 +1,6 @@
 """What a process of a job is: its rank and device, the signals that stop it, and the code that it runs.
 
+meeting       where the ranks of a Slurm job meet
 world         `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
 gpu_settings  environment variables of GPUs: what is set where nothing is, and what a job must set
 stop          signals that make a training save and stop

@@ -20,10 +20,11 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def held(lock: Path) -> Iterator[None]:
+def held(lock: Path) -> Iterator[int]:
     """Hold an exclusive flock on `lock`. Forked ranks inherit it, so it is free only when the last of them has ended.
 
-    Spawned ranks, those on GPUs, do not: where their supervisor is killed, the kernel ends them a moment after.
+    Spawned ranks, those on GPUs, do not: where their supervisor is killed, the kernel ends them a moment after. What is
+    yielded is the descriptor, for programs that are to inherit it.
 
     Raises:
         UsageError: another process holds it.
@@ -46,7 +47,7 @@ def held(lock: Path) -> Iterator[None]:
                     problem = f"another process is running the trial in {lock.parent}"
                     raise UsageError(problem, "Wait for it, or end it first.") from None
                 time.sleep(PROBE_SECONDS / 100)
-        yield
+        yield descriptor
     finally:
         # Closed and not unlocked: unlocking would take the lock from forked ranks that still run.
         os.close(descriptor)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +14,10 @@ import torch.distributed as dist
 from conf.errors import UsageError
 from train_core.parallel.clock import Clock, DeviceClock
 from train_core.process.gpu_settings import set_defaults
+from train_core.process.meeting import port_of_step, reachable_host
 
 MEETING_SECONDS = 600.0
 """How long ranks wait for the last one to come: on a busy cluster, importing torch can take minutes on some nodes."""
-
-FIRST_PORT, NUM_PORTS = 15000, 15000  # below the ephemeral range of Linux, which starts at 32768
 
 
 @dataclass(frozen=True)
@@ -70,36 +67,15 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
 
 
 def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
-    host = _reachable(first_host(nodes), environment.get("SLURM_LAUNCH_NODE_IPADDR"))
-    port = slurm_port(int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_ARRAY_TASK_ID", 0)))
+    # The node list of a heterogeneous job is sorted by name, and rank 0 is on the first node of the first component.
+    first_component = environment.get("SLURM_JOB_NODELIST_HET_GROUP_0")
+    nodes = first_component or environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    host = reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR"))
+    port = port_of_step(environment)
     # A step may have fewer tasks than its job, so that the step's own variables come first.
     size = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
     rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
     return Seat(rank, size, local_rank, f"tcp://{host}:{port}", may_be_bound=True)
-
-
-def first_host(node_list: str) -> str:
-    """The first name of a Slurm node list: `gpu[007-009,12],login1` -> `gpu007`."""
-    match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)", node_list)
-    if match is None:
-        raise UsageError(f"SLURM_JOB_NODELIST = {node_list!r} names no node", "Start the ranks with srun.")
-    prefix, number, suffix = match.groups()
-    return f"{prefix}{number or ''}{suffix}"
-
-
-def slurm_port(job_id: int, array_task_id: int) -> int:
-    """A port that all ranks of a job compute alike, and that neighbouring jobs on a node do not share."""
-    return FIRST_PORT + (job_id + 131 * array_task_id) % NUM_PORTS
-
-
-def _reachable(host: str, fallback: str | None) -> str:
-    """`host` if its name resolves here, else the address of the node where srun was started (the first one)."""
-    try:
-        socket.getaddrinfo(host, None)
-    except socket.gaierror:
-        return fallback or "127.0.0.1"
-    return host
 
 
 def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch.device:

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from conf.experiment import Experiment
-from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters, num_recomputed
-from train_core.measurement import Breakdown, Performance, StepMetrics
+from train_core.costs import FLOPS_FORMULA, block_rates, hardware_flops, model_flops, num_parameters, num_recomputed
+from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis, gather, gather_objects, total
@@ -96,10 +96,10 @@ class Meter:
         self.layout, self.terms = Layout.of(experiment), TermsHistory()
 
     def _peak(self) -> tuple[float, str]:
-        """The peak in FLOP/s of one device, and where the number comes from."""
-        declared = self.experiment.cluster.device.peak_source
-        if declared != MEASURED:
-            return self.experiment.peak_flops_per_second, declared
+        """The peak in FLOP/s of one device, in a mixed job the mean over all, and where the number comes from."""
+        sources = [block.cluster.device.peak_source for block in self.experiment.blocks]
+        if MEASURED not in sources:
+            return self.experiment.peak_flops_per_second, "; ".join(dict.fromkeys(sources))
         dtype = DTYPES[self.experiment.precision.dtype]
         return matmul_flops_per_second(self.world, self.axis, dtype) / self.num_devices, MEASURED
 
@@ -153,7 +153,7 @@ class Meter:
         needed = model_flops(experiment.model, batch)
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
         rate = 1 / (seconds * self.num_devices)
-        breakdown = self._breakdown()
+        breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
         return Performance(
             step_seconds=seconds,
             step_seconds_min=min(timed),
@@ -170,14 +170,21 @@ class Meter:
             peak_source=self.peak_source,
             model_flops_utilization=needed * rate / self.peak,
             hardware_flops_utilization=executed * rate / self.peak,
-            peak_memory_bytes=self._memory_of_all_ranks(),
+            peak_memory_bytes=memory,
             losses=tuple(step.loss for step in self.steps),
             unrecorded_steps=self._unrecorded(),
             final_loss=self.steps[-1].loss,
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
             stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]) if breakdown else (),
+            blocks=self._blocks(seconds, memory),
         )
+
+    def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int]) -> tuple[BlockRates, ...]:
+        world_size, of_stage = self.layout.world_size, self.layout.world_size // self.layout.pipeline_size
+        fullest = [max(memory_of_ranks[first : first + of_stage]) for first in range(0, world_size, of_stage)]
+        measured = self.peak if self.peak_source == MEASURED else None
+        return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured)
 
     def _is_timed(self, step: int) -> bool:
         """Whether a step counts: neither a warm-up step nor one that was traced, which is slower."""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from conf.errors import UsageError
 from tests.train_core.conftest import Worlds
 from train_core.parallel.mesh import Layout, build_mesh
-from train_core.process.world import World, choose_device, first_host, seat_from_launcher, slurm_port
+from train_core.process.meeting import first_host, slurm_port
+from train_core.process.world import World, choose_device, seat_from_launcher
 
 SRUN = {
     "SLURM_PROCID": "5",

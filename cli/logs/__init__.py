@@ -1,0 +1,1 @@
+"""`trisweep logs`: what a trial has printed, and what it goes on printing."""

@@ -1,0 +1,76 @@
+"""Texts with names in braces: `{batch.micro_batch_size}` stands for that value, `{{` and `}}` for braces themselves."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from conf.errors import ConfigError
+from conf.overrides import written
+
+Plain: TypeAlias = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
+Names: TypeAlias = Mapping[str, Plain]
+"""What the names of a template stand for."""
+
+TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+MOST_SHOWN = 8
+
+
+def value_of(template: str, names: Names, key: str) -> Plain:
+    """What a template stands for; where it is one name and nothing else, the value keeps its type.
+
+    Args:
+        key: of the configuration, for errors.
+
+    Raises:
+        ConfigError: a name is not known, or a brace stands alone.
+    """
+    whole = TOKEN.fullmatch(template)
+    if whole is not None and whole.group(1) is not None:
+        return _named(whole.group(1), template, names, key)
+    return filled(template, names, key)
+
+
+def filled(template: str, names: Names, key: str) -> str:
+    """The template as a text, with every value as it would be written on a command line.
+
+    Raises:
+        ConfigError: a name is not known or has no value, or a brace stands alone.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        token, name = match.group(0), match.group(1)
+        if token in ("{{", "}}"):
+            return token[0]
+        if name is None:
+            raise ConfigError(key, template, f"has a lone {token}", f"Write {token * 2} for a brace itself.")
+        value = _named(name, template, names, key)
+        if value is None:
+            remedy = "Give it a value, or make it the whole value of a flag, which is then left out."
+            raise ConfigError(key, template, f"{name} is null here, and cannot be part of a text", remedy)
+        return text_of(value)
+
+    return TOKEN.sub(replaced, template)
+
+
+def text_of(value: Plain) -> str:
+    """A value as most programs read it: `true`, `0.0003`, `5,6,5`."""
+    if isinstance(value, tuple):
+        return ",".join(map(text_of, value))
+    return written(value)
+
+
+def _named(name: str, template: str, names: Names, key: str) -> Plain:
+    if name in names:
+        return names[name]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    ends_so = [known for known in names if known.rsplit(".", 1)[-1] == name]
+    remedy = f"Did you mean {{{(ends_so or near)[0]}}}?" if ends_so or near else _known(names)
+    raise ConfigError(key, template, f"{{{name}}} is not the name of a value", remedy)
+
+
+def _known(names: Names) -> str:
+    derived = [name for name in names if "." not in name]
+    return f"Use a key of the configuration, or one of {', '.join(derived[:MOST_SHOWN])}."

@@ -1,0 +1,198 @@
+"""The command line of a program for one plan: names put in, flags in order, and the files that it wants.
+
+Names are the dotted keys of the experiment's groups, what follows from them (`plan_names`), what a trainer looks up for
+itself (`trainer.values`), and in a job the place of the process (`JOB_NAMES`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.schema import ROTARY_BASE
+from conf.setup import Setup
+from conf.templates import Names, Plain, filled, text_of, value_of
+from conf.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
+
+JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
+"""What only a job knows."""
+
+GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program's call.
+
+    Attributes:
+        words: of its command line, without what starts it.
+        files: contents by their path inside the trial's folder.
+        environment: what it adds to the environment.
+    """
+
+    words: tuple[str, ...]
+    files: dict[str, str]
+    environment: dict[str, str]
+
+
+def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
+    """The call of a program for a plan.
+
+    Args:
+        setup: an experiment.
+        job: values of JOB_NAMES.
+
+    Raises:
+        ConfigError: a text names a value that there is not, or that is null where a word is needed.
+    """
+    names = names_of(trainer, setup, job)
+    words = [
+        word
+        for index, template in enumerate(trainer.command)
+        for word in _words(
+            value_of(template, names, f"trainer.command[{index}]"), template, f"trainer.command[{index}]"
+        )
+    ]
+    return Call(
+        words=(*words, *_flags(trainer.flags, names)),
+        files={name: _content(content, names, f"trainer.files.{name}") for name, content in trainer.files.items()},
+        environment={
+            name: filled(text, names, f"trainer.environment.{name}") for name, text in trainer.environment.items()
+        },
+    )
+
+
+def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]:
+    """Every name that the trainer's texts may hold, with its value."""
+    names: dict[str, Plain] = {**plan_names(setup), **job}
+    for name, look_up in trainer.values.items():
+        if name in names:
+            problem = "is the name of a value of the plan already"
+            raise ConfigError("trainer.values", name, problem, "Choose another name.")
+        names[name] = _looked_up(look_up, names, f"trainer.values.{name}")
+    return names
+
+
+def plan_names(setup: Setup) -> dict[str, Plain]:
+    """The values of an experiment by their dotted keys, and what follows from them by plain names."""
+    tree = setup.model_dump(mode="json", include=set(GROUPS))
+    model, parallel = setup.model, setup.parallel
+    return dict(_flat(tree)) | {
+        "world_size": parallel.world_size,
+        "num_nodes": setup.num_nodes,
+        "devices_per_node": setup.tasks_per_node,
+        "data_parallel_size": setup.data_parallel_size,
+        "gradient_accumulation": setup.num_micro_batches,
+        "tokens_per_step": setup.batch.global_batch_size * model.seq_length,
+        "layers_per_stage": setup.layers_per_stage,
+        "layers_per_chunk": setup.layers_per_stage[0] // parallel.virtual_pipeline_size,
+        "is_uneven": len(set(setup.layers_per_stage)) > 1,
+        "head_size": model.query_size // model.num_attention_heads,
+        "rotary_base": model.rotary_base or ROTARY_BASE,
+        "last_token": model.vocab_size - 1,
+        "device_kind": setup.cluster.device.kind,
+    }
+
+
+def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:
+    """Those of the limits that the plan meets.
+
+    Raises:
+        ConfigError: a limit is of a value that there is not.
+    """
+    found = ((limit, value_of(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
+    return [limit for limit, value in found if limit.meets(value)]
+
+
+def _looked_up(look_up: LookUp, names: Names, key: str) -> Plain:
+    shown = text_of(value_of(f"{{{look_up.of}}}", names, f"{key}.of"))
+    # Every entry is filled in, so that a misspelt name is found by the first plan and not by the one that needs it.
+    entries = {value: _entry(entry, names, f"{key}.to.{value}") for value, entry in look_up.to.items()}
+    otherwise = _entry(look_up.otherwise, names, f"{key}.otherwise")
+    return entries.get(shown, otherwise)
+
+
+def _entry(entry: Plain, names: Names, key: str) -> Plain:
+    return value_of(entry, names, key) if isinstance(entry, str) else entry
+
+
+def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator[str]:
+    for name, stated in flags.items():
+        key = f"trainer.flags.{prefix}{name}"
+        if isinstance(stated, dict):
+            yield from _flags(stated, names, f"{prefix}{name}.")
+            continue
+        value = _valued(stated, names, key)
+        if value is None or value is False:
+            continue
+        yield f"{prefix}{name}" if name.startswith("-") else f"--{prefix}{name}"
+        if value is not True:
+            yield from _words(value, stated, key)
+
+
+def _valued(stated: object, names: Names, key: str) -> Plain:
+    if isinstance(stated, str):
+        return value_of(stated, names, key)
+    if isinstance(stated, list):
+        return tuple(_scalar(_valued(entry, names, key), stated, key) for entry in stated)
+    assert stated is None or isinstance(stated, bool | int | float)
+    return stated
+
+
+def _scalar(value: Plain, stated: object, key: str) -> bool | int | float | str | None:
+    if isinstance(value, tuple):
+        raise ConfigError(key, stated, "holds a list in a list", "Give the inner list alone.")
+    return value
+
+
+def _words(value: Plain, stated: object, key: str) -> list[str]:
+    """A list is as many words as it has entries; anything else is one."""
+    if value is None:
+        remedy = "Move it to trainer.flags, where null leaves a flag out, or give it a value."
+        raise ConfigError(key, stated, "is null here, and is no word", remedy)
+    return [text_of(entry) for entry in value] if isinstance(value, tuple) else [text_of(value)]
+
+
+def _content(stated: object, names: Names, key: str) -> str:
+    """A file's content: a text as it is, a mapping as JSON."""
+    if isinstance(stated, str):
+        return filled(stated, names, key)
+    return json.dumps(_tree(stated, names, key), indent=2) + "\n"
+
+
+def _tree(stated: object, names: Names, key: str) -> object:
+    if isinstance(stated, dict):
+        entries = {name: _tree(entry, names, f"{key}.{name}") for name, entry in stated.items()}
+        return {name: entry for name, entry in entries.items() if entry is not None}
+    if isinstance(stated, list):
+        return [_tree(entry, names, key) for entry in stated]
+    return value_of(stated, names, key) if isinstance(stated, str) else stated
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Plain]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            if not any(isinstance(entry, dict | list) for entry in value):
+                yield f"{prefix}{name}", tuple(value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def torchrun_words(
+    python: str, num_nodes: int, ranks_per_node: int, program: str, meeting: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The words before a program that torchrun starts on every node.
+
+    Args:
+        program: its first word; torchrun takes a script or `-m`, and anything else as a program of its own.
+        meeting: torchrun's words for which node this is and where they meet; of no use where there is one node.
+    """
+    one_node = num_nodes == 1  # which finds a free port itself
+    nodes = ("--standalone",) if one_node else (f"--nnodes={num_nodes}", *meeting)
+    own = () if program.endswith(".py") or program == "-m" else ("--no-python",)
+    return (python, "-m", "torch.distributed.run", *nodes, f"--nproc-per-node={ranks_per_node}", *own)

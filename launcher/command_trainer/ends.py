@@ -1,0 +1,125 @@
+"""Why a program failed: the outcome, the cause and the rank at fault, from its log and its exit code."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from conf.trainer_spec import LogSpec
+from launcher.command_trainer.step_book import StepBook
+from sweeps.logs import tail
+from train_core.job.faults import OUT_OF_MEMORY, PEER_LOST
+from train_core.measurement import Outcome, RankFailure
+
+MAX_LINES, MAX_CAUSE = 40, 300
+SPEAKER = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:\s?")
+"""What torch, and torchrun with `--tee`, put before a rank's line."""
+
+TRACEBACK = "Traceback (most recent call last):"
+EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*|$)")
+OF_TORCHRUN = re.compile(r"^[EWI]\d{4} [\d:.]+ +\d+ .*(?:torch/distributed/|elastic/)|ChildFailedError")
+ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):.*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+)", re.DOTALL
+)
+
+
+def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int) -> RankFailure:
+    """What a program's log and exit code tell of its end.
+
+    Args:
+        first_rank: the rank to blame where the log names none.
+        exit_code: negative for a signal.
+        oom_kills: processes that the kernel killed for memory while the program ran.
+    """
+    text = tail(log)
+    root = ROOT_CAUSE.search(text)
+    rank = int(root["rank"]) if root else first_rank
+    code = int(root["code"]) if root else exit_code
+    spoken, raised = _lines_and_exception(text)
+    if raised is not None:
+        speaker, cause, block = raised
+        rank = speaker if speaker is not None else rank
+    else:
+        cause, block = _silent_end(code, spoken), "\n".join(spoken[-MAX_LINES:])
+    outcome = Outcome.OUT_OF_MEMORY if OUT_OF_MEMORY.search("\n".join(spoken)) else Outcome.FAILED
+    if code == -signal.SIGKILL and oom_kills > 0:  # SIGKILL alone may have come from anybody
+        outcome, cause = Outcome.OUT_OF_MEMORY, f"{cause}; the kernel ended a process for lack of memory"
+    return told(outcome, cause, block, rank)
+
+
+def told(outcome: Outcome, cause: str, words: str, rank: int, *, blamed: bool = True) -> RankFailure:
+    """A failure, with its cause cut to one line of a table."""
+    line = " ".join(cause.split())
+    line = line if len(line) <= MAX_CAUSE else f"{line[: MAX_CAUSE - 3]}..."
+    return RankFailure(
+        rank=rank, outcome=outcome, cause=line, traceback=words, time=time.time(), blamed=rank if blamed else None
+    )
+
+
+def error_line(line: str, log: Path) -> RankFailure:
+    """A line that means failure by `trainer.log.errors`."""
+    speaker = SPEAKER.match(line)
+    outcome = Outcome.OUT_OF_MEMORY if OUT_OF_MEMORY.search(line) else Outcome.FAILED
+    rank = int(speaker["rank"]) if speaker else 0
+    return told(outcome, SPEAKER.sub("", line), last_lines([log]), rank, blamed=speaker is not None)
+
+
+def nothing_measured(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
+    """The program ended well, and its log tells of no step to time: which pattern did not match."""
+    missing = [name for name in log.patterns if name not in book.matched]
+    if book.steps:
+        warmup, count = book.experiment.training.num_warmup_steps, len(book.steps)
+        steps = "1 step" if count == 1 else f"{count} steps"
+        cause = f"its log tells of {steps}, all within training.num_warmup_steps = {warmup}"
+    elif missing:
+        names = ", ".join(f"trainer.log.patterns.{name}" for name in missing)
+        cause = f"nothing measurable in its log: no line matches {names}"
+    else:
+        cause = "nothing measurable in its log: no line tells of a step together with its time"
+    return told(Outcome.FAILED, cause, last_lines(logs), 0, blamed=False)
+
+
+def last_lines(logs: Iterable[Path]) -> str:
+    lines = [line for log in logs for line in tail(log).splitlines()[-MAX_LINES:]]
+    return "\n".join(lines[-MAX_LINES:])
+
+
+def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, str] | None]:
+    """The program's own lines, and of its exceptions the first that is not the loss of a peer, else the first.
+
+    An exception is its rank, its last line and its traceback. The ranks' lines may stand between each other's.
+    """
+    own = [line for line in text.splitlines() if line.strip()]
+    cut = next((i for i, line in enumerate(own) if OF_TORCHRUN.search(line)), len(own))
+    own = own[:cut]  # what torchrun says of its workers' end repeats it at most
+    by_speaker: dict[int | None, list[str]] = defaultdict(list)
+    for line in own:
+        speaker = SPEAKER.match(line)
+        by_speaker[int(speaker["rank"]) if speaker else None].append(SPEAKER.sub("", line))
+    found = [(rank, *raised) for rank, lines in by_speaker.items() for raised in _exceptions(lines)]
+    culprits = [raised for raised in found if not PEER_LOST.search(raised[1])]
+    return own, next(iter([*culprits, *found]), None)
+
+
+def _exceptions(lines: list[str]) -> list[tuple[str, str]]:
+    """The last line and the whole of every traceback."""
+    found, start = [], None
+    for index, line in enumerate(lines):
+        if line.startswith(TRACEBACK):
+            start = index
+        elif start is not None and EXCEPTION.match(line):
+            found.append((line, "\n".join(lines[start : index + 1])))
+            start = None
+    return found
+
+
+def _silent_end(code: int, lines: list[str]) -> str:
+    if code < 0:
+        how = f"the program was killed by {signal.Signals(-code).name}"
+    else:
+        how = f"the program exited with code {code}"
+    return f"{how}; its last line: {lines[-1].strip()}" if lines else f"{how} and left no word"

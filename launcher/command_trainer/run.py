@@ -1,0 +1,167 @@
+"""The life of a trial whose trainer is another program: started, read, and followed to its end."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass, field
+
+from conf.experiment import Experiment
+from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, nothing_measured, told
+from launcher.command_trainer.log_tail import LogTail
+from launcher.command_trainer.performance import environment_of, performance_of
+from launcher.command_trainer.process import CannotStart, Programs
+from launcher.command_trainer.seat import Seat, ranks_to_read
+from launcher.command_trainer.start import start_of
+from launcher.command_trainer.step_book import StepBook
+from train_core.job.failures import oom_kill_count
+from train_core.measurement import Measurement, Outcome, Performance, RankFailure
+from train_core.trial_folder import TrialFolder
+
+POLL_SECONDS = 0.1
+DONE_SECONDS = 30.0
+"""So long a program may take to end once its log has said that it is done."""
+
+LAST_LINES_SECONDS = 15.0
+"""So long the last lines of another node may take to appear on a network file system."""
+
+
+@dataclass
+class Run:
+    """One attempt at a trial, of the processes of these seats.
+
+    Attributes:
+        devices: GPUs of all ranks together, as numbers among the visible ones.
+        lock: the descriptor of the folder's lock, which the program inherits.
+    """
+
+    trial: TrialFolder
+    experiment: Experiment
+    seats: list[Seat]
+    devices: tuple[int, ...] = ()
+    time_limit_seconds: float | None = None
+    lock: int | None = None
+    book: StepBook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.book = StepBook(self.experiment)
+        # Every task but the first only waits for its program: what there is to read is read once.
+        self._reads = self.seats[0].is_first
+        self.logs = [self.trial.rank_log(rank) for rank in ranks_to_read(self.experiment, self.seats)]
+        self._tails = [LogTail(log) for log in self.logs]
+        self._heard = time.monotonic()
+        self._done_since: float | None = None
+
+    def completed(self, started: float) -> Measurement:
+        performance = self._performance()
+        assert performance is not None
+        return Measurement(
+            fingerprint=self.experiment.fingerprint,
+            outcome=Outcome.COMPLETED,
+            cause="",
+            performance=performance,
+            environment=environment_of(self.experiment),
+            started=started,
+            ended=time.time(),
+        )
+
+    def failure(self) -> RankFailure | None:
+        """Start the program and follow it to its end; None where it ended well and has told of its steps."""
+        oom_kills, programs = oom_kill_count(), self._programs()
+        try:
+            programs.start()
+            return self._followed(programs, oom_kills)
+        except CannotStart as refusal:
+            return told(Outcome.FAILED, str(refusal), "", self.seats[0].first_rank)
+        finally:
+            programs.end()
+
+    def _programs(self) -> Programs:
+        share = len(self.devices) // len(self.seats)
+        starts = [
+            start_of(self.trial, self.experiment, seat, self.devices[index * share : (index + 1) * share])
+            for index, seat in enumerate(self.seats)
+        ]
+        ends_its_workers = self.experiment.trainer.start != "srun"
+        return Programs(starts, ends_its_workers=ends_its_workers, inherited=() if self.lock is None else (self.lock,))
+
+    def _followed(self, programs: Programs, oom_kills: int) -> RankFailure | None:
+        """Read on until the program has ended, failed, hangs or has taken too long."""
+        deadline = time.monotonic() + (self.time_limit_seconds or float("inf"))
+        while True:
+            codes = programs.exit_codes()
+            self._read()
+            if self.book.error:
+                return error_line(self.book.error, self.logs[0])
+            failed = [index for index, code in enumerate(codes) if code]
+            if failed and not self.book.is_done:
+                self._read_to_the_end()
+                seat = self.seats[failed[0]]
+                log, code = self.trial.rank_log(seat.first_rank), codes[failed[0]]
+                assert code is not None
+                return failure_from_log(log, seat.first_rank, code, oom_kill_count() - oom_kills)
+            if all(code is not None for code in codes) or self._is_done_long_enough():
+                return self._well_ended()
+            if (end := self._overdue(deadline)) is not None:
+                return end
+            time.sleep(POLL_SECONDS)
+
+    def _read(self) -> None:
+        lines = [line for log in self._tails for line in log.lines()]
+        if lines:
+            self._heard = time.monotonic()
+            self._hear(lines)
+
+    def _hear(self, lines: list[str]) -> None:
+        if not self._reads:
+            return
+        for line in lines:
+            for metrics in self.book.hear(line):
+                self.trial.append_metrics(metrics)
+
+    def _read_to_the_end(self) -> None:
+        """What was written last, also on another node."""
+        deadline = time.monotonic() + (LAST_LINES_SECONDS if self.seats[0].num_nodes > 1 and self._reads else 0.0)
+        while True:
+            self._read()
+            told_all = len(self.book.steps) >= self.experiment.training.num_steps
+            if told_all or time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        self._hear([line for log in self._tails for line in log.last_words()])
+        for metrics in self.book.close():
+            if self._reads:
+                self.trial.append_metrics(metrics)
+
+    def _is_done_long_enough(self) -> bool:
+        if self.book.is_done and self._done_since is None:
+            self._done_since = time.monotonic()
+        return self._done_since is not None and time.monotonic() - self._done_since > DONE_SECONDS
+
+    def _well_ended(self) -> RankFailure | None:
+        """None where the log of the whole program has told what there is to measure."""
+        if not self._reads:
+            return None
+        self._read_to_the_end()
+        log = self.experiment.trainer.log
+        if log.done is not None and not self.book.is_done:
+            cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
+            return told(Outcome.FAILED, cause, last_lines(self.logs), 0, blamed=False)
+        return None if self._performance() is not None else nothing_measured(self.book, log, self.logs)
+
+    def _performance(self) -> Performance | None:
+        book = self.book
+        memory = book.memory_bytes
+        if memory is None and self.experiment.cluster.device.kind == "cpu":
+            memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process, in KiB
+        return performance_of(self.experiment, book.steps, book.tflops, memory)
+
+    def _overdue(self, deadline: float) -> RankFailure | None:
+        if time.monotonic() > deadline:
+            cause = f"the trial ran longer than its limit of {self.time_limit_seconds:g} s"
+            return told(Outcome.TIMED_OUT, cause, last_lines(self.logs), 0, blamed=False)
+        silence, most = time.monotonic() - self._heard, self.experiment.watch.hang_seconds
+        if self._reads and silence > most:
+            cause = f"hangs: no line in its log for {silence:.0f} s (watch.hang_seconds = {most:g})"
+            return told(Outcome.FAILED, cause, last_lines(self.logs), 0, blamed=False)
+        return None

@@ -1,0 +1,81 @@
+"""Which of the processes of a job this one is, and where they meet. No torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from conf.experiment import Experiment
+from train_core.process.meeting import port_of_step, reachable_host
+
+THIS_MACHINE = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of one started process: of one device with `start: srun`, else of all devices of a node.
+
+    Attributes:
+        first_rank: the rank of its device, or of the first of its devices.
+        size: ranks of the whole job.
+        local_rank: that of its device among those of the node; 0 for a whole node.
+    """
+
+    node_rank: int
+    num_nodes: int
+    first_rank: int
+    size: int
+    local_rank: int
+    ranks_per_node: int
+    master_addr: str
+    master_port: int
+
+    @property
+    def is_first(self) -> bool:
+        return self.first_rank == 0
+
+
+def seats_here(experiment: Experiment) -> list[Seat]:
+    """The seats on this one machine, which holds the whole job, whatever nodes the plan is for."""
+    size, port = experiment.parallel.world_size, free_port()
+    ranks = range(size) if experiment.trainer.start == "srun" else range(1)
+    return [Seat(0, 1, rank, size, rank, size, THIS_MACHINE, port) for rank in ranks]
+
+
+def seat_in_slurm(experiment: Experiment, environment: Mapping[str, str] = os.environ) -> Seat:
+    """The seat that srun gave this task."""
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    of_a_rank = experiment.trainer.start == "srun"
+    task, node = int(environment["SLURM_PROCID"]), int(environment["SLURM_NODEID"])
+    return Seat(
+        node_rank=node,
+        num_nodes=experiment.num_nodes,
+        first_rank=task if of_a_rank else node * experiment.tasks_per_node,
+        size=experiment.parallel.world_size,
+        local_rank=int(environment["SLURM_LOCALID"]) if of_a_rank else 0,
+        ranks_per_node=experiment.tasks_per_node,
+        master_addr=reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR")),
+        master_port=port_of_step(environment),
+    )
+
+
+def ranks_to_read(experiment: Experiment, seats: Sequence[Seat]) -> list[int]:
+    """The first ranks of the processes whose logs the process of these seats reads.
+
+    Steps are printed by the first rank, or by the last one, where the loss is.
+    """
+    first, of_a_rank = seats[0], experiment.trainer.start == "srun"
+    if not first.is_first:
+        return [first.first_rank]
+    alone = experiment.trainer.start == "once" or (first.num_nodes == 1 and not of_a_rank)
+    last = 0 if alone else first.size - (1 if of_a_rank else first.ranks_per_node)
+    return sorted({0, last})
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses just now."""
+    with socket.socket() as probe:
+        probe.bind((THIS_MACHINE, 0))
+        return int(probe.getsockname()[1])

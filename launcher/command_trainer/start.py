@@ -1,0 +1,96 @@
+"""How a process of the program is started: the words of its command line, and its environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.experiment import Experiment
+from conf.trainer_call import Call, call_of, torchrun_words
+from launcher.command_trainer.seat import Seat
+from train_core.process.git_sha import ROOT
+from train_core.trial_folder import TrialFolder
+from train_core.whole_files import write_atomically
+
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What one process is started with; its output goes to `log`."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+    working_dir: str | None
+    log: Path
+
+
+def start_of(trial: TrialFolder, experiment: Experiment, seat: Seat, devices: tuple[int, ...] = ()) -> Start:
+    """How the process of a seat is started. The files that it wants are written on the way.
+
+    Args:
+        devices: GPUs of the process, as numbers among the visible ones; none leaves them as they are.
+    """
+    trainer = experiment.trainer
+    python = trainer.python or sys.executable
+    call = call_of(trainer, experiment, _job_names(trial, seat, python))
+    for name, content in call.files.items():  # every process writes the same, as none knows when another has
+        write_atomically(trial.path / name, content, durable=False)
+    words = call.words
+    if trainer.start == "torchrun":
+        words = (*torchrun_words(python, seat.num_nodes, seat.ranks_per_node, call.words[0], _meeting(seat)), *words)
+    return Start(
+        words=(*trainer.prefix, *words),
+        environment=_environment(os.environ, call, experiment, seat, devices),
+        working_dir=trainer.working_dir and str(Path(trainer.working_dir).expanduser()),
+        log=trial.rank_log(seat.first_rank),
+    )
+
+
+def _job_names(trial: TrialFolder, seat: Seat, python: str) -> dict[str, str | int]:
+    return {
+        "node_rank": seat.node_rank,
+        "master_addr": seat.master_addr,
+        "master_port": seat.master_port,
+        "trial_folder": str(trial.path.absolute()),
+        "python": python,
+        "rank": seat.first_rank,
+        "local_rank": seat.local_rank,
+    }
+
+
+def _meeting(seat: Seat) -> tuple[str, ...]:
+    return (
+        f"--node-rank={seat.node_rank}",
+        f"--master-addr={seat.master_addr}",
+        f"--master-port={seat.master_port}",
+    )
+
+
+def _environment(
+    inherited: Mapping[str, str], call: Call, experiment: Experiment, seat: Seat, devices: tuple[int, ...]
+) -> dict[str, str]:
+    """The job's environment without what is there for our own code, and with what torch reads of a rank."""
+    environment = {name: value for name, value in inherited.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    # Our packages have names such as `conf`, which would hide the program's own ones.
+    ours = str(ROOT)
+    theirs = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours]
+    if theirs:
+        environment["PYTHONPATH"] = os.pathsep.join(theirs)
+    environment["PYTHONUNBUFFERED"] = "1"  # else steps would appear in the log long after they were made
+    environment |= {"MASTER_ADDR": seat.master_addr, "MASTER_PORT": str(seat.master_port)}
+    if experiment.trainer.start == "srun":
+        environment |= {
+            "RANK": str(seat.first_rank),
+            "WORLD_SIZE": str(seat.size),
+            "LOCAL_RANK": str(seat.local_rank),
+            "LOCAL_WORLD_SIZE": str(seat.ranks_per_node),
+            "GROUP_RANK": str(seat.node_rank),
+        }
+    for name in VISIBLE_DEVICES if devices else ():
+        visible = [entry for entry in inherited.get(name, "").split(",") if entry.strip()]
+        environment[name] = ",".join(visible[device] if visible else str(device) for device in devices)
+    return environment | call.environment

@@ -1,0 +1,128 @@
+"""From the lines of a program's log to its steps, by the patterns of its trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from collections.abc import Iterator
+
+from conf.experiment import Experiment
+from conf.trainer_spec import TIMES
+from launcher.command_trainer.performance import devices_in_use
+from train_core.costs import model_flops
+from train_core.measurement import StepMetrics
+
+BYTES = {"memory_bytes": 1.0, "memory_mib": 2.0**20, "memory_gib": 2.0**30}
+NOT_IN_NUMBERS = str.maketrans("", "", ",_ ")
+
+
+class StepBook:
+    """What a log has told so far.
+
+    A step is told once its time and, where a pattern knows losses, its loss are known, at the latest when the next one
+    begins. What several ranks print of one step counts once.
+
+    Attributes:
+        steps: those that were told.
+        matched: names of the patterns that have found something.
+        tflops: of single steps, as the program printed them.
+        memory_bytes: the most that was printed; None while nothing was.
+        error: the line that means failure.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        log = experiment.trainer.log
+        self.experiment, self.first_step = experiment, log.first_step
+        self.patterns = {name: re.compile(pattern) for name, pattern in log.patterns.items()}
+        self.errors = [re.compile(pattern) for pattern in log.errors]
+        self.done_pattern = re.compile(log.done) if log.done is not None else None
+        self.wants_loss = "loss" in log.quantities
+        self.num_devices = devices_in_use(experiment)
+        self.steps: list[StepMetrics] = []
+        self.matched = set[str]()
+        self.tflops = dict[int, float]()
+        self.memory_bytes: int | None = None
+        self.is_done, self.error = False, ""
+        self._current: int | None = None
+        self._found = dict[str, float]()
+
+    def hear(self, line: str) -> Iterator[StepMetrics]:
+        """The steps that became known by this line."""
+        if self.done_pattern is not None and self.done_pattern.search(line):
+            self.is_done = True
+        if not self.error and any(pattern.search(line) for pattern in self.errors):
+            self.error = line.strip()
+        found = self._quantities(line)
+        if (step := found.pop("step", None)) is not None:
+            number = int(step) - self.first_step + 1
+            if number != self._current:
+                yield from self.close()
+                self._current, self._found = number, {}
+        self._found = found | self._found  # the first rank's word for a step stays
+        self._note(found)
+        if self._seconds() is not None and (not self.wants_loss or "loss" in self._found):
+            yield from self.close()
+
+    def close(self) -> Iterator[StepMetrics]:
+        """The step that is under way, if enough of it is known; nothing more will come."""
+        seconds, number = self._seconds(), self._current
+        if number is None or number < 1 or seconds is None or any(step.step == number for step in self.steps):
+            return
+        self.steps.append(self._metrics(number, seconds))
+        yield self.steps[-1]
+
+    def _quantities(self, line: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, pattern in self.patterns.items():
+            match = pattern.search(line)
+            if match is None:
+                continue
+            self.matched.add(name)
+            for quantity, text in match.groupdict().items():
+                with contextlib.suppress(ValueError):
+                    found[quantity] = float((text or "").translate(NOT_IN_NUMBERS))
+        if not math.isfinite(found.get("step", 0.0)):
+            del found["step"]
+        return found
+
+    def _note(self, found: dict[str, float]) -> None:
+        """Keep what says something about the whole training, or is not of `StepMetrics`."""
+        for quantity, unit in BYTES.items():
+            if quantity in found and math.isfinite(found[quantity]):
+                self.memory_bytes = max(self.memory_bytes or 0, round(found[quantity] * unit))
+        if "tflops" in found and self._current is not None:
+            self.tflops.setdefault(self._current, found["tflops"])
+
+    def _seconds(self) -> float | None:
+        """How long the step took, by the most direct word for it."""
+        tokens, found = self.experiment.batch.global_batch_size * self.experiment.model.seq_length, self._found
+        of_rate = {
+            "tokens_per_second": tokens,
+            "tokens_per_second_per_device": tokens / self.experiment.parallel.world_size,
+            "samples_per_second": self.experiment.batch.global_batch_size,
+        }
+        for quantity in TIMES:
+            value = found.get(quantity, math.nan)
+            if math.isfinite(value) and value > 0:
+                if quantity in of_rate:
+                    return of_rate[quantity] / value
+                return value / 1000 if quantity == "step_milliseconds" else value
+        return None
+
+    def _metrics(self, number: int, seconds: float) -> StepMetrics:
+        plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
+        return StepMetrics(
+            step=number,
+            num_steps=plan.num_steps,
+            loss=self._found.get("loss", math.nan),
+            gradient_norm=self._found.get("gradient_norm", math.nan),
+            learning_rate=self._found.get("learning_rate", math.nan),
+            step_seconds=seconds,
+            tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
+            model_flops_per_second_per_device=model_flops(model, batch.global_batch_size) / seconds / self.num_devices,
+            warmup=number <= plan.num_warmup_steps,
+            time=time.time(),
+            held_out_loss=self._found.get("held_out_loss"),
+        )

@@ -1,0 +1,141 @@
+"""Which trials share an allocation at once, and on which of its nodes and devices. Nobody is asked, nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sweeps.submission import JobShape
+
+
+class Placement(NamedTuple):
+    """Attributes:
+    nodes: in the order of the allocation.
+    devices: their numbers, the same on every node.
+    """
+
+    nodes: tuple[str, ...]
+    devices: tuple[int, ...]
+
+
+class Candidate(NamedTuple):
+    """A trial that waits.
+
+    Attributes:
+        seconds: for how long it is expected to run.
+    """
+
+    trial_id: str
+    shape: JobShape
+    seconds: float
+
+
+class Held(NamedTuple):
+    """What a running trial holds, and for how many seconds from now it is expected to."""
+
+    placement: Placement
+    seconds: float
+
+
+@dataclass
+class Room:
+    """The devices of an allocation's nodes, and which of them are held. No two trials hold the same device.
+
+    Attributes:
+        devices: how many each node has.
+    """
+
+    devices: Mapping[str, int]
+    held: dict[str, Placement] = field(default_factory=dict)
+
+    @property
+    def num_free(self) -> int:
+        return sum(len(self._free(node)) for node in self.devices)
+
+    def could_hold(self, shape: JobShape) -> bool:
+        """Whether it has room for the shape while nothing else runs."""
+        return Room(self.devices).place(shape) is not None
+
+    def place(self, shape: JobShape, closed: Collection[str] = ()) -> Placement | None:
+        """Where a trial of this shape may run now; None where nowhere. Nothing is taken yet.
+
+        The fullest nodes that still have room come first, so that empty ones stay whole for larger trials.
+
+        Args:
+            closed: nodes that it may not use.
+        """
+        free = {node: self._free(node) for node in self.devices if node not in closed}
+        fitting = [node for node, numbers in free.items() if len(numbers) >= shape.tasks_per_node]
+        chosen = sorted(fitting, key=lambda node: len(free[node]))[: shape.num_nodes]
+        if len(chosen) < shape.num_nodes:
+            return None
+        common = sorted(set.intersection(*(set(free[node]) for node in chosen)))
+        if len(common) < shape.tasks_per_node:
+            return None
+        nodes = tuple(node for node in self.devices if node in chosen)
+        return Placement(nodes, tuple(common[: shape.tasks_per_node]))
+
+    def take(self, trial_id: str, placement: Placement) -> None:
+        assert trial_id not in self.held
+        self.held[trial_id] = placement
+
+    def give_back(self, trial_id: str) -> None:
+        self.held.pop(trial_id, None)
+
+    def leave_out(self, nodes: Collection[str]) -> None:
+        """Place nothing on these nodes any more; what runs there runs on."""
+        self.devices = {node: count for node, count in self.devices.items() if node not in nodes}
+
+    def _free(self, node: str) -> list[int]:
+        taken = {number for each in self.held.values() if node in each.nodes for number in each.devices}
+        return [number for number in range(self.devices[node]) if number not in taken]
+
+
+def choose(
+    candidates: Iterable[Candidate], room: Room, seconds_left: Mapping[str, float]
+) -> list[tuple[Candidate, Placement]]:
+    """Those candidates for which there is room now, in their order; the room has taken them afterwards.
+
+    The first that finds no room gets the nodes that are free soonest. A later one may pass it on these nodes only if it
+    is expected to have ended by then (backfill), so that a large trial does not wait for ever behind small ones.
+
+    Args:
+        seconds_left: of each running trial, as expected.
+    """
+    chosen: list[tuple[Candidate, Placement]] = []
+    left = dict(seconds_left)
+    reserved: frozenset[str] = frozenset()
+    begins = 0.0
+    for each in candidates:
+        closed = reserved if each.seconds > begins else frozenset[str]()
+        if placement := room.place(each.shape, closed):
+            room.take(each.trial_id, placement)
+            left[each.trial_id] = each.seconds
+            chosen.append((each, placement))
+        elif not reserved and room.could_hold(each.shape):
+            reserved, begins = _reservation(each.shape, room, left)
+    return chosen
+
+
+def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float]) -> tuple[frozenset[str], float]:
+    """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
+    held = [Held(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
+    soonest = sorted(
+        (_seconds_until(shape.tasks_per_node, count, node, held), node) for node, count in room.devices.items()
+    )
+    used = soonest[: shape.num_nodes]
+    return frozenset(node for _, node in used), used[-1][0]
+
+
+def _seconds_until(wanted: int, count: int, node: str, held: Sequence[Held]) -> float:
+    """In how many seconds so many of the node's devices are free, if trials end when they are expected to."""
+    here = sorted((each.seconds, len(each.placement.devices)) for each in held if node in each.placement.nodes)
+    free = count - sum(size for _, size in here)
+    for seconds, size in here:
+        if free >= wanted:
+            return 0.0
+        free += size
+        if free >= wanted:
+            return seconds
+    return 0.0 if free >= wanted else float("inf")

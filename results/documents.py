@@ -1,0 +1,106 @@
+"""What commands answer with `--json`: plain values under names that stay, which docs/json.md lists."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from results.scaling import Scaling, scalings
+from results.score import Comparison, Score, grouped_by_table, score
+from results.trial_rows import Row, plan_row, trial_row
+from sweeps.age import age_seconds
+from sweeps.reading import Reading, TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
+
+POINT = "point."
+TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}
+"""Columns of a report whose unit a program could not guess."""
+
+
+def status_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> Row:
+    """How every trial of a sweep stands, and every training that was begun from it."""
+    now = time.time()
+    rows = [_status_row(trial, relation, now) for trial, relation in zip(trials, scalings(trials), strict=True)]
+    return {
+        **_about(sweep),
+        "read_unix_seconds": now,
+        "counts": _counts(trials),
+        "trials": rows,
+        "trainings": [{"name": each.name} | _standing(each, now) for each in trainings],
+    }
+
+
+def plan_document(record: SweepRecord) -> Row:
+    """The points of a sweep as predicted, in the order of its record."""
+    points = [_row(plan_row(trial)) | {"chosen_because": trial.chosen_because} for trial in record.plan]
+    return {"sweep": record.name, "question": record.spec.question, "points": points}
+
+
+def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
+    """What a report's table says of every trial that was measured, or was to be."""
+    rows = [_row(trial_row(trial, relation)) for trial, relation in zip(trials, scalings(trials), strict=True)]
+    paths = {name: str(path) for name, path in files.items()}
+    return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
+
+
+def score_document(comparisons: Sequence[Comparison]) -> Row:
+    """Errors of predictions against the measurements of a table, by source and table, and in all."""
+    tables = [{"table": name} | _score(score(members)) for name, members in grouped_by_table(comparisons).items()]
+    return {"tables": tables, "all": _score(score(comparisons)) if comparisons else None}
+
+
+def _about(sweep: Sweep) -> Row:
+    record = sweep.record
+    return {"sweep": record.name, "mode": record.mode, "folder": str(sweep.folder.path), "git_sha": record.git_sha}
+
+
+def _counts(trials: Sequence[TrialReading]) -> dict[str, int]:
+    return dict(Counter(trial.outcome.value if trial.outcome else "LEFT_OUT" for trial in trials))
+
+
+def _status_row(trial: TrialReading, relation: Scaling, now: float) -> Row:
+    return _row(trial_row(trial, relation)) | _standing(trial, now) | {"chosen_because": trial.trial.chosen_because}
+
+
+def _standing(reading: Reading, now: float) -> Row:
+    """What a status says of a trial or a training beyond its row in a report."""
+    submission = reading.submission
+    return {
+        "outcome": reading.outcome.value if reading.outcome else None,
+        "cause": reading.cause,
+        "age_seconds": age_seconds(reading, now),
+        "num_steps_done": reading.num_steps_done,
+        "num_steps": reading.num_steps,
+        "executor": submission.executor if submission else None,
+        "job_id": reading.job_id,
+        "scheduler_state": reading.scheduler_state,
+        "attempt": submission.attempt if submission else None,
+        "submitted_unix_seconds": submission.submitted if submission else None,
+        "failing_rank": reading.failing_rank,
+        "last_log_line": reading.last_log_line,
+        "log": str(reading.log) if reading.log else None,
+        "quarantined": [str(path) for path in reading.quarantined],
+    }
+
+
+def _row(row: Row) -> Row:
+    """A row of a report with the point as values of its own, and with units in the names of times."""
+    point = {key.removeprefix(POINT): value for key, value in row.items() if key.startswith(POINT)}
+    rest = {TIMES.get(key, key): value for key, value in row.items() if not key.startswith(POINT)}
+    return {"trial_id": rest.pop("trial_id"), "point": point, **rest}
+
+
+def _score(found: Score) -> Row:
+    return {
+        "num_steps": found.num_steps,
+        "mean_absolute_step_error": found.step_error,
+        "step_error_of_one_rate": found.constant_error,
+        "rank_correlation": found.rank_correlation,
+        "num_memories": found.num_memories,
+        "mean_absolute_memory_error": found.memory_error,
+        "num_fits": found.num_fits,
+        "share_of_fits_right": found.fits_right,
+    }

@@ -1,0 +1,29 @@
+"""One JSON document: values that every reader understands, under a head that says what they are."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+VERSION = 1
+"""Raised when a name changes its meaning or goes; names may be added without."""
+
+
+def as_text(name: str, content: Mapping[str, Any]) -> str:
+    """The document of that name as text.
+
+    What is not a finite number becomes null, because JSON knows neither NaN nor infinity.
+    """
+    return json.dumps({"document": name, "version": VERSION, **_plain(content)}, indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(content) for content in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)

@@ -1,0 +1,131 @@
+"""What is known of one trial as plain values: what it is, how it ended, what was predicted and what was measured.
+
+A name begins with `predicted_`, `live_` (the last step of a trial that runs) or `measured_`, so that no number can be
+taken for one of another kind. Reports and JSON show these rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conf.experiment import Experiment
+from conf.knobs import KNOBS
+from conf.schema import BatchPlan, Value
+from results.scaling import Scaling
+from sweeps.reading import TrialReading
+from sweeps.trial import Trial
+from train_core.costs import STEP_TERMS, Estimate
+from train_core.measurement import Environment, Outcome, Performance, StepTerms
+
+Row = dict[str, Any]
+
+# These fields hold a value for every rank, step or type of devices, which is no cell of a table.
+NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
+PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in NO_CELLS)
+ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
+PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
+
+
+def trial_row(result: TrialReading, relation: Scaling) -> Row:
+    """A trial of a sweep, with its scaling against the baseline."""
+    # What a trial has not, or not yet, is None, so that the columns do not depend on what has ended so far.
+    trial, measurement = result.trial, result.measurement
+    return (
+        _identity(trial)
+        | {"label": result.label}
+        | _layout(trial)
+        | {"outcome": result.outcome.value if result.outcome else None, "cause": result.cause}
+        | {"failing_rank": measurement.failing_rank if measurement else None}
+        | {"started": measurement.started if measurement else None, "ended": measurement.ended if measurement else None}
+        | _progress(result)
+        | _predicted(trial.estimate)
+        | _measured(result.performance)
+        | {
+            "scaling_kind": relation.kind,
+            "scaling_efficiency": relation.efficiency,
+            "speed_up": relation.speed_up,
+            "scaling_note": relation.note,
+        }
+        | _environment(measurement.environment if measurement else None)
+        | {"quarantined": " ".join(path.name for path in result.quarantined)}
+    )
+
+
+def plan_row(trial: Trial) -> Row:
+    """A point that is predicted only, with the same identity and `predicted_*` names."""
+    return _identity(trial) | _layout(trial) | _predicted(trial.estimate)
+
+
+def _identity(trial: Trial) -> Row:
+    return {
+        "trial_id": trial.trial_id,
+        "fingerprint": trial.experiment.fingerprint if trial.experiment else None,
+        "is_baseline": trial.is_baseline,
+        "selected": trial.selected,
+        "infeasible_reason": trial.infeasible_reason,
+    } | {f"point.{key}": value for key, value in trial.point.items()}
+
+
+def _layout(trial: Trial) -> Row:
+    """Sizes of the experiment. A point that cannot exist has only those that it names itself."""
+    if trial.experiment is None:
+        return dict.fromkeys(_sizes_of_nothing()) | _sizes_of_point(trial.point)
+    return _sizes(trial.experiment)
+
+
+def _sizes(experiment: Experiment) -> Row:
+    return {
+        "model": experiment.model.name,
+        "cluster": experiment.place,
+        "num_nodes": experiment.num_nodes,
+        **{name: getattr(experiment.parallel, name) for name in PARALLEL_FIELDS},
+        "data_parallel_size": experiment.data_parallel_size,
+        **dict(experiment.batch),
+        "num_micro_batches": experiment.num_micro_batches,
+        "dtype": experiment.precision.dtype,
+    }
+
+
+def _sizes_of_nothing() -> tuple[str, ...]:
+    batch = (*BatchPlan.model_fields, "num_micro_batches", "dtype")
+    return ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size", *batch)
+
+
+def _sizes_of_point(point: dict[str, Value]) -> Row:
+    named = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
+    return {name: named[name] for name in _sizes_of_nothing() if name in named}
+
+
+def _progress(result: TrialReading) -> Row:
+    """How far an unfinished trial has come; of a finished one only the counts remain."""
+    # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
+    last = result.steps[-1] if result.steps else None
+    live = last if last and result.outcome is Outcome.RUNNING else None
+    return {
+        "num_steps_done": last.step if last else 0,
+        "num_steps": result.trial.experiment.training.num_steps if result.trial.experiment else None,
+        "heartbeat_age_seconds": result.heartbeat_age_seconds,
+        "live_loss": live.loss if live else None,
+        "live_step_seconds": live.step_seconds if live else None,
+        "live_model_flops_per_second_per_device": live.model_flops_per_second_per_device if live else None,
+    }
+
+
+def _predicted(estimate: Estimate | None) -> Row:
+    values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
+    terms = estimate.step_terms if estimate else None
+    return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
+
+
+def _measured(performance: Performance | None) -> Row:
+    """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
+    values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
+    # The device that holds most decides whether the plan fits.
+    memory = max(performance.peak_memory_bytes, default=None) if performance else None
+    terms = performance.breakdown.slowest if performance and performance.breakdown else None
+    parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
+    return values | {"measured_peak_memory_bytes": memory} | parts
+
+
+def _environment(environment: Environment | None) -> Row:
+    return {name: getattr(environment, name) if environment else None for name in Environment.model_fields}

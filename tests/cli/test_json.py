@@ -1,0 +1,88 @@
+"""`--json`: every command that prints a table answers with one document, and with nothing else on stdout."""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import app
+from tests.cli.conftest import Command
+
+TABLE = "layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,iter_time_s\n24,1024,16,1024,a100-40gb,8"
+CASES = {
+    "plan": ("plan", "smoke"),
+    "search": ("plan", "model=gpt-22b", "cluster=selene", "parallel.world_size=16", "--top", "2"),
+    "status": ("status", "smoke"),
+    "report": ("report", "smoke"),
+    "estimate": ("estimate", "--csv", "in.csv", "--out", "out.csv", "--score"),
+    "rehearsal": ("rehearse", "model=tiny"),
+    "calibration": ("calibrate", "cluster=frontier", "--dry-run"),
+}
+"""By the name of the document. Whoever gives a command --json adds it here, and its keys to docs/json.md."""
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "json.md"
+
+
+def document_of(trisweep: Command, folder: Path, *arguments: str) -> dict[str, Any]:
+    done = trisweep(*arguments, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep: Command) -> None:
+    (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
+    document = document_of(trisweep, finished, *CASES[name])
+    assert (document["document"], document["version"]) == (name, 1)
+    assert f"`{name}`" in DOCUMENTATION.read_text()
+
+
+def test_every_command_with_the_option_is_tried_here() -> None:
+    commands = [command.callback for command in app.registered_commands if command.callback]
+    with_option = {command.__name__ for command in commands if "as_json" in signature(command).parameters}
+    assert with_option == {arguments[0] for arguments in CASES.values()}
+
+
+def test_a_status_says_of_every_number_where_it_is_from(finished: Path, trisweep: Command) -> None:
+    document = document_of(trisweep, finished, "status", "smoke")
+    assert document["counts"] == {"COMPLETED": 5, "INFEASIBLE": 1}
+    trial = document["trials"][0]
+    assert trial["predicted_step_seconds"] > 0
+    assert trial["measured_step_seconds"] > 0
+    assert trial["age_seconds"] == pytest.approx(trial["ended_unix_seconds"] - trial["started_unix_seconds"])
+    rates = [key for key in trial if key.endswith("flops_per_second_per_device")]
+    assert all(key.startswith(("predicted_", "measured_", "live_")) for key in rates)
+
+
+def test_a_plan_lists_points_that_cannot_exist_too(tmp_path: Path, trisweep: Command) -> None:
+    points = document_of(trisweep, tmp_path, "plan", "smoke")["points"]
+    (impossible,) = [point for point in points if point["infeasible_reason"]]
+    assert impossible["point"] == {"parallel.world_size": 3, "parallel.tensor_parallel_size": 2}
+    assert impossible["predicted_step_seconds"] is None
+
+
+def test_what_was_wrong_goes_to_stderr_alone(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("status", "smoke", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No sweep smoke has been started" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", "smoke", "--format", "csv", "--json"), "is not what --json asks for"),
+        (("status", "smoke", "--watch", "--json"), "Give one of them"),
+    ],
+)
+def test_options_that_contradict_it_are_refused(
+    arguments: tuple[str, ...], words: str, finished: Path, trisweep: Command
+) -> None:
+    done = trisweep(*arguments, cwd=finished)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in " ".join(done.stderr.split())

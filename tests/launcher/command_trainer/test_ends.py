@@ -1,0 +1,152 @@
+"""How a program's failure is told: its outcome, its cause in one line, the rank at fault, and its last words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.command_trainer.ends import failure_from_log
+from launcher.command_trainer.job import run_here
+from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
+from train_core.measurement import Measurement, Outcome
+
+OF_TWO_RANKS = """\
+step 1 loss 4.1 time 0.2 s
+[rank1]: Traceback (most recent call last):
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 9, in <module>
+[rank1]:   File "train.py", line 7, in <module>
+[rank1]:     loss.backward()
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79 GiB
+[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited
+E1122 12:00:41.154000 1234 torch/distributed/elastic/multiprocessing/api.py:880] failed (exitcode: 1) local_rank: 1
+Traceback (most recent call last):
+  File "/usr/lib/python3/torch/distributed/run.py", line 905, in main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_12:00:41
+  host      : node7
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 1240)
+  error_file: <N/A>
+============================================================
+"""
+KILLED = """\
+step 1 loss 4.1 time 0.2 s
+E1122 12:00:41.154000 1234 torch/distributed/elastic/multiprocessing/api.py:880] failed (exitcode: -9) local_rank: 3
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_12:00:41
+  host      : node7
+  rank      : 3 (local_rank: 3)
+  exitcode  : -9 (pid: 1240)
+"""
+
+
+def test_of_several_ranks_the_one_that_did_not_merely_lose_a_peer_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(OF_TWO_RANKS)
+    failure = failure_from_log(log, first_rank=0, exit_code=1, oom_kills=0)
+    assert failure.outcome is Outcome.OUT_OF_MEMORY
+    assert failure.blamed == 1
+    assert failure.cause.startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert failure.traceback.splitlines()[2] == "    loss.backward()"
+
+
+@pytest.mark.parametrize(("oom_kills", "outcome"), [(0, Outcome.FAILED), (1, Outcome.OUT_OF_MEMORY)])
+def test_a_killed_worker_is_out_of_memory_where_the_kernel_says_so(
+    tmp_path: Path, oom_kills: int, outcome: Outcome
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(KILLED)
+    failure = failure_from_log(log, first_rank=0, exit_code=1, oom_kills=oom_kills)
+    assert (failure.outcome, failure.blamed) == (outcome, 3)
+    assert "killed by SIGKILL; its last line: step 1 loss 4.1" in failure.cause
+
+
+def ended(make_trial: MakeTrial, program: str, **values: object) -> Measurement:
+    """How the program ended; values by their keys with double underscores for dots."""
+    trial = make_trial(program, {key.replace("__", "."): value for key, value in values.items()})
+    measurement = run_here(trial.path, time_limit_seconds=10)
+    assert measurement.performance is None
+    return measurement
+
+
+def test_a_crash_of_the_program_is_its_own_exception(make_trial: MakeTrial) -> None:
+    measurement = ended(make_trial, STEPS + "raise ValueError('bad data')")
+    assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "ValueError: bad data")
+    assert measurement.traceback is not None
+    assert "program.py" in measurement.traceback
+    assert measurement.failing_rank == 0
+
+
+def test_memory_that_runs_out_is_no_failure(make_trial: MakeTrial) -> None:
+    assert ended(make_trial, STEPS + "raise MemoryError").outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_an_exit_without_an_exception_is_told_with_the_last_line(make_trial: MakeTrial) -> None:
+    measurement = ended(make_trial, "print('usage: program'); raise SystemExit(3)")
+    assert measurement.cause == "the program exited with code 3; its last line: usage: program"
+
+
+def test_a_signal_is_named(make_trial: MakeTrial) -> None:
+    measurement = ended(make_trial, "import os; os.kill(os.getpid(), 11)")
+    assert measurement.cause == "the program was killed by SIGSEGV and left no word"
+
+
+def test_a_program_that_falls_silent_hangs(make_trial: MakeTrial) -> None:
+    measurement = ended(make_trial, STEPS + "import time; time.sleep(60)", watch__hang_seconds=0.5)
+    assert measurement.outcome is Outcome.FAILED
+    assert measurement.cause.endswith("(watch.hang_seconds = 0.5)")
+    assert measurement.cause.startswith("hangs: no line in its log for")
+    assert measurement.traceback is not None
+    assert measurement.traceback.endswith("memory 2.5 GiB")
+
+
+def test_a_program_that_takes_too_long_is_ended(make_trial: MakeTrial) -> None:
+    trial = make_trial(STEPS + "import time; time.sleep(60)")
+    measurement = run_here(trial.path, time_limit_seconds=0.3)
+    assert measurement.outcome is Outcome.TIMED_OUT
+    assert measurement.cause == "the trial ran longer than its limit of 0.3 s"
+
+
+def test_a_log_without_steps_is_told_with_the_patterns_that_found_nothing(make_trial: MakeTrial) -> None:
+    patterns = {"line": r"it (?P<step>\d+) (?P<step_seconds>\S+)s", "loss": r"loss (?P<loss>\S+)"}
+    measurement = ended(make_trial, "print('loss 3')", trainer__log__patterns=patterns)
+    assert measurement.cause == "nothing measurable in its log: no line matches trainer.log.patterns.line"
+    assert measurement.traceback == "loss 3"
+
+
+def test_steps_without_times_are_nothing_to_measure(make_trial: MakeTrial) -> None:
+    patterns = {"line": r"step (?P<step>\d+)( time (?P<step_seconds>\S+))?"}
+    measurement = ended(make_trial, "print('step 4')", trainer__log__patterns=patterns)
+    assert measurement.cause == "nothing measurable in its log: no line tells of a step together with its time"
+
+
+def test_a_log_of_warm_up_steps_alone_says_so(make_trial: MakeTrial) -> None:
+    measurement = ended(make_trial, "print('step 1 loss 3 time 1 s')")
+    assert measurement.cause == "its log tells of 1 step, all within training.num_warmup_steps = 1"
+
+
+def test_a_line_that_means_failure_counts_whatever_the_exit_code_is(make_trial: MakeTrial) -> None:
+    program = STEPS + "print('[rank3]: loss is NaN, giving up')"
+    measurement = ended(make_trial, program, trainer__log__errors=["loss is NaN"])
+    assert (measurement.cause, measurement.failing_rank) == ("loss is NaN, giving up", 3)
+
+
+def test_a_program_that_never_says_that_it_is_done_has_failed(make_trial: MakeTrial) -> None:
+    measurement = ended(make_trial, STEPS, trainer__log__done="all done")
+    assert measurement.cause.endswith("no line of its log matches trainer.log.done = 'all done'")
+
+
+def test_a_program_that_is_not_there_is_one_sentence(make_trial: MakeTrial, tmp_path: Path) -> None:
+    measurement = ended(make_trial, "", trainer__command=["no-such-program"])
+    assert measurement.cause.startswith("trainer.command: 'no-such-program' cannot be started on ")
+    measurement = ended(make_trial, "", trainer__working_dir=str(tmp_path / "nowhere"))
+    assert measurement.cause.startswith("trainer.working_dir = ")

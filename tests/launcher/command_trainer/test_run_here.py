@@ -1,0 +1,155 @@
+"""A program as the trainer, on this machine: what it prints is measured, and how it ends is told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.command_trainer import run
+from launcher.command_trainer.job import run_here
+from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
+from train_core.measurement import Outcome
+
+
+def test_what_the_program_prints_is_the_measurement(make_trial: MakeTrial) -> None:
+    trial = make_trial(STEPS)
+    measurement = run_here(trial.path)
+    assert measurement.outcome is Outcome.COMPLETED, measurement
+    assert measurement == trial.read_measurement()
+    performance = measurement.performance
+    assert performance is not None
+    assert performance.step_seconds == 0.3  # the median of 0.2, 0.3 and 0.4: the first step is a warm-up step
+    assert performance.num_timed_steps == 3
+    assert performance.losses == (4.5, 4.0, 3.5, 3.0)
+    assert performance.peak_memory_bytes == (2.5 * 2**30,)
+    assert performance.tflops_as_printed is None
+
+
+def test_the_folder_looks_like_one_of_our_own_trainer(make_trial: MakeTrial) -> None:
+    trial = make_trial(STEPS)
+    run_here(trial.path)
+    assert [metrics.step for metrics in trial.read_metrics()] == [1, 2, 3, 4]
+    assert [metrics.warmup for metrics in trial.read_metrics()] == [True, False, False, False]
+    assert trial.heartbeat.exists()
+    assert "step 4" in trial.rank_log(0).read_text()
+
+
+def test_flops_are_counted_by_our_formula_and_the_programs_own_figure_is_kept_beside(make_trial: MakeTrial) -> None:
+    patterns = {"line": r"step (?P<step>\d+) (?P<step_milliseconds>\S+) ms (?P<tflops>\S+) TFLOPS"}
+    program = "for i in (1, 2, 3, 4): print(f'step {i} 1,000.0 ms {100 + i} TFLOPS')"
+    trial = make_trial(program, {"trainer.log.patterns": patterns})
+    performance = run_here(trial.path).performance
+    assert performance is not None
+    assert performance.step_seconds == 1.0
+    assert performance.model_flops_per_second_per_device == performance.model_flops
+    assert performance.tflops_as_printed == 103
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    """The job's own process, as the launcher would start it."""
+    code = "import sys; from launcher.job import run_on_this_machine; run_on_this_machine(sys.argv[1], (), None)"
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)])
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
+def test_steps_are_on_disk_while_the_program_still_runs(make_trial: MakeTrial, tmp_path: Path) -> None:
+    wait = f"\nimport os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+    trial = make_trial("print('step 1 loss 4 time 1 s')" + wait + STEPS)
+    job = started(trial.path)
+    wait_for(trial.metrics)
+    assert trial.read_measurement() is None
+    assert trial.is_running_here()
+    (tmp_path / "go").touch()
+    assert job.wait(30) == 0
+    assert len(trial.read_metrics()) == 4
+
+
+def test_a_job_that_is_cancelled_leaves_neither_a_measurement_nor_a_process(make_trial: MakeTrial) -> None:
+    workers = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    trial = make_trial(workers + "print('step 1 loss 4 time 1 s')\ntime.sleep(600)")
+    job = started(trial.path)
+    wait_for(trial.metrics)
+    family = psutil.Process(job.pid).children(recursive=True)
+    assert len(family) == 2
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(30) == 128 + signal.SIGTERM
+    assert not any(process.is_running() for process in family)
+    assert trial.read_measurement() is None
+    assert not trial.is_running_here()
+
+
+def test_a_program_ends_with_a_job_that_is_killed(make_trial: MakeTrial) -> None:
+    trial = make_trial("import time\nprint('step 1 loss 4 time 1 s')\ntime.sleep(600)")
+    job = started(trial.path)
+    wait_for(trial.metrics)
+    (program,) = psutil.Process(job.pid).children()
+    job.kill()
+    job.wait()
+    psutil.wait_procs([program], timeout=10)
+    assert not program.is_running() or program.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_program_starts_in_its_folder_with_its_files_and_environment(make_trial: MakeTrial, tmp_path: Path) -> None:
+    program = """
+import json, os, sys
+assert os.getcwd() == sys.argv[1], os.getcwd()
+assert json.load(open(sys.argv[2]))["micro"] == 1
+assert os.environ["GREETING"] == "two words; $(id)"
+assert "PYTHONSAFEPATH" not in os.environ
+import beside
+"""
+    (tmp_path / "beside.py").touch()
+    values = {
+        "trainer.command": [sys.executable, str(tmp_path / "program.py"), str(tmp_path), "{trial_folder}/c.json"],
+        "trainer.files": {"c.json": {"micro": "{batch.micro_batch_size}"}},
+        "trainer.environment": {"GREETING": "two words; $(id)"},
+        "trainer.working_dir": str(tmp_path),
+    }
+    measurement = run_here(make_trial(program + STEPS, values).path)
+    assert measurement.outcome is Outcome.COMPLETED, measurement
+
+
+def test_every_device_gets_a_process_where_it_is_to_be_started_so(make_trial: MakeTrial) -> None:
+    program = """
+import os
+rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+assert (size, local) == (2, rank) and os.environ["MASTER_PORT"]
+if rank == 1:  # some programs print where the loss is
+    for step in range(1, 5): print(f"step {step} loss 4 time 1 s")
+"""
+    trial = make_trial(program, {"trainer.start": "srun", "parallel.world_size": 2})
+    assert run_here(trial.path).outcome is Outcome.COMPLETED
+    assert len(trial.read_metrics()) == 4
+    assert not trial.rank_log(0).read_text()
+
+
+def test_each_rank_sees_its_own_gpu_of_those_that_the_job_was_given(
+    make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    program = "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])"
+    trial = make_trial(program + STEPS, {"trainer.start": "srun", "parallel.world_size": 2})
+    run_here(trial.path, devices=(1, 3))
+    assert [trial.rank_log(rank).read_text().splitlines()[0] for rank in (0, 1)] == ["sees 5", "sees 7"]
+
+
+def test_a_program_that_is_done_and_does_not_end_is_ended(
+    make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "DONE_SECONDS", 0.1)
+    trial = make_trial(
+        STEPS + "print('after training is done')\nimport time; time.sleep(600)", {"trainer.log.done": "is done$"}
+    )
+    assert run_here(trial.path).outcome is Outcome.COMPLETED

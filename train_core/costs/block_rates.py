@@ -1,0 +1,50 @@
+"""What each type of devices does in a step of a mixed job, from the step's time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from conf.setup import Setup
+from train_core.costs.flops import stage_model_flops
+from train_core.measurement import BlockRates
+
+
+def block_rates(
+    setup: Setup,
+    step_seconds: float,
+    memory_of_stages: Sequence[int],
+    devices_per_rank: float = 1.0,
+    measured_peak: float | None = None,
+) -> tuple[BlockRates, ...]:
+    """One entry for each block of a mixed job, and none where all devices are the same.
+
+    Args:
+        memory_of_stages: bytes of the fullest rank of every stage.
+        devices_per_rank: less than 1 where ranks of a CPU share cores.
+        measured_peak: FLOP/s of one device, where the same was measured for all; None takes what each device declares.
+    """
+    if setup.mixed is None:
+        return ()
+    ends = [0, *accumulate(setup.stages_per_block)]
+    rates = []
+    for block, (start, end) in zip(setup.mixed, pairwise(ends), strict=True):
+        device, layers = block.cluster.device, setup.layers_per_stage[start:end]
+        has_head = end == setup.parallel.pipeline_parallel_size
+        flops = stage_model_flops(setup.model, setup.batch.global_batch_size, sum(layers), has_head=has_head)
+        rate = flops / step_seconds / (block.num_devices * devices_per_rank)
+        peak = measured_peak or device.peak_flops_per_second[setup.precision.dtype]
+        rates.append(
+            BlockRates(
+                cluster=block.cluster.name,
+                device=device.name,
+                num_ranks=block.num_devices,
+                layers_per_stage=layers,
+                model_flops_per_second_per_device=rate,
+                peak_flops_per_second=peak,
+                model_flops_utilization=rate / peak,
+                peak_memory_bytes=max(memory_of_stages[start:end]),
+                memory_capacity_bytes=device.memory_bytes,
+            )
+        )
+    return tuple(rates)

@@ -1,0 +1,156 @@
+"""Time and memory of one pipeline over several types of devices, in columns, (n,); the types come as settings.
+
+Every type holds one block of consecutive stages. The planner's search and `estimate` share these formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log2
+
+import numpy as np
+
+from train_core.costs.memory import group_memory
+from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.step_time import (
+    Passes,
+    hop_seconds,
+    reduction_seconds,
+    run_pipeline,
+    stage_passes,
+    sum_up,
+    update_seconds,
+)
+from train_core.costs.terms import StepColumns
+from train_core.costs.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOfDevices:
+    """One type of devices: its setting, and how many of them the job has."""
+
+    setting: Setting
+    num_devices: int
+
+    @property
+    def num_nodes(self) -> float:
+        return self.num_devices / self.setting.cluster.devices_per_node
+
+    @property
+    def ranks_per_core(self) -> float:
+        """How many ranks take turns on a core of a node; 1 where every rank has a device of its own."""
+        cluster = self.setting.cluster
+        cores = cluster.cores_per_node or cluster.devices_per_node
+        return max(1.0, min(self.num_devices, cluster.devices_per_node) / cores)
+
+
+@dataclass(frozen=True, slots=True)
+class StagesOnType:
+    """A group of equal stages that run on one type of devices.
+
+    Attributes:
+        type_index: index of the type.
+        heads_block: whether it is the first stage of a later block, which receives over the link between two types.
+    """
+
+    type_index: int
+    group: StageGroup
+    heads_block: bool
+
+
+def mixed_step(
+    types: Sequence[TypeOfDevices],
+    plans: Plans,
+    works: Sequence[Work],
+    stages: Sequence[StagesOnType],
+) -> StepColumns:
+    """Seconds of a step by term.
+
+    Args:
+        plans: what all types have in common; the layers of the stages come from `stages`.
+        works: the work of the plans on each type.
+        stages: the whole pipeline in groups, first to last.
+    """
+    passes = [
+        stage_passes(types[each.type_index].setting, plans, works[each.type_index], each.group) for each in stages
+    ]
+    groups, ranks_per_core = [each.group for each in stages], np.asarray(max(each.ranks_per_core for each in types))
+    pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), ranks_per_core)
+    reduced, update = _after_pipeline(types, plans, works, stages, passes)
+    jitter = np.asarray(mixed_jitter(types))
+    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, jitter)
+
+
+def _hops(
+    types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: Sequence[StagesOnType]
+) -> list[Floats]:
+    """For each group, the transfer to a neighbour: inside its type, or between two types for a block's first stage."""
+    # A transfer between two types is as slow as the slower of their widest links.
+    inside = [hop_seconds(each.setting, plans, work) for each, work in zip(types, works, strict=True)]
+    outside = [hop_seconds(_on_widest_link(each.setting), plans, work) for each, work in zip(types, works, strict=True)]
+    hops = [inside[each.type_index] for each in stages]
+    for index, (before, after) in enumerate(pairwise(stages), start=1):
+        if after.heads_block:
+            hops[index] = np.maximum(outside[after.type_index], outside[before.type_index])
+    return hops
+
+
+def _on_widest_link(setting: Setting) -> Setting:
+    """The setting with the widest link alone, since whatever leaves a cluster goes over that link."""
+    return replace(setting, cluster=setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]}))
+
+
+def _after_pipeline(
+    types: Sequence[TypeOfDevices],
+    plans: Plans,
+    works: Sequence[Work],
+    stages: Sequence[StagesOnType],
+    passes: list[Passes],
+) -> tuple[Floats, Floats]:
+    """Seconds of the reduction and of the update of the block that finishes last.
+
+    A block's gradients are complete after the last backward pass of its first stage. The last backward pass runs from
+    the end of the pipeline to its start, so later blocks finish earlier, by the backward passes of all stages before
+    them, and can use that head start for their reduction.
+    """
+    reduced: Floats = np.zeros(len(plans))
+    update: Floats = np.zeros(len(plans))
+    latest: Floats = np.full(len(plans), -np.inf)
+    head_start: Floats = np.zeros(len(plans))
+    for each, seconds in zip(stages, passes, strict=True):
+        setting, work = types[each.type_index].setting, works[each.type_index]
+        backward = seconds.input_gradient + seconds.weight_gradient
+        if each.heads_block or bool(np.all(each.group.is_first)):
+            own = reduction_seconds(setting, plans, work, each.group, seconds.forward + backward)
+            own_update = update_seconds(setting, plans, work, each.group)
+            later = own + own_update - head_start > latest
+            latest = np.where(later, own + own_update - head_start, latest)
+            reduced, update = np.where(later, own - head_start, reduced), np.where(later, own_update, update)
+        head_start = head_start + each.group.count * (backward + seconds.tensor_backward)
+    return np.maximum(reduced, 0.0), update
+
+
+def mixed_jitter(types: Sequence[TypeOfDevices]) -> float:
+    """Share of the step lost to the slowest rank, with the worst type's jitter for the nodes of all types."""
+    nodes = sum(each.num_nodes for each in types)
+    return max(each.setting.cluster.efficiency.jitter for each in types) * log2(max(1.0, nodes))
+
+
+def block_shortfall(
+    setting: Setting, plans: Plans, work: Work, stages: Sequence[StagesOnType]
+) -> tuple[Integers, Integers, Integers]:
+    """Bytes that the worst of these stages lacks on its device (negative: bytes left), its index, and what it needs."""
+    # Devices of several types differ in memory, so the worst stage is the one that lacks most, not the fullest.
+    least = np.iinfo(np.int64).min
+    shortfall: Integers = np.asarray(least)
+    worst, needed = np.asarray(0), np.asarray(0)
+    for each in stages:
+        total = group_memory(setting, plans, work, each.group).total_bytes
+        lacks = np.where(each.group.count > 0, total - setting.cluster.device.memory_bytes, least)
+        fuller = lacks > shortfall
+        shortfall = np.where(fuller, lacks, shortfall)
+        worst, needed = np.where(fuller, each.group.start, worst), np.where(fuller, total, needed)
+    return shortfall, worst, needed
