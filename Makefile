@@ -21,7 +21,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -65,6 +65,9 @@ logs-%: setup ## the log of a trial: TRIAL=part of its name, OPTIONS=-f to follo
 report-%: setup ## write the report and import into MLflow
 	@$(TRISWEEP) report $* $(CHOICE) $(OPTIONS)
 
+doctor: setup ## is this site ready for sweeps, and what to change? CLUSTER=NAME where there is Slurm
+	@$(TRISWEEP) doctor $(CHOICE) $(OPTIONS)
+
 cancel-%: setup ## end what is queued or running
 	@$(TRISWEEP) cancel $* $(CHOICE) $(OPTIONS)
 
@@ -73,6 +76,9 @@ ui: setup ## open the MLflow UI on loopback
 
 bench: setup ## every promise in numbers: predictions against published rows, search, trainer
 	@$(BIN)/python -m benchmarks
+
+chaos: setup ## what goes wrong on clusters, done to real sweeps on the Slurm test cluster (root, Debian)
+	@$(BIN)/python -m benchmarks.chaos $(OPTIONS)
 
 bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without one it says so
 	@$(BIN)/python -m benchmarks gpu

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from conf.credentials import hide_credentials
+from conf.credentials import hide_credentials, shown_tree
 from conf.load import Composition, compose, groups, options
 from conf.overrides import Override, Overrides
 
@@ -50,4 +50,4 @@ def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
 def print_config(asked: Composition) -> None:
     """The composed configuration, once it is known to be valid; passwords are left out."""
     assert asked.settings  # reading them validates the configuration
-    typer.echo(hide_credentials(yaml.safe_dump(asked.tree, sort_keys=False)), nl=False)
+    typer.echo(hide_credentials(yaml.safe_dump(shown_tree(asked.tree), sort_keys=False)), nl=False)

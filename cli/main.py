@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from cli import cancel, estimate, export, plan, rehearse, report, status, sweep, train, ui
+from cli import cancel, doctor, estimate, export, plan, rehearse, report, status, sweep, train, ui
 from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
 from cli.logs import command as logs
@@ -42,6 +42,7 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(cancel.cancel)
 app.command()(report.report)
+app.command()(doctor.doctor)
 app.command()(ui.ui)
 
 

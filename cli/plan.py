@@ -154,7 +154,9 @@ def print_question(record: SweepRecord) -> None:
     size = next((trial.experiment for trial in record.plan if trial.experiment), None)
     if size:
         cluster = size.cluster
-        console.print(
-            f"On paper: {size.model.name} in {size.precision.dtype} on {cluster.name}, up to {cluster.num_devices:,} x"
-            f" {cluster.device.name}."
+        of = (
+            f"{size.place}."
+            if size.mixed
+            else f"{cluster.name}, up to {cluster.num_devices:,} x {cluster.device.name}."
         )
+        console.print(f"On paper: {size.model.name} in {size.precision.dtype} on {of}")

@@ -12,6 +12,7 @@ from cli.console import console, headed, print_json, shown_path
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
+    from launcher.slurm_answers import Patience
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
 
@@ -20,10 +21,12 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
+    from launcher.slurm_answers import Patience
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
-    folder = existing_folder(composed(name, overrides))
+    asked = composed(name, overrides)
+    folder = existing_folder(asked)
     if watch:
         from cli.watch import watch as watch_sweep
 
@@ -31,7 +34,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         watch_sweep(folder, name, console)
         return
     stored = Sweep.stored_in(folder)
-    trials, trainings = _standing(stored, name)
+    trials, trainings = _standing(stored, name, Patience(asked.settings.slurm.poll_seconds))
     if as_json:
         from results.documents import status_document
 
@@ -45,7 +48,7 @@ def _require_no_json(as_json: bool) -> None:
         raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
 
 
-def _standing(stored: Sweep, name: str) -> tuple[list[TrialReading], list[Reading]]:
+def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
     from launcher.state import reconciled
     from launcher.trainings import trainings_of
@@ -53,7 +56,7 @@ def _standing(stored: Sweep, name: str) -> tuple[list[TrialReading], list[Readin
 
     trainings = [run.read() for run in trainings_of(stored.folder.path.parent, name)]
     # They go together, because every call of Slurm's tools costs time and load on its controller.
-    known = reconciled([*stored.read(), *trainings])
+    known = reconciled([*stored.read(), *trainings], patience)
     trials = [each for each in known if isinstance(each, TrialReading)]
     return trials, known[len(trials) :]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console, shown_path
 from cli.plan import print_plan, print_question
@@ -45,12 +46,15 @@ def sweep(
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
     # A sweep that goes on keeps its record, because planning it again would give it another date.
     record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
+    in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     if dry_run:
-        _show_what_would_run(place, record)
+        show_allocation(place, record) if in_allocation else _show_what_would_run(place, record)
         return
     prepare_tokens(place.folder, record)
     planned = Sweep(place.folder, record)
-    if place.on_slurm:
+    if in_allocation:
+        sweep_in_allocation(place, planned, retry_failed=retry_failed)
+    elif place.on_slurm:
         _submit(place, planned, retry_failed)
     else:
         _run_here(place, planned, retry_failed)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from conf.schema import Count, Frozen, Positive
+from pydantic import model_validator
+
+from conf.credentials import HIDDEN, is_web_address
+from conf.errors import ConfigError
+from conf.schema import Count, Frozen, NonNegative, Positive
 
 
 class BudgetSpec(Frozen):
@@ -59,10 +63,27 @@ class LauncherSpec(Frozen):
 class NotifySpec(Frozen):
     """Who is told when a sweep ends, fails often, or finds a new best.
 
+    Whoever knows the address can write there, so that it is a secret: no record, log or error shows it.
+
     Attributes:
-        url: where the message is posted; null tells nobody.
+        url: where the message is posted. It stands in the command that everybody on the machine can list, and whoever
+            goes on with the sweep later does not know it; `url_file` has neither fault.
+        url_file: a file that holds the address on its first line. With neither, nobody is told.
         style: `generic` posts our own JSON, `slack` the body that Slack and its likes take.
+        after_failures: tell once so many trials have failed, and again whenever twice as many have.
+        min_gain: a new best is told of if it is better than the last one that was told of by this share.
     """
 
     url: str | None
+    url_file: str | None
     style: Literal["generic", "slack"]
+    after_failures: Count
+    min_gain: NonNegative
+
+    @model_validator(mode="after")
+    def _is_an_address(self) -> NotifySpec:
+        if self.url is not None and not is_web_address(self.url):
+            raise ConfigError("notify.url", HIDDEN, "is no address of a web server", "Give https://HOST/PATH.")
+        if self.url is not None and self.url_file is not None:
+            raise ConfigError("notify.url_file", self.url_file, "is given beside notify.url", "Give one of them.")
+        return self

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from conf.credentials import without_credentials
 from conf.errors import ConfigError
-from conf.schema import Count, Frozen
+from conf.schema import Count, Frozen, Positive
 
 
 class SlurmComponent(Frozen):
@@ -37,7 +37,8 @@ class SlurmSpec(Frozen):
         container_prefix: words before the Python of the job, such as `apptainer exec image.sif`; null for none.
         python: the interpreter on the compute nodes; null means the one that submits.
         extra_sbatch: further sbatch options, long names without the leading dashes.
-        max_resubmits: how often a trial that lost its node is submitted again.
+        max_resubmits: how often a trial that lost its node or its place is submitted again.
+        poll_seconds: commands that look again and again ask Slurm no more often than this, all of them together.
     """
 
     partition: str | None
@@ -56,6 +57,7 @@ class SlurmSpec(Frozen):
     environment: dict[str, str]
     extra_sbatch: dict[str, str | int | bool]
     max_resubmits: Annotated[int, Field(ge=0)]
+    poll_seconds: Positive = 5.0
     gpu_type: str | None = None
     components: dict[str, SlurmComponent] = Field(default_factory=dict)
 

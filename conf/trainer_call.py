@@ -7,7 +7,7 @@ itself (`trainer.values`), and in a job the place of the process (`JOB_NAMES`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
 
 def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]:
     """Every name that the trainer's texts may hold, with its value."""
-    names: dict[str, Plain] = {**plan_names(setup), **job}
+    names: dict[str, Plain] = {**plan_names(setup), "trainer.name": trainer.name, "trainer.start": trainer.start, **job}
     for name, look_up in trainer.values.items():
         if name in names:
             problem = "is the name of a value of the plan already"
@@ -79,22 +79,34 @@ def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]
 def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
-    model, parallel = setup.model, setup.parallel
+    model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
+    base = model.rotary_base or ROTARY_BASE
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
         "num_nodes": setup.num_nodes,
         "devices_per_node": setup.tasks_per_node,
         "data_parallel_size": setup.data_parallel_size,
         "gradient_accumulation": setup.num_micro_batches,
+        "sequences_per_replica": setup.batch.global_batch_size // setup.data_parallel_size,
         "tokens_per_step": setup.batch.global_batch_size * model.seq_length,
-        "layers_per_stage": setup.layers_per_stage,
-        "layers_per_chunk": setup.layers_per_stage[0] // parallel.virtual_pipeline_size,
-        "is_uneven": len(set(setup.layers_per_stage)) > 1,
+        "layers_per_stage": layers,
+        "layers_per_chunk": layers[0] // parallel.virtual_pipeline_size,
+        "layer_split": _layer_split(layers),
+        "first_stage_layers": layers[0],
+        "last_stage_layers": layers[-1],
         "head_size": model.query_size // model.num_attention_heads,
-        "rotary_base": model.rotary_base or ROTARY_BASE,
+        "has_grouped_queries": model.num_query_groups < model.num_attention_heads,
+        "rotary_frequency_base": int(base) if base.is_integer() else base,
+        "rotary_scaling_factor": model.rotary_scaling.factor if model.rotary_scaling else None,
         "last_token": model.vocab_size - 1,
-        "device_kind": setup.cluster.device.kind,
     }
+
+
+def _layer_split(layers: Sequence[int]) -> str:
+    """`even`; `ends` where the first and the last stage alone differ from the others; else `uneven`."""
+    if len(set(layers)) == 1:
+        return "even"
+    return "ends" if len(set(layers[1:-1])) <= 1 else "uneven"
 
 
 def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:

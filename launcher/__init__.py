@@ -7,13 +7,17 @@ slurm_watch        the same again and again, for somebody who watches, asking Sl
 cancel             ending what is queued or running
 long_run           the training of a sweep's best plan; `trainings` finds those that were begun
 advance            one step of a sweep; `loop` takes it again and again, `orders` are what people tell it meanwhile
+notify             tells a webhook how a sweep stands
 budget             what trials cost, and whether the sweep may still spend it
 workplace          the interface of the places where trials run: start, watch and end
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
+slurm_answers      what Slurm said a moment ago, so that it is not asked more often than a site likes
+submit_limits      how many jobs the site lets a user have in the queue
 node_names         Slurm's short form for the names of nodes
 command_trainer    trials whose trainer is another program (a room of its own)
+doctor             whether a site is ready, and what to change (likewise)
 capacity           what this machine can hold at once
 """

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from conf.credentials import recorded
 from launcher.admission import Admission
-from launcher.attempts import is_in_flight, key_of, news
+from launcher.attempts import is_in_flight, key_of, news, submissions
 from launcher.budget import Budget
 from launcher.retries import RetryRule
 from launcher.workplace import Workplace
@@ -43,6 +44,7 @@ class Rules:
         max_trials: how many trials a search may come to, the baseline among them.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
         max_resubmits: how often a trial that lost its node or its place is tried again.
+        tell: is told of every step, with the sweep as it stands after it.
     """
 
     budget: Budget
@@ -52,6 +54,7 @@ class Rules:
     max_trials: int = 0
     fail_fast: int | None = None
     max_resubmits: int = 0
+    tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ class Conductor:
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._standing()
-        self._write(Begun(overrides=tuple(overrides), on_slurm=on_slurm))
+        self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm))
 
     def advance(self) -> Step:
         """One step.
@@ -182,9 +185,7 @@ class Conductor:
         fail_fast, begun = self.rules.fail_fast, self.history.first_begun
         failed = [each for each in readings if self._has_failed(each)]
         if fail_fast is not None and len(failed) >= fail_fast:
-            return (
-                f"{len(failed)} trials have failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
-            )
+            return f"{_counted(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
@@ -249,7 +250,7 @@ class Conductor:
             return set()
         started = set(self.workplace.start(self.sweep, readings))
         again = [self.sweep.read_trial(each.trial) for each in readings if each.name in started]
-        self._write(*(entry for each in again for entry in news(each, self.history, self.rules.budget)))
+        self._write(*(entry for each in again for entry in submissions(each, self.history)))
         return started
 
     def _end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
@@ -267,7 +268,7 @@ class Conductor:
     ) -> Step:
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
-        return Step(
+        step = Step(
             readings=tuple(readings),
             started=tuple(started),
             news=tuple(self._news),
@@ -276,6 +277,8 @@ class Conductor:
             held=held,
             finished=finished,
         )
+        self.rules.tell(self.sweep, step)
+        return step
 
     def _write(self, *entries: Entry) -> None:
         self.journal.append(*entries)
@@ -289,3 +292,7 @@ class Conductor:
         self._num_entries += len(new)
         if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.completed(self.sweep.record))
+
+
+def _counted(readings: Sequence[TrialReading]) -> str:
+    return f"{len(readings)} trial{'' if len(readings) == 1 else 's'}"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from launcher.node_names import node_names
+from launcher.requeue import own_job_id
 from launcher.slurm_query import SlurmSilent
 
 ANSWER_SECONDS = 15
@@ -77,7 +78,7 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    return _parsed(_shown(environment["SLURM_JOB_ID"]), _name_in_queue(environment))
+    return _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
 
 
 def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
@@ -88,12 +89,6 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
     """
     lines = _answer(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N"]).splitlines()
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
-
-
-def _name_in_queue(environment: Mapping[str, str]) -> str:
-    if "SLURM_ARRAY_JOB_ID" in environment:
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment["SLURM_JOB_ID"]
 
 
 def _shown(job_id: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import socket
 import subprocess
 import time
@@ -12,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation import Allocation
 from launcher.executor import Work
 from launcher.packing import Placement
-from launcher.sbatch import python_command, srun_args
+from launcher.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_executor import TOKEN_BYTES, SlurmJob
 from sweeps.submission import JobShape, Submission, SurroundingJob, write_submission
@@ -63,8 +65,10 @@ class StepExecutor:
         """Start a step in which every task calls the function with the folder; returns its submission and its srun.
 
         Raises:
-            OSError: it cannot be started.
+            UsageError: there is no srun here.
         """
+        if not shutil.which("srun"):
+            raise UsageError("There is no srun on the PATH", "Start the controller where Slurm's commands are.")
         submission = self._submission(work, shape)
         assert submission.job_name is not None
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -113,8 +117,7 @@ class StepExecutor:
             return []
         if not shape.uses_gpus:
             return ["--gres=none"]
-        by_gres = self.slurm.gpu_request == "gres"
-        return [f"--gres=gpu:{shape.devices_per_node}" if by_gres else f"--gpus-per-node={shape.devices_per_node}"]
+        return [f"--{option.replace('_', '-')}={value}" for option, value in gpu_request(self.slurm, shape).items()]
 
     @property
     def _slurm_hands_out_gpus(self) -> bool:

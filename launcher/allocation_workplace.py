@@ -74,7 +74,7 @@ class AllocationRoom(Workplace):
     """Runs trials as steps of the allocation that this process is in.
 
     Attributes:
-        devices_per_node: of the cluster; more trials of one device than that never share a node.
+        devices_per_node: of the cluster.
         snapshot: makes the snapshot of the code that steps run, once it is needed.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
         job: what each task of a step calls with the trial folder.
@@ -98,7 +98,7 @@ class AllocationRoom(Workplace):
         self.allocation = self.ask()
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
-        self._num_nodes = len(self.allocation.nodes)
+        self._most_devices = max(self._slots.values(), default=0)
         self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
@@ -129,6 +129,8 @@ class AllocationRoom(Workplace):
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
+        if self.is_closing:
+            return []
         expected = Expectation.after(self._ended.values(), 60.0 * self.slurm.time_limit_minutes)
         by_name = {each.name: each for each in readings}
         candidates = [self._candidate(each, expected) for each in readings if not self._refuses(each)]
@@ -158,7 +160,12 @@ class AllocationRoom(Workplace):
         return 0 if self.is_closing else self._room.num_free
 
     def has_news(self) -> bool:
-        return any(step.process is not None and step.process.poll() is not None for step in self.running.values())
+        ended = any(step.process is not None and step.process.poll() is not None for step in self.running.values())
+        due = any(_is_settled(step) for step in self._silent.values())
+        return ended or due or (self.is_closing and bool(self.running))
+
+    def is_over(self) -> bool:
+        return self.is_closing and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
@@ -180,10 +187,12 @@ class AllocationRoom(Workplace):
         """Write down that the allocation is too small for a trial, also while it had all of its nodes."""
         assert reading.experiment is not None
         shape = shape_of(reading.experiment)
-        if self._room.could_hold(shape):
+        if self._room.could_hold(shape) and not shape.parts:
             return False
-        if shape.num_nodes > self._num_nodes or not Room(self._slots).could_hold(shape):
-            reason = f"needs {shape} devices (nodes x devices), and the allocation has {self._num_nodes} nodes"
+        if shape.parts or not Room(self._slots).could_hold(shape):
+            reason = (
+                f"needs {shape} (nodes x devices), and the allocation has {len(self._slots)} x {self._most_devices}"
+            )
             reading.folder.path.mkdir(parents=True, exist_ok=True)
             ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
             reading.folder.write_measurement(ended)

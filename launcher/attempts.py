@@ -23,14 +23,20 @@ def is_in_flight(reading: TrialReading) -> bool:
     return reading.measurement is None and reading.outcome is Outcome.RUNNING
 
 
+def submissions(reading: TrialReading, history: History) -> list[Submitted]:
+    """The trial's last attempt, if the journal has not been told that it was submitted."""
+    submission = reading.submission
+    if submission is None or history.course_of(reading.name).submitted == submission.submitted:
+        return []
+    return [Submitted(trial_id=reading.name, submitted=submission.submitted, attempt=submission.attempt)]
+
+
 def news(reading: TrialReading, history: History, budget: Budget) -> list[Entry]:
     """What the journal is still to be told of the trial's last attempt."""
-    course, key, submission = history.course_of(reading.name), key_of(reading), reading.submission
-    entries: list[Entry] = []
-    if submission is None and reading.measurement is None:
+    course, key = history.course_of(reading.name), key_of(reading)
+    entries: list[Entry] = [*submissions(reading, history)]
+    if reading.submission is None and reading.measurement is None:
         return entries
-    if submission is not None and course.submitted != key:
-        entries.append(Submitted(trial_id=reading.name, submitted=key, attempt=submission.attempt))
     if reading.outcome is Outcome.RUNNING and course.started != key:
         entries.append(Started(trial_id=reading.name, submitted=key))
     if course.ended != key and not is_in_flight(reading):

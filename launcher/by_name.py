@@ -29,4 +29,5 @@ class ByName:
 
 RUN_IN_SLURM = ByName("launcher.job", "run_in_slurm")
 RUN_ON_THIS_MACHINE = ByName("launcher.job", "run_on_this_machine")
+CHECK_NODE_IN_SLURM = ByName("launcher.job", "check_node_in_slurm")
 MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import psutil
 
 from conf.errors import UsageError
+from launcher.allocation_folder import live_allocation
 from launcher.folder_lock import holder
 from launcher.local_jobs import controller_of, is_running_here
 from launcher.own_jobs import standings
@@ -42,11 +43,24 @@ def cancel_sweep(sweep: Sweep) -> int:
     """
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
+    if allocation := live_allocation(sweep.folder):
+        return len(here) + _cancel_allocation(sweep, allocation.submission)
     # The sweep's process goes before its jobs: else it would start the next trial for each job that ends.
     _end_sweep_process(sweep.folder)
     end_trees(controller for job in here if (controller := controller_of(job)))
     in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
     return len(here) + len(cancel_jobs(in_slurm))
+
+
+def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:
+    """Cancel the job, with which its controller and its steps end; returns how many trials ran in it.
+
+    Trials that are queued beside it are cancelled too.
+    """
+    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
+    steps = [each for each in in_slurm if each.inside and each.inside.job_name == allocation.job_name]
+    cancel_jobs([allocation])
+    return len(steps) + len(cancel_jobs([each for each in in_slurm if each not in steps]))
 
 
 def cancel_training(run: LongRun) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
+from launcher.requeue import own_job_id, requeue
 from launcher.slurm_query import SlurmSilent, query_jobs
 from sweeps.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
@@ -63,6 +63,16 @@ def measure_rates_in_slurm(folder: str) -> None:
     run_from_launcher(Path(folder))
 
 
+def check_node_in_slurm(folder: str) -> None:
+    """Tell the doctor of this node. srun starts this in the one task of each of the job's nodes."""
+    if _own_submission(JobFolder(folder)) is None:
+        return
+    from launcher.doctor.in_job import report_as_rank
+    from launcher.doctor.node_report import DoctorFolder
+
+    report_as_rank(DoctorFolder(folder))
+
+
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
     """Run and supervise all ranks of a trial. Devices are numbers among the visible ones; none means the CPU."""
     if TrialFolder(folder).read_experiment().trainer.is_own:
@@ -86,23 +96,10 @@ def goes_on(stopped: Stopped) -> bool:
             print(f"saved, and not requeued: {stopped.num_steps} steps in one job. Raise slurm.time_limit_minutes.")
         return stopped.num_steps >= LEAST_STEPS
     try:
-        state = query_jobs([_own_job_id()]).get(_own_job_id())
+        state = query_jobs([own_job_id()]).get(own_job_id())
     except SlurmSilent:
         return False
     return state is not None and state.name == "RUNNING"
-
-
-def requeue() -> None:
-    """Have Slurm run this job again; it goes on from what was saved."""
-    # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
-    command = ["scontrol", "requeue", _own_job_id()]
-    try:
-        refusal = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = refusal.stderr.strip() if refusal.returncode else ""
-    except OSError as error:
-        said = str(error)
-    if said:
-        print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
 
 
 def _own_submission(folder: JobFolder) -> Submission | None:
@@ -134,7 +131,7 @@ def _adopted(folder: JobFolder, submission: Submission) -> Submission:
         return submission
     if submission.job_id is None:
         step = f".{os.environ['SLURM_STEP_ID']}" if submission.inside else ""
-        submission = submission.model_copy(update={"job_id": f"{_own_job_id()}{step}"})
+        submission = submission.model_copy(update={"job_id": f"{own_job_id()}{step}"})
         write_submission(folder, submission)
     _show_output(folder.logs, submission)
     return submission
@@ -147,12 +144,3 @@ def _show_output(logs: Path, submission: Submission) -> None:
         link = logs / f"slurm{target.suffix}"
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-
-
-def _own_job_id() -> str:
-    # Every element of an array also has a SLURM_JOB_ID of its own, but squeue and submissions call it ARRAY_ELEMENT.
-    environment = os.environ
-    if "SLURM_ARRAY_JOB_ID" in environment:
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    # A heterogeneous job goes by the number of its first component.
-    return environment.get("SLURM_JOB_ID_HET_GROUP_0") or environment["SLURM_JOB_ID"]

@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def go_on(conductor: Conductor, progress: Progress, poll_seconds: float) -> Step:
-    """Step after step until the sweep has ended; returns the last.
+    """Step after step until the sweep has ended, or the place where it runs; returns the last.
 
     Raises:
         KeyboardInterrupt: a signal came, and no step was cut short. What runs goes on.
@@ -29,7 +29,7 @@ def go_on(conductor: Conductor, progress: Progress, poll_seconds: float) -> Step
         while True:
             step = conductor.advance()
             progress.show(step.readings)
-            if step.finished:
+            if step.finished or conductor.workplace.is_over():
                 return step
             until = time.monotonic() + poll_seconds
             while not stop.is_set() and time.monotonic() < until and not conductor.workplace.has_news():

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from launcher.slurm_answers import FRESH, Patience
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_query import JobState, query_jobs, query_named
 from sweeps.submission import Submission
@@ -41,8 +42,11 @@ class Standing(NamedTuple):
         return self.state is None and not self.elsewhere
 
 
-def standings(submissions: Sequence[Submission]) -> list[Standing]:
+def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[Standing]:
     """How the job of each submission stands, in the order of the submissions, which must all be of Slurm jobs.
+
+    Args:
+        patience: how old Slurm's answer may be.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
@@ -51,9 +55,9 @@ def standings(submissions: Sequence[Submission]) -> list[Standing]:
         return []
     here = this_cluster().name
     # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
-    named = query_named(each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
-    found = _with_numbers(submissions, named)
-    states = query_jobs(each.queue_id for each in found if each.queue_id)
+    unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
+    found = _with_numbers(submissions, query_named(unnumbered, patience))
+    states = query_jobs((each.queue_id for each in found if each.queue_id), patience)
     return [_standing(submission, states, here) for submission in found]
 
 

@@ -66,15 +66,15 @@ class Room:
             closed: nodes that it may not use.
         """
         free = {node: self._free(node) for node in self.devices if node not in closed}
-        fitting = [node for node, numbers in free.items() if len(numbers) >= shape.tasks_per_node]
+        fitting = [node for node, numbers in free.items() if len(numbers) >= shape.devices_per_node]
         chosen = sorted(fitting, key=lambda node: len(free[node]))[: shape.num_nodes]
         if len(chosen) < shape.num_nodes:
             return None
         common = sorted(set.intersection(*(set(free[node]) for node in chosen)))
-        if len(common) < shape.tasks_per_node:
+        if len(common) < shape.devices_per_node:
             return None
         nodes = tuple(node for node in self.devices if node in chosen)
-        return Placement(nodes, tuple(common[: shape.tasks_per_node]))
+        return Placement(nodes, tuple(common[: shape.devices_per_node]))
 
     def take(self, trial_id: str, placement: Placement) -> None:
         assert trial_id not in self.held
@@ -122,7 +122,7 @@ def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float])
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
     held = [Held(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
     soonest = sorted(
-        (_seconds_until(shape.tasks_per_node, count, node, held), node) for node, count in room.devices.items()
+        (_seconds_until(shape.devices_per_node, count, node, held), node) for node, count in room.devices.items()
     )
     used = soonest[: shape.num_nodes]
     return frozenset(node for _, node in used), used[-1][0]

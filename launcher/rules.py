@@ -8,6 +8,7 @@ from conf.load import Composition, Tree
 from conf.settings import Settings
 from launcher.advance import Rules
 from launcher.budget import Budget
+from launcher.notify import Notifier
 from sweeps.plan import part_of, trial_of
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Proposal
@@ -32,6 +33,7 @@ def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rul
         max_trials=record.spec.max_trials,
         fail_fast=settings.controller.fail_fast,
         max_resubmits=settings.slurm.max_resubmits,
+        tell=Notifier(settings.notify),
     )
     for trial in record.trials:
         if trial.experiment is not None:

@@ -65,7 +65,7 @@ def sbatch_parameters(
         # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
         "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
         **{name: value for name, value in optional.items() if value is not None},
-        **_gpu_request(slurm, shape),
+        **gpu_request(slurm, shape),
     }
 
 
@@ -149,7 +149,8 @@ def srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
     return [*args, *given]
 
 
-def _gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
+def gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
+    """How the devices of one node are asked for, by option; empty where they come with the node."""
     if not shape.uses_gpus or slurm.gpu_request == "none":
         return {}
     number = shape.devices_per_node if slurm.gpu_type is None else f"{slurm.gpu_type}:{shape.devices_per_node}"

@@ -54,6 +54,9 @@ FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcom
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
 TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
+STEP_ENDED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT")
+"""From here on srun ends what is left of a step that one of its tasks has left, with SIGTERM first."""
+
 # srun names the signal that ended a task in words, as the shell does.
 SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
 
@@ -166,10 +169,12 @@ def _has_begun(folder: JobFolder, submission: Submission) -> bool:
 
 def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
     """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
-    firsts = first_ranks(log)
-    for node, tasks, how in TASK_END.findall(log):
+    firsts, cut = first_ranks(log), STEP_ENDED.search(log)
+    for end in TASK_END.finditer(log):
+        node, tasks, how = end.groups()
         silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in told]
-        if silent:
+        by_srun = cut is not None and end.start() > cut.start() and how.strip() == "Terminated"
+        if silent and not by_srun:
             rank, reason = silent[0], how.strip()
             known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = _last_lines(tail(submission.error_of(rank)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from launcher.retries import bad_nodes, nodes_to_avoid
 from launcher.slurm_cluster import this_cluster
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
+from launcher.submit_limits import most_jobs
 from sweeps.reading import TrialReading
 from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
@@ -140,7 +142,7 @@ class _Array(NamedTuple):
 
 
 def _arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: dict[str, tuple[str, ...]]) -> list[_Array]:
-    size = max_array_size(slurm) if trials else 1
+    size = min(max_array_size(slurm), most_jobs(slurm) or sys.maxsize) if trials else 1
     arrays = []
     for shape, group in by_shape(trials).items():
         alike: dict[tuple[str, ...], list[Trial]] = {}

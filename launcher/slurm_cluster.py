@@ -20,11 +20,13 @@ class Cluster(NamedTuple):
         now: seconds since the epoch by the controller's clock, which is the one that job times are told in. The clock
             of a login node may be an hour off.
         max_array_size: elements that one array may have; None where nothing answers.
+        enforces_limits: of accounts and QOS, such as MaxSubmitJobs.
     """
 
     name: str | None
     now: float
     max_array_size: int | None
+    enforces_limits: bool = False
 
 
 def this_cluster() -> Cluster:
@@ -33,7 +35,9 @@ def this_cluster() -> Cluster:
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
     name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
-    return Cluster(name.group(1) if name else None, _clock(shown), max(1, int(size.group(1))) if size else None)
+    enforced = re.search(r"^AccountingStorageEnforce\s*=.*\b(limits|safe|qos|all)\b", shown, re.MULTILINE)
+    most = max(1, int(size.group(1))) if size else None
+    return Cluster(name.group(1) if name else None, _clock(shown), most, enforced is not None)
 
 
 def _shown() -> str:

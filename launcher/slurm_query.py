@@ -9,14 +9,13 @@ from __future__ import annotations
 import datetime
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from launcher.slurm_answers import FRESH, Answer, Patience, answer_of
 from launcher.slurm_cluster import this_cluster
 
-ANSWER_SECONDS = 15
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
     *("NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "REVOKED"),
@@ -75,7 +74,7 @@ class SlurmSilent(Exception):
     """A tool of Slurm did not answer, so that a job which is missing from the answer is not thereby unknown."""
 
 
-def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
+def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
     """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
@@ -87,28 +86,28 @@ def query_jobs(job_ids: Iterable[str]) -> dict[str, JobState]:
     wanted = set(job_ids)
     if not wanted:
         return {}
-    states = _told_of(wanted, _squeue("--jobs", _masters(wanted)))
+    states = _told_of(wanted, _squeue("--jobs", _masters(wanted), patience))
     if forgotten := wanted - states.keys():
-        states |= _told_of(forgotten, _sacct(forgotten))
-    return _dated(states)
+        states |= _told_of(forgotten, _sacct(forgotten, patience))
+    return states
 
 
-def query_named(job_names: Iterable[str]) -> dict[str, JobState]:
+def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
     """States by job id of the jobs of these names that the controller knows.
 
     Raises:
         SlurmSilent: the controller does not answer.
     """
     wanted = sorted(set(job_names))
-    return _dated(_squeue("--name", wanted)) if wanted else {}
+    return _squeue("--name", wanted, patience) if wanted else {}
 
 
-def _dated(states: dict[str, JobState]) -> dict[str, JobState]:
-    """The same states with the controller's time, which costs a call and is needed only to tell how old an end is."""
+def _dated(states: dict[str, JobState], answer: Answer) -> dict[str, JobState]:
+    """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
-    now = this_cluster().now
-    return {job_id: state._replace(asked=now) for job_id, state in states.items()}
+    asked = this_cluster().now - answer.age
+    return {job_id: state._replace(asked=asked) for job_id, state in states.items()}
 
 
 def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
@@ -120,24 +119,26 @@ def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState
     return {job_id: state for job_id, state in found.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str]) -> dict[str, JobState]:
+def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, JobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%N|%j|"]
-    answer = _ask(["squeue", *columns, f"{by}={','.join(wanted)}"])
+    answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
-    if answer is None or (answer.returncode and "Invalid job id" not in answer.stderr):
+    if answer.failed and "Invalid job id" not in answer.complained:
         raise SlurmSilent
-    return _parsed(answer.stdout)
+    return _dated(_parsed(answer.said), answer)
 
 
-def _sacct(job_ids: set[str]) -> dict[str, JobState]:
+def _sacct(job_ids: set[str], patience: Patience) -> dict[str, JobState]:
     """The answer is empty where the site keeps no accounting."""
     columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     jobs = ",".join(_masters(job_ids))
-    answer = _ask(["sacct", *columns, f"--jobs={jobs}"]) if shutil.which("sacct") else None
-    if answer is not None and answer.returncode == 0:
-        return _parsed(answer.stdout)
-    if not shutil.which("sacct") or (answer is not None and "accounting storage is disabled" in answer.stderr):
+    if not shutil.which("sacct"):
+        return {}
+    answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
+    if not answer.failed:
+        return _dated(_parsed(answer.said), answer)
+    if "accounting storage is disabled" in answer.complained:
         return {}
     raise SlurmSilent
 
@@ -145,15 +146,6 @@ def _sacct(job_ids: set[str]) -> dict[str, JobState]:
 def _masters(job_ids: set[str]) -> list[str]:
     # One id for a whole array instead of a thousand, which also finds the record of elements that never started.
     return sorted({job_id.split("_")[0] for job_id in job_ids})
-
-
-def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    if not shutil.which(command[0]):
-        return None
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def _parsed(lines: str) -> dict[str, JobState]:

@@ -11,6 +11,7 @@ from launcher.allocation_ends import ended_with_its_allocation
 from launcher.local_jobs import controller_of
 from launcher.own_jobs import Standing, standings
 from launcher.silent_jobs import is_settled, verdict
+from launcher.slurm_answers import FRESH, Patience
 from launcher.slurm_query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
 from sweeps.reading import Reading
 from sweeps.submission import Submission, read_submission, write_submission
@@ -34,17 +35,20 @@ def seen_here(reading: AnyReading) -> AnyReading:
     return replace(reading, job=STARTING) if runs else reading
 
 
-def reconciled(readings: Iterable[AnyReading]) -> list[AnyReading]:
+def reconciled(readings: Iterable[AnyReading], patience: Patience = FRESH) -> list[AnyReading]:
     """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
     The outcome of those that have ended for good is written, and read again. A job that is queued, requeued, suspended
     or held is not ended; nor is one that ended a moment ago and whose files may still appear. Where Slurm does not
     answer, nothing is concluded.
+
+    Args:
+        patience: how old Slurm's answer may be, for those who look again and again.
     """
     known = [seen_here(reading) for reading in readings]
     silent = [each for each in known if _is_silent(each)]
     try:
-        told = iter(standings([each.submission for each in silent if each.submission]))
+        told = iter(standings([each.submission for each in silent if each.submission], patience))
     except SlurmSilent:
         return known
     return [_concluded(each, next(told)) if _is_silent(each) else each for each in known]
@@ -67,7 +71,10 @@ def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
         return told
     told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     concluded = ended_with_its_allocation if job.submission.inside else verdict
-    told.folder.write_verdict(concluded(told, job.submission, job.state))
+    try:
+        told.folder.write_verdict(concluded(told, job.submission, job.state))
+    except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
+        return told
     return replace(told)  # a copy reads the folder anew, and so finds the verdict
 
 

@@ -82,7 +82,7 @@ def run_here(
         code = sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
         conductor = Conductor(sweep, here, replace(rules, max_resubmits=UNLIMITED))
-        _begin(conductor, overrides, on_slurm=False, retry_failed=retry_failed)
+        begin(conductor, overrides, on_slurm=False, retry_failed=retry_failed)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -114,7 +114,7 @@ def submit(
         sweep.folder.write_record(sweep.record)
         queue = SlurmQueue(slurm, job)
         conductor = Conductor(sweep, queue, rules or slurm_rules(slurm))
-        _begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
         step = conductor.advance()
     if queue.refusal is not None:
         raise queue.refusal
@@ -136,7 +136,8 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def _begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
+def begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
+    """A person gave the command."""
     conductor.begin(overrides, on_slurm=on_slurm)
     if retry_failed:
         retry_failed_trials(conductor.sweep)

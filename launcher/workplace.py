@@ -36,3 +36,7 @@ class Workplace(Protocol):
     def has_news(self) -> bool:
         """Whether a trial has ended since `standing` was asked, as far as that is seen without asking anybody."""
         return False
+
+    def is_over(self) -> bool:
+        """Whether the place is given back, so that nothing runs there any more and nothing further can."""
+        return False

@@ -6,16 +6,18 @@ taken for one of another kind. Reports and JSON show these rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from conf.experiment import Experiment
 from conf.knobs import KNOBS
 from conf.schema import BatchPlan, Value
 from results.scaling import Scaling
+from results.units import gib, percent, tflops
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 from train_core.costs import STEP_TERMS, Estimate
-from train_core.measurement import Environment, Outcome, Performance, StepTerms
+from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
 
 Row = dict[str, Any]
 
@@ -114,6 +116,7 @@ def _progress(result: TrialReading) -> Row:
 def _predicted(estimate: Estimate | None) -> Row:
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
+    values |= {"predicted_by_type": _by_type(estimate.blocks if estimate else ())}
     return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
 
 
@@ -124,7 +127,20 @@ def _measured(performance: Performance | None) -> Row:
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
     terms = performance.breakdown.slowest if performance and performance.breakdown else None
     parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
-    return values | {"measured_peak_memory_bytes": memory} | parts
+    by_type = {"measured_by_type": _by_type(performance.blocks if performance else ())}
+    return values | by_type | {"measured_peak_memory_bytes": memory} | parts
+
+
+def _by_type(blocks: Sequence[BlockRates]) -> str | None:
+    """Model TFLOPS per device, share of the own peak and memory of each type of devices; None where all are equal."""
+    return (
+        "; ".join(
+            f"{block.cluster}: {tflops(block.model_flops_per_second_per_device)} TFLOPS,"
+            f" MFU {percent(block.model_flops_utilization)} %, {gib(block.peak_memory_bytes)} GiB"
+            for block in blocks
+        )
+        or None
+    )
 
 
 def _environment(environment: Environment | None) -> Row:

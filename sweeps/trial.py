@@ -74,6 +74,7 @@ class SweepFolder:
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
     submitit/       what submitit hands to Slurm's jobs, and their output
+    notified.json   what the webhook was told last
     report.md, report.csv, report.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them

@@ -80,6 +80,10 @@ def _subject(plan: Sequence[Trial]) -> str:
     if experiment is None:
         return ""
     cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
+    if experiment.mixed:
+        sources = "; ".join(dict.fromkeys(block.cluster.efficiency.source for block in experiment.mixed))
+        of = f"{experiment.model.name} on {experiment.place}, in the order of the pipeline ({peak} TFLOPS mean peak)"
+        return f"{of}. Constants of the prediction: {sources}."
     efficiency = cluster.efficiency
     return (
         f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"

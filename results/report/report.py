@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from results.collect import collect, plan_frame
 from results.published import PublishedFigure, chosen_figures
+from results.report.blocks_part import blocks_table
 from results.report.measured_part import measured_part
 from results.report.plots import figures
 from results.report.predicted_part import predicted_part
@@ -85,6 +86,7 @@ def _content(
         "record": record,
         "measured": measured_part(record, results),
         "step_terms": step_terms_table(results),
+        "blocks": blocks_table(results),
         "predicted": predicted_part(record, results),
         "published": published_table(published),
         "has_unconfirmed": any(figure.confirmed != "yes" for figure in published),

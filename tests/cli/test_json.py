@@ -20,6 +20,7 @@ CASES = {
     "report": ("report", "smoke"),
     "estimate": ("estimate", "--csv", "in.csv", "--out", "out.csv", "--score"),
     "rehearsal": ("rehearse", "model=tiny"),
+    "doctor": ("doctor", "--no-job"),
     "calibration": ("calibrate", "cluster=frontier", "--dry-run"),
 }
 """By the name of the document. Whoever gives a command --json adds it here, and its keys to docs/json.md."""

@@ -1,13 +1,17 @@
-"""A password inside an address is used, but neither kept nor shown."""
+"""A password inside an address, and the address of a webhook, are used, but neither kept nor shown."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from conf.credentials import hide_credentials, without_credentials
+from conf.credentials import hide_credentials, recorded, shown_tree, without_credentials
 from conf.sites import TrackingSpec
+from tests.composed import compose_tree
 
 SIGNED_IN = TrackingSpec(kind="server", uri="https://ada:p%40ss@runs.example:5000/mlflow", experiment="layouts")
+HOOK = "https://hooks.example.org/services/T0/B0/secret"
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,25 @@ def test_a_record_gets_its_credentials_back_from_the_configuration_of_the_same_s
     local = TrackingSpec(kind="sqlite", uri=None, experiment="layouts")
     assert local.without_credentials() == local
     assert kept.signed_in_as(local) == kept
+
+
+def test_passwords_and_webhooks_are_hidden_in_texts() -> None:
+    assert hide_credentials("see https://me:pw@host/x") == "see https://***@host/x"
+    assert hide_credentials(f"override = 'notify.url={HOOK}': wrong") == "override = 'notify.url=*** wrong"
+
+
+def test_records_keep_no_webhook_and_no_password() -> None:
+    given = ("batch.micro_batch_size=2", f"notify.url={HOOK}", "tracking.uri=https://me:pw@host")
+    assert recorded(given) == ("batch.micro_batch_size=2", "tracking.uri=https://host")
+
+
+def test_the_configuration_is_shown_without_the_webhook() -> None:
+    tree = compose_tree([f"notify.url={HOOK}"])
+    assert shown_tree(tree)["notify"]["url"] == "***"
+    assert tree["notify"]["url"] == HOOK
+    assert shown_tree(compose_tree())["notify"]["url"] is None
+
+
+def test_the_files_of_the_group_hold_no_address() -> None:
+    folder = Path(__file__).parents[2] / "conf" / "notify"
+    assert all("url: null" in path.read_text() for path in folder.glob("*.yaml"))

@@ -14,7 +14,7 @@ from sweeps.submission import Submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from train_core.measurement import Outcome, RankFailure
+from train_core.measurement import Fault, Outcome, RankFailure
 
 Silenced = tuple[TrialReading, Submission]
 
@@ -94,6 +94,21 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenc
     )
     measurement = verdict(trial, submission, JobState("FAILED", time.time()))
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
+
+
+def test_a_rank_that_srun_ended_is_no_culprit(silent: Silenced) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(
+        "srun: error: node1: task 0: Exited with exit code 1\n"
+        "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+        "srun: error: node1: task 1: Terminated\n"
+    )
+    lost = "RuntimeError: NCCL error: unhandled system error"
+    told = RankFailure(rank=0, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, fault=Fault.HARDWARE)
+    trial.folder.write_failure(told)
+    measurement = verdict(trial, submission, JobState("FAILED", time.time(), nodes="node[1-2]"))
+    assert (measurement.failing_rank, measurement.why) == (None, Fault.HARDWARE)
+    assert measurement.nodes == ("node1", "node2"), "any of them may be to blame"
 
 
 def test_the_only_rank_that_said_nothing_left_those_that_lost_a_peer(silent: Silenced) -> None:

@@ -56,7 +56,26 @@ def test_the_banner_of_a_wrapped_tool_is_passed_over(tools: Tools) -> None:
     assert (state.name, state.job_name) == ("RUNNING", "name | of it")
 
 
-@pytest.mark.parametrize("torn", ["7_1|RUNNING|N/", "7_1|RUNNING|N/A||na", "7_", "7"])
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (("RUNNING", "RUNNING"), "RUNNING"),
+        (("CANCELLED by 0", "NODE_FAIL"), "NODE_FAIL"),
+        (("COMPLETED", "FAILED"), "FAILED"),
+        (("FAILED", "COMPLETING"), "COMPLETING"),
+        (("COMPLETED", "COMPLETED"), "COMPLETED"),
+    ],
+)
+def test_a_heterogeneous_job_lives_while_a_component_does_and_ends_as_the_one_that_tells_most(
+    states: tuple[str, str], told: str, tools: Tools
+) -> None:
+    tools(squeue=f"echo '7+0|{states[0]}|2026-11-21T06:12:31|n3|sweep|'; echo '7+1|{states[1]}|N/A|n[1-2]|sweep|'")
+    ((job_id, state),) = query_jobs(["7"]).items()
+    assert (job_id, state.name, state.nodes) == ("7", told, "n3,n[1-2]")
+    assert (state.ended is None) == state.is_live
+
+
+@pytest.mark.parametrize("torn", ["7_1|RUNNING|N/", "7_1|RUNNING|N/A||na", "7_", "7", "7+", "7+1|RUN"])
 def test_an_answer_that_breaks_off_proves_nothing_about_what_it_lacks(torn: str, tools: Tools) -> None:
     tools(squeue=f"echo '7_0|RUNNING|N/A||name|'; printf '{torn}'", sacct="true")
     with pytest.raises(SlurmSilent):

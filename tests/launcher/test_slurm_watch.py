@@ -15,7 +15,7 @@ from tests.results.conftest import experiment
 from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder
 
-ANSWER = 'echo asked >> "{log}"; echo "12|RUNNING|N/A|ours|"'
+ANSWER = 'echo asked >> "{log}"; echo "12|RUNNING|N/A|node1|ours|"'
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ import pytest
 from conf.control import LauncherSpec
 from conf.schema import Frozen, Value
 from conf.sites import SlurmSpec
-from launcher.allocation_job import submit_allocation
+from launcher.allocation_sweep import submit_allocation
 from launcher.folder_lock import holder
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
 from tests.conftest import BuildRecord
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
@@ -82,28 +83,49 @@ def submitted(
     """Submit an allocation that ends its trials after so many seconds, and return its id."""
     minutes = math.ceil(seconds / 60)
     launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=minutes)
-    return submit_allocation(Sweep(folder, record), slurm, launcher, make_job(), 60 * minutes - seconds)
+    done = submit_allocation(
+        Sweep(folder, record),
+        slurm,
+        launcher,
+        load(EIGHT_GPU_NODES).cluster,
+        job=make_job(),
+        closing_seconds=60 * minutes - seconds,
+    )
+    assert done.is_new
+    assert done.job_id is not None
+    return done.job_id
 
 
 def have_ended(states: Sequence[TrialReading]) -> bool:
     return all(map(has_ended, states))
 
 
-def test_trials_share_an_allocation_and_no_device_and_one_that_fails_fails_alone(
+def test_trials_share_an_allocation_but_no_device_and_one_that_its_end_interrupts_runs_when_it_is_started_again(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
-    record = build_record(points((16, 100), (2, 2000), (2, 2002), (4, 1), (1, 100)), EIGHT_GPU_NODES)
-    submitted(folder, record, slurm, num_nodes=2)
-    wide, *others = wait_until(folder, record, have_ended, 60)
-    assert [each.outcome for each in others] == [
-        *(Outcome.COMPLETED, Outcome.COMPLETED, Outcome.FAILED, Outcome.COMPLETED)
-    ]
-    assert "exit code 7" in others[2].cause
+    record = build_record(points((16, 100), (2, 2000), (2, 2002), (4, 1), (1, 60_000)), EIGHT_GPU_NODES)
+    job_id = submitted(folder, record, slurm, num_nodes=2, seconds=25)
+    wide, one, other, failed, long = wait_until(folder, record, have_ended, 60)
+    assert [each.outcome for each in (wide, one, other)] == 3 * [Outcome.COMPLETED]
     assert sorted(each.host for each in seen_by(wide)) == 8 * ["node1"] + 8 * ["node2"]
-    first, second = seen_by(others[0])[0], seen_by(others[1])[0]
-    assert first.host == second.host
-    assert max(first.began, second.began) < min(first.ended, second.ended)
-    assert not set(first.gpus.split(",")) & set(second.gpus.split(","))
+    assert are_side_by_side(seen_by(one)[0], seen_by(other)[0])
+    assert failed.outcome is Outcome.FAILED
+    assert "exit code 7" in failed.cause
+    assert (long.outcome, long.cause) == (
+        Outcome.PREEMPTED,
+        "the allocation in which it ran came to its time limit",
+    )
+    (long.folder.path / "go").touch()
+    *_, again = wait_until(folder, record, lambda states: states[-1].outcome is Outcome.COMPLETED, 60)
+    assert again.submission is not None
+    assert again.submission.inside is not None
+    assert (again.submission.inside.job_id, again.submission.attempt) == (job_id, 2)
+
+
+def are_side_by_side(one: Seen, other: Seen) -> bool:
+    """At the same time on the same node, and on no device in common."""
+    together = max(one.began, other.began) < min(one.ended, other.ended)
+    return together and one.host == other.host and not set(one.gpus.split(",")) & set(other.gpus.split(","))
 
 
 def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
@@ -119,24 +141,5 @@ def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
     assert interrupted.outcome is Outcome.PREEMPTED
     (interrupted.folder.path / "go").touch()
     submitted(folder, record, slurm, num_nodes=1)
-    done, again = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED, 30)
-    assert (done.submission, again.submission) != (None, None)
-    assert done.submission.attempt == 1 if done.submission else False
-    assert again.submission.attempt == 2 if again.submission else False
-
-
-def test_an_allocation_whose_time_is_over_ends_its_trials_and_runs_again_for_them(
-    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
-) -> None:
-    record = build_record(points((1, 100), (1, 60_000)), EIGHT_GPU_NODES)
-    job_id = submitted(folder, record, slurm, num_nodes=1, seconds=6)
-    _, ended = wait_until(folder, record, have_ended, 30)
-    assert (ended.outcome, ended.cause) == (
-        Outcome.PREEMPTED,
-        "the allocation in which it ran came to its time limit",
-    )
-    (ended.folder.path / "go").touch()
-    _, again = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED, 40)
-    assert again.submission is not None
-    assert again.submission.inside is not None
-    assert again.submission.inside.job_id == job_id
+    both = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED, 30)
+    assert [each.submission.attempt for each in both if each.submission] == [1, 2]

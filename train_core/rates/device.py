@@ -82,7 +82,7 @@ def _measure(folder: RatesFolder, plan: RatesPlan, world: World) -> DeviceRates:
     times: list[LinkTime] = []
     for link, size in links:
         begin(f"link {link.name}, groups of {size}")
-        times += link_times(stopwatch, plan, link, size)
+        times += link_times(stopwatch, plan.message_bytes, link, size)
     cores = _cores_of_hosts(axis)
     return DeviceRates(
         plan=plan,

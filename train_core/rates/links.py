@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
 from conf.units import FLOAT32_BYTES
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, reduce_scatter
 from train_core.rates.plan import groups_of
-from train_core.rates.record import PATTERNS, LinkPlan, LinkTime, Pattern, RatesPlan
+from train_core.rates.record import PATTERNS, LinkPlan, LinkTime, Pattern
 from train_core.rates.stopwatch import Run, Stopwatch
 
 
-def link_times(stopwatch: Stopwatch, plan: RatesPlan, link: LinkPlan, group_size: int) -> list[LinkTime]:
+def link_times(stopwatch: Stopwatch, message_bytes: Sequence[int], link: LinkPlan, group_size: int) -> list[LinkTime]:
     """Every pattern at every message size, in groups of one size. Transfers are measured in pairs only."""
     own, device = _own_group(link, group_size, stopwatch.axis), stopwatch.world.device
     asked = [
         (pattern, num_bytes)
         for pattern in PATTERNS
-        for num_bytes in plan.message_bytes
+        for num_bytes in message_bytes
         if pattern != "transfer" or group_size == 2
     ]
     times = stopwatch.slowest_seconds([_work(pattern, num_bytes, own, device) for pattern, num_bytes in asked])

@@ -15,7 +15,7 @@ from conf.errors import UsageError
 from tests.train_core.conftest import Worlds
 from train_core.parallel.mesh import Layout, build_mesh
 from train_core.process.meeting import first_host, slurm_port
-from train_core.process.world import World, choose_device, seat_from_launcher
+from train_core.process.world import Seat, World, choose_device, seat_from_launcher
 
 SRUN = {
     "SLURM_PROCID": "5",
@@ -47,6 +47,14 @@ def test_srun_gives_a_seat_and_an_unknown_name_falls_back_to_the_launch_address(
     assert seat is not None
     assert (seat.rank, seat.size, seat.local_rank) == (5, 8, 1)
     assert seat.rendezvous == f"tcp://10.0.0.7:{slurm_port(4242, 0)}"
+
+
+def test_ranks_of_a_heterogeneous_job_meet_on_the_first_node_of_its_first_component() -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "127.0.0.[1,3-4]", "SLURM_STEP_NUM_TASKS": "4"}
+    groups = {"SLURM_JOB_NODELIST_HET_GROUP_0": "127.0.0.[3-4]", "SLURM_JOB_ID_HET_GROUP_0": "40"}
+    own = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "41"}
+    seat = seat_from_launcher(step | groups | own)
+    assert seat == Seat(3, 4, 1, f"tcp://127.0.0.3:{slurm_port(40, 0)}", may_be_bound=True)
 
 
 def test_torchrun_goes_before_the_slurm_job_it_runs_in() -> None:

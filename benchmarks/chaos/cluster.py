@@ -1,0 +1,62 @@
+"""The Slurm test cluster that is harmed: its daemons are killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "tests" / "slurm" / "cluster.sh"
+OWN = {"SLURM_TEST_DIR": "/tmp/trisweep_chaos_slurm", "SLURM_TEST_PORT": "20800"}
+START_SECONDS = 280
+
+
+class Cluster:
+    """Attributes:
+    folder: its configuration, state and process ids.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def kill(self, daemon: str) -> None:
+        """`slurmctld`, `slurmdbd`, or `slurmd.node1`, by SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int((self.folder / "run" / f"{daemon}.pid").read_text()), signal.SIGKILL)
+
+    def restore(self) -> None:
+        """Start what does not run, and wait until every node is usable."""
+        subprocess.run([SCRIPT, "up"], capture_output=True, timeout=START_SECONDS, check=True)
+
+
+@contextlib.contextmanager
+def test_cluster() -> Iterator[Cluster]:
+    """A cluster of its own, or the one whose folder SLURM_TEST_DIR names, which is left up."""
+    given = "SLURM_TEST_DIR" in os.environ
+    os.environ.update({} if given else OWN)
+    cluster = Cluster(Path(os.environ["SLURM_TEST_DIR"]))
+    cluster.restore()
+    os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
+    try:
+        yield cluster
+    finally:
+        if not given:
+            subprocess.run([SCRIPT, "down"], capture_output=True, timeout=120, check=True)
+
+
+def command(*words: str, check: bool = True) -> str:
+    """What one of Slurm's commands prints."""
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=check).stdout
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Raises TimeoutError where it does not become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:g} s in vain")
+        time.sleep(0.1)

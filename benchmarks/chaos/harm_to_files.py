@@ -1,0 +1,100 @@
+"""Scenarios: full and read-only disks, damaged files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.chaos.cluster import command, wait_for
+from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.workbench import REFUSALS, Workbench
+
+TORN = '{"fingerprint": "abc", "outcome": "COMPL'
+
+
+@CATALOGUE.add("the disk of the sweep is full, then enlarged", repetitions=3)
+def disk_full(bench: Workbench) -> None:
+    with _disk(bench, "1500k"):
+        bench.order(seconds=1)
+        bench.harm(_refused, bench)
+        command("mount", "-o", "remount,size=200m", str(bench.sweep.folder.path))
+        bench.finish()
+        bench.keep_found()
+
+
+@CATALOGUE.add("the disk fills up while jobs run, and is emptied", repetitions=1)
+def disk_full_while_jobs_run(bench: Workbench) -> None:
+    with _disk(bench, "20m"):
+        bench.order(seconds=4)
+        bench.start()
+        bench.until_running()
+        filler = bench.sweep.folder.path / "filler"
+        bench.harm(_fill, filler)
+        bench.advance()
+        wait_for(lambda: not command("squeue", "--noheader", f"--jobs={bench.job_of(bench.names[0])}"))
+        filler.unlink()
+        bench.settle()
+        bench.order(seconds=1)
+        bench.advance(retry_failed=True)
+        bench.finish()
+        bench.keep_found()
+
+
+@CATALOGUE.add("the folder is read-only, then not", repetitions=1)
+def folder_read_only(bench: Workbench) -> None:
+    with _disk(bench, "200m"):
+        bench.order(seconds=2)
+        bench.start()
+        command("mount", "-o", "remount,ro", str(bench.sweep.folder.path))
+        bench.harm(_refused, bench)
+        command("mount", "-o", "remount,rw", str(bench.sweep.folder.path))
+        bench.advance(retry_failed=True)
+        bench.finish()
+        bench.keep_found()
+
+
+@CATALOGUE.add("measurement.json is torn, empty, foreign, or a folder; submission.json and attempts too", repetitions=2)
+def files_torn(bench: Workbench) -> None:
+    bench.order(seconds=1)
+    bench.start()
+    bench.settle()
+    torn, empty, of_another, folder = (bench.sweep.folder.trial(name) for name in bench.names)
+    bench.harm(torn.measurement.write_text, TORN)
+    bench.harm(empty.measurement.write_bytes, b"")
+    foreign = of_another.measurement.read_text().replace('"fingerprint": "', '"fingerprint": "f')
+    bench.harm(of_another.measurement.write_text, foreign)
+    folder.measurement.unlink()
+    bench.harm(folder.measurement.mkdir)
+    bench.harm(torn.submission.write_bytes, b"\xff\x00")
+    bench.harm(folder.attempts.write_bytes, b'\xff{"number": 1')
+    bench.forget_completions()  # these results are gone, and are to be measured again
+    bench.finish()
+
+
+def _refused(bench: Workbench) -> None:
+    """The folder takes nothing now, and that is one message."""
+    try:
+        bench.start()
+    except REFUSALS as refusal:
+        print(f"refused: {refusal}", flush=True)
+
+
+def _fill(path: os.PathLike[str]) -> None:
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 65536)
+        except OSError:
+            return
+
+
+@contextmanager
+def _disk(bench: Workbench, size: str) -> Iterator[None]:
+    """A small disk of its own for the sweep's folder."""
+    folder = str(bench.sweep.folder.path)
+    command("mount", "-t", "tmpfs", "-o", f"size={size}", "trisweep-chaos", folder)
+    try:
+        yield
+    finally:
+        command("umount", "--lazy", folder)

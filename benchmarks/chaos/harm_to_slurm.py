@@ -1,0 +1,146 @@
+"""Scenarios: daemons are killed, nodes lost, the accounting is gone, answers get lost."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.chaos.cluster import command, wait_for
+from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.workbench import Workbench
+from train_core.measurement import Fault
+
+NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
+ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
+DOWN = "state=down"
+
+
+@CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=2, alone=True)
+def slurmd_killed(bench: Workbench) -> None:
+    bench.order(seconds=8)
+    bench.start()
+    bench.until_running()
+    node = bench.executions()[0][5]
+    bench.harm(bench.cluster.kill, f"slurmd.{node}")
+    bench.advance()
+    bench.cluster.restore()
+    bench.finish()
+
+
+@CATALOGUE.add("kill -9 of slurmctld while jobs run, and its return", repetitions=2, alone=True)
+def slurmctld_killed_while_jobs_run(bench: Workbench) -> None:
+    bench.order(seconds=5)
+    bench.start()
+    bench.until_running()
+    bench.harm(bench.cluster.kill, "slurmctld")
+    bench.advance()
+    bench.cluster.restore()
+    bench.finish()
+
+
+@CATALOGUE.add("kill -9 of slurmctld right after it took the jobs, and its return", repetitions=3, alone=True)
+def slurmctld_killed_after_submission(bench: Workbench) -> None:
+    bench.order(seconds=2)
+    bench.start()
+    bench.harm(bench.cluster.kill, "slurmctld")
+    bench.cluster.restore()
+    bench.finish()
+
+
+@CATALOGUE.add("kill -9 of slurmdbd, and its return", repetitions=2, alone=True)
+def slurmdbd_killed(bench: Workbench) -> None:
+    bench.order(seconds=3)
+    bench.start()
+    bench.harm(bench.cluster.kill, "slurmdbd")
+    bench.until_complete(*bench.names)
+    bench.advance()
+    bench.cluster.restore()
+    bench.finish()
+
+
+@CATALOGUE.add("a node goes down and comes back; Slurm requeues", repetitions=2, alone=True)
+def node_down(bench: Workbench) -> None:
+    bench.order(seconds=8)
+    bench.start()
+    bench.until_running()
+    with _down(bench, bench.executions()[0][5]):
+        bench.advance()
+    bench.finish()
+
+
+@CATALOGUE.add("a node goes down and comes back; Slurm may not requeue", repetitions=1, alone=True)
+def node_down_without_requeue(bench: Workbench) -> None:
+    bench.order(seconds=8)
+    bench.start(extra_sbatch={"no-requeue": True})
+    bench.until_running()
+    with _down(bench, bench.executions()[0][5]):
+        bench.advance()
+    bench.order(seconds=1)
+    bench.finish()
+    lost = [attempt for each in bench.sweep.read() for attempt in each.earlier_attempts]
+    assert {attempt.fault for attempt in lost} == {Fault.NODE}, lost
+
+
+@CATALOGUE.add("no accounting: sacct is refused, and slurmctld forgets the jobs", repetitions=1)
+def accounting_off(bench: Workbench) -> None:
+    bench.order({bench.names[0]: {"end": "kills itself"}})
+    with _stand_in(bench, "sacct", NO_ACCOUNTING):
+        bench.num_faults += 1
+        bench.start()
+        bench.settle()
+        assert bench.measurement_of(bench.names[0]).why is Fault.KILLED
+        bench.order(seconds=1)
+        bench.advance(retry_failed=True)
+        bench.finish()
+
+
+@CATALOGUE.add("sbatch takes the jobs, and its answer is lost", repetitions=2)
+def answer_of_sbatch_lost(bench: Workbench) -> None:
+    bench.order(seconds=1)
+    with _stand_in(bench, "sbatch", ANSWER_LOST):
+        bench.num_faults += 1
+        bench.start()
+    bench.finish()
+
+
+@CATALOGUE.add("squeue and sacct answer nothing, late, or half", repetitions=1)
+def tools_out_of_order(bench: Workbench) -> None:
+    bench.order(seconds=3)
+    bench.start()
+    for script in ("exit 1", '/usr/bin/squeue "$@" | head -c 40', "echo 'maintenance on Sunday'; exit 1"):
+        with _stand_in(bench, "squeue", script):
+            bench.harm(bench.advance)
+    bench.finish()
+
+
+@contextmanager
+def _down(bench: Workbench, node: str) -> Iterator[None]:
+    """The node fails: its daemon dies with the jobs' daemons, and Slurm is told that it is down."""
+    bench.harm(bench.cluster.kill, f"slurmd.{node}")
+    command("scontrol", "update", f"nodename={node}", DOWN, "reason=chaos")
+    try:
+        yield
+    finally:
+        wait_for(lambda: "down" in command("sinfo", "-h", "-n", node, "-o", "%T"))
+        command("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        bench.cluster.restore()
+
+
+@contextmanager
+def _stand_in(bench: Workbench, tool: str, script: str) -> Iterator[None]:
+    """A script takes the place of one of Slurm's commands, for this process."""
+    folder = Path(f"{bench.sweep.folder.path}-tools")
+    folder.mkdir(exist_ok=True)
+    path = folder / tool
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{folder}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+        path.unlink()

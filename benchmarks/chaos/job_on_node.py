@@ -1,0 +1,136 @@
+"""The job of a trial in which only the training is made up: it sleeps, counts its executions, and ends as ordered.
+
+Everything else is real: how the job knows that a folder is its own, how it takes it from earlier attempts, and how its
+end is written. The module travels to the nodes by value, because the snapshot of the code holds no benchmarks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+ORDERS, EXECUTIONS = "orders.json", "executions.log"
+STEP_SECONDS = 0.1
+
+
+def made_up_training(folder: str) -> None:
+    """Run one rank of a trial; `ORDERS` in the sweep's folder says how long it takes and how it ends."""
+    trial = Path(folder)
+    orders: dict[str, Any] = json.loads((trial.parents[1] / ORDERS).read_text())
+    order: dict[str, Any] = orders["default"] | orders.get(trial.name, {})
+    if skew := order.get("clock_ahead_seconds"):
+        _put_clock_ahead(skew)
+    _replace_torch(trial, order)
+    from launcher.job import run_in_slurm
+
+    run_in_slurm(folder)
+
+
+def quick_job(folder: str) -> None:
+    """The least that a job can do: one line that counts it, and a measurement. For sweeps of many points."""
+    trial = Path(folder)
+    orders: dict[str, Any] = json.loads((trial.parents[1] / ORDERS).read_text())
+    note(trial, "start")
+    fingerprints: dict[str, str] = orders["fingerprints"]
+    text = json.dumps(orders["measurement"] | {"fingerprint": fingerprints[trial.name], "ended": time.time()})
+    draft = trial / ".measurement"
+    draft.write_text(text)
+    draft.replace(trial / "measurement.json")
+    note(trial, "complete")
+
+
+def note(trial: Path, event: str) -> None:
+    """One line in the list of executions, written at once and whole, whoever else writes there."""
+    job = os.environ.get("SLURM_JOB_ID", "-")
+    node = os.environ.get("SLURMD_NODENAME", "-")
+    line = f"{event} {trial.name} {job} {os.environ.get('SLURM_PROCID', '0')} {os.getpid()} {node}\n"
+    descriptor = os.open(trial.parents[1] / EXECUTIONS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+def _put_clock_ahead(seconds: float) -> None:
+    real = time.time
+    time.time = lambda: real() + seconds
+
+
+def _replace_torch(trial: Path, order: dict[str, Any]) -> None:
+    """Stand-ins for the two modules that import torch; the others are the real ones."""
+    world, rank = ModuleType("train_core.process.world"), ModuleType("train_core.job.rank")
+    world.seat_from_launcher = _seat  # type: ignore[attr-defined]
+    rank.run_rank = lambda folder, seat, kind, index, on_step, stop_asked: _train(trial, folder, seat, order)  # type: ignore[attr-defined]
+    sys.modules |= {world.__name__: world, rank.__name__: rank}
+    from train_core.trial_folder import TrialFolder
+
+    write = TrialFolder.write_measurement
+
+    def write_and_count(folder: Any, measurement: Any) -> None:
+        write(folder, measurement)
+        note(trial, "complete")
+
+    TrialFolder.write_measurement = write_and_count  # type: ignore[method-assign,assignment]
+
+
+def _seat(environment: Any) -> SimpleNamespace:
+    rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+    return SimpleNamespace(rank=rank, size=size, local_rank=int(os.environ["SLURM_LOCALID"]))
+
+
+def _train(trial: Path, folder: Any, seat: Any, order: dict[str, Any]) -> Any:
+    from train_core.measurement import Measurement, Outcome, Performance
+
+    note(trial, "start")
+    if order.get("dies_of_sigterm", True):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    node = os.environ.get("SLURMD_NODENAME", "")
+    started, num_steps = time.time(), max(1, round(order["seconds"] / STEP_SECONDS))
+    for step in range(1, num_steps + 1):
+        time.sleep(STEP_SECONDS)
+        if seat.rank == 0:
+            folder.append_metrics(_metrics(step, num_steps))
+        if step == num_steps // 2 and seat.rank == order.get("rank", 0):
+            _end_early(order, node)
+    return Measurement(
+        fingerprint=folder.read_experiment().fingerprint,
+        outcome=Outcome.COMPLETED,
+        cause="",
+        performance=Performance.model_validate_json(json.dumps(order["performance"])),
+        started=started,
+        ended=time.time(),
+    )
+
+
+def _end_early(order: dict[str, Any], node: str) -> None:
+    """Fail as ordered, on every node or on the one that is named."""
+    end = order.get("end")
+    if end is None or order.get("on_node", node) != node:
+        return
+    if end == "hoards memory":
+        hoard = [bytearray(os.urandom(1) * 50_000_000) for _ in range(40)]
+        time.sleep(60 + len(hoard))
+    if end == "kills itself":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError(end)
+
+
+def _metrics(step: int, num_steps: int) -> Any:
+    from train_core.measurement import StepMetrics
+
+    return StepMetrics(
+        step=step,
+        num_steps=num_steps,
+        loss=1.0,
+        gradient_norm=1.0,
+        learning_rate=1e-3,
+        step_seconds=STEP_SECONDS,
+        tokens_per_second=1.0,
+        model_flops_per_second_per_device=1.0,
+        warmup=False,
+        time=time.time(),
+    )

@@ -1,0 +1,46 @@
+"""docs/reliability.md: every scenario of `make chaos`, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.chaos.scenario import Found, Scenario
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+HEADING = """\
+<!-- Written by `make chaos`; do not edit. -->
+# Reliability
+
+What goes wrong on clusters, done to real sweeps on a real Slurm: the test cluster of
+[slurm.md](slurm.md#a-slurm-cluster-on-your-own-machine), four emulated nodes on one machine. The training alone is
+made up: it sleeps, and counts its executions; a job's start, its claim on the folder, its attempts and how its end is
+written are the real ones. After each fault the sweep is carried on by its own command until nothing more is to come.
+
+"Lost" are trials that have no end although nothing more will be done, "run twice" those that ran to completion more
+than once, "wrong" those whose outcome, or row in the report, is not what was done to them. `make chaos` writes this
+page anew.
+
+Not done here: network file systems, cgroups, real GPUs, power failures of a whole machine.
+"""
+COLUMNS = ("harm", "repetitions", "faults", "trials", "lost", "run twice", "wrong")
+
+
+def page(done: Sequence[tuple[Scenario, Sequence[Found]]], slurm: str, date: str) -> str:
+    """The whole page, ending in a newline."""
+    lines = [HEADING, f"Run on {date} with {slurm}.\n", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
+    lines += [_line((scenario.harm, *counts(found))) for scenario, found in done]
+    total = counts([each for _, found in done for each in found])
+    return "\n".join([*lines, _line(("**all**", *total))]) + "\n"
+
+
+def counts(found: Sequence[Found]) -> tuple[str, ...]:
+    """Repetitions, faults, trials, lost, run twice, wrong."""
+    sums = [
+        sum(getattr(each, name) for each in found) for name in ("num_faults", "num_trials", "lost", "twice", "wrong")
+    ]
+    return tuple(f"{number:,}" for number in (len(found), *sums))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

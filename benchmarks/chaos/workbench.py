@@ -1,0 +1,232 @@
+"""A sweep whose jobs count their executions, carried on as a person or the controller would."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from benchmarks.chaos import job_on_node
+from benchmarks.chaos.cluster import Cluster, wait_for
+from benchmarks.chaos.job_on_node import EXECUTIONS, ORDERS, made_up_training
+from benchmarks.chaos.scenario import Found, Scenario
+from conf.errors import TrisweepError
+from conf.load import compose
+from conf.overrides import Overrides
+from conf.schema import Value
+from conf.sites import SlurmSpec
+from conf.sweep_spec import PointSet
+from launcher.retries import RetryRule
+from launcher.slurm_executor import SlurmJob
+from launcher.state import reconciled
+from launcher.sweep import submit
+from results.collect import collect
+from results.report.report import write_report
+from sweeps.plan import make_trials
+from sweeps.reading import TrialReading
+from sweeps.submission import read_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from train_core.measurement import Measurement, Outcome
+
+cloudpickle.register_pickle_by_value(job_on_node)
+
+NODES = ("cluster.devices_per_node=2", "cluster.num_nodes=4")
+OVERRIDES = ["sweep=smoke", "training.num_steps=3", "slurm.time_limit_minutes=5", "slurm.array_parallelism=8"]
+PERFORMANCE: dict[str, Any] = {
+    **dict.fromkeys(("step_seconds", "step_seconds_min", "step_seconds_max", "tokens_per_second"), 0.1),
+    **dict.fromkeys(("model_flops", "hardware_flops", "peak_flops_per_second"), 1.0),
+    **dict.fromkeys(("model_flops_per_second_per_device", "hardware_flops_per_second_per_device"), 1.0),
+    **dict.fromkeys(("model_flops_utilization", "hardware_flops_utilization"), 1.0),
+    **{"num_timed_steps": 1, "num_devices": 1, "num_parameters": 1, "final_loss": 1.0, "losses": [1.0]},
+    **{"flops_formula": "made up", "peak_source": "made up", "peak_memory_bytes": [1]},
+}
+POLL_SECONDS, PATIENCE_SECONDS = 1.0, 240.0
+REFUSALS = (TrisweepError, OSError)
+"""What the command line tells as one message: mistakes of the user's, and of the disk."""
+
+Orders = Mapping[str, Mapping[str, Any]]
+
+
+class Workbench:
+    """One repetition of a scenario.
+
+    Attributes:
+        sweep: half of its trials are jobs of one rank, the others of two.
+        expected: the outcome of each trial that is not to end COMPLETED.
+        num_faults: how often harm was done.
+    """
+
+    def __init__(self, sweep: Sweep, cluster: Cluster) -> None:
+        self.sweep, self.cluster = sweep, cluster
+        self.slurm: SlurmSpec = compose(Overrides.parse([*OVERRIDES, *NODES])).settings.slurm
+        self.names = [trial.trial_id for trial in sweep.record.trials]
+        self.expected: dict[str, Outcome] = {}
+        self.num_faults = 0
+        self.job: SlurmJob = made_up_training
+        self._found: tuple[list[TrialReading], list[str], list[str]] | None = None
+        self._forgotten = 0
+
+    @classmethod
+    def new(cls, folder: Path, cluster: Cluster, num_trials: int) -> Workbench:
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(Sweep(SweepFolder(folder), _record(num_trials)), cluster)
+
+    @classmethod
+    def of(cls, folder: Path, cluster: Cluster) -> Workbench:
+        """Of a sweep that was begun."""
+        return cls(Sweep.stored_in(SweepFolder(folder)), cluster)
+
+    def order(self, orders: Orders | None = None, *, seconds: float = 2.0, **default: Any) -> None:
+        """Say how long the training of every trial takes, and of single ones how they end."""
+        common = {"seconds": seconds, "performance": PERFORMANCE, **default}
+        self.sweep.folder.write_record(self.sweep.record)
+        (self.sweep.folder.path / ORDERS).write_text(json.dumps({"default": common, **(orders or {})}))
+
+    def start(self, **slurm: Any) -> None:
+        """Submit everything, with these settings for Slurm from now on."""
+        self.slurm = self.slurm.model_copy(update=slurm)
+        submit(self.sweep, self.slurm, job=self.job)
+
+    def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
+        """What the same command does when it is given again; a refusal that it explains is no fault."""
+        try:
+            submit(self.sweep, self.slurm, retry_failed=retry_failed, job=self.job)
+        except REFUSALS as refusal:
+            print(f"refused: {refusal}", flush=True)
+        return reconciled(self.sweep.read())
+
+    def finish(self, *, seconds: float = PATIENCE_SECONDS) -> None:
+        """Carry the sweep on until nothing more is to come."""
+        deadline = time.monotonic() + seconds
+        while not self._is_over(self.advance()) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+    def settle(self, *, seconds: float = PATIENCE_SECONDS) -> list[TrialReading]:
+        """Only look, until every trial has ended."""
+        deadline = time.monotonic() + seconds
+        while True:
+            readings = reconciled(self.sweep.read())
+            if all(each.outcome and each.outcome.is_final for each in readings) or time.monotonic() > deadline:
+                return readings
+            time.sleep(POLL_SECONDS)
+
+    def _is_over(self, readings: list[TrialReading]) -> bool:
+        rule = RetryRule(self.slurm.max_resubmits)
+        return all(each.outcome and each.outcome.is_final and not rule.allows(each) for each in readings)
+
+    def executions(self, event: str = "start") -> list[list[str]]:
+        """Of every such event: event, trial, job, rank, process id, node."""
+        log = self.sweep.folder.path / EXECUTIONS
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [words for line in lines if (words := line.split())[0] == event]
+
+    def until_running(self, *names: str, seconds: float = 90.0) -> None:
+        """Wait until the trials train."""
+        wait_for(lambda: set(names or self.names) <= {words[1] for words in self.executions()}, seconds)
+
+    def until_complete(self, *names: str, seconds: float = 90.0) -> None:
+        wait_for(lambda: set(names) <= {words[1] for words in self.executions("complete")}, seconds)
+
+    def processes(self, name: str) -> list[int]:
+        """The ranks of a trial, in rank order."""
+        latest = {words[3]: int(words[4]) for words in self.executions() if words[1] == name}
+        return [latest[rank] for rank in sorted(latest)]
+
+    def job_of(self, name: str) -> str:
+        submission = read_submission(self.sweep.folder.trial(name))
+        assert submission is not None
+        assert submission.job_id is not None
+        return submission.job_id
+
+    def harm(self, action: Callable[..., object], *arguments: Any) -> None:
+        self.num_faults += 1
+        action(*arguments)
+
+    def measurement_of(self, name: str) -> Measurement:
+        told = self.sweep.folder.trial(name).read_measurement()
+        assert told is not None, f"{name} has no measurement"
+        return told
+
+    def forget_completions(self) -> None:
+        """What ran to completion until now is to run again."""
+        self._forgotten = len(self.executions("complete"))
+
+    def keep_found(self) -> None:
+        """Look now, because the folder is about to go."""
+        readings = reconciled(self.sweep.read())
+        assert all(each.outcome for each in readings)  # read now, and kept
+        completions = Counter(words[1] for words in self.executions("complete")[self._forgotten :])
+        wrong = self._wrong_in_report(readings)
+        twice = [name for name, count in completions.items() if count > 1]
+        self._found = readings, twice, wrong
+
+    def found(self, scenario: Scenario, seconds: float) -> Found:
+        """What has become of the trials."""
+        if self._found is None:
+            self.keep_found()
+        assert self._found is not None
+        readings, twice, wrong = self._found
+        lost = [each.name for each in readings if each.outcome is None or not each.outcome.is_final]
+        wrong = [*wrong, *(f"{each.name} is {each.outcome}: {each.cause}" for each in readings if self._is_wrong(each))]
+        note = "; ".join(filter(None, (_said("lost", lost), _said("twice", twice), _said("wrong", wrong))))
+        return Found(
+            scenario=scenario.name,
+            num_trials=len(readings),
+            num_faults=self.num_faults,
+            lost=len(lost),
+            twice=len(twice),
+            wrong=len(wrong),
+            seconds=seconds,
+            note=note,
+        )
+
+    def _is_wrong(self, reading: TrialReading) -> bool:
+        wanted = self.expected.get(reading.name, Outcome.COMPLETED)
+        final = reading.outcome is not None and reading.outcome.is_final
+        return final and reading.outcome is not wanted
+
+    def _wrong_in_report(self, readings: list[TrialReading]) -> list[str]:
+        """Rows of the report that say something else than the trials' folders."""
+        write_report(self.sweep, readings)
+        rows = collect(readings)
+        told = dict(zip(rows["trial_id"], rows["outcome"], strict=True))
+        return [f"the report says {told.get(r.name)} of {r.name}" for r in readings if told.get(r.name) != r.outcome]
+
+
+def _said(what: str, names: list[str]) -> str:
+    return f"{what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
+
+
+def _record(num_trials: int) -> SweepRecord:
+    """Small sweeps take jobs of one and of two ranks; a thousand points have five shapes."""
+    composition = compose(Overrides.parse([*OVERRIDES, *NODES]))
+    assert composition.settings.sweep is not None
+    points = [_point(index) for index in range(num_trials)]
+    point_set = PointSet(axes={}, points=tuple(points), baseline=dict(points[0]))
+    trials = make_trials(composition.tree, point_set, {})
+    return SweepRecord(
+        name="chaos",
+        mode="cluster",
+        spec=composition.settings.sweep,
+        tracking=composition.settings.tracking,
+        git_sha="chaos",
+        created=time.time(),
+        plan=(),
+        trials=tuple(trial.model_copy(update={"selected": True}) for trial in trials),
+    )
+
+
+def _point(index: int) -> dict[str, Value]:
+    ranks = 1 + index % 2
+    return {
+        "training.seed": index,
+        "parallel.world_size": ranks,
+        "parallel.tensor_parallel_size": ranks,
+        "parallel.pipeline_parallel_size": 1,
+    }

@@ -1,0 +1,100 @@
+"""What `trisweep sweep` does and says with `launcher=allocation`: one Slurm job in which all trials run as steps."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.console import console, shown_path
+from cli.plan import print_plan
+from conf.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from launcher.where import Place
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepRecord
+
+
+def show_allocation(place: Place, record: SweepRecord) -> None:
+    """The points, and the one job with the text that sbatch would get."""
+    from launcher.allocation_sweep import request, require_time
+    from sweeps.sweep import Sweep
+
+    settings = place.settings
+    require_time(settings.slurm, settings.launcher)
+    print_plan(record)
+    asked = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
+    typer.echo(asked.sbatch)  # by no rich console, which would wrap its lines
+    unit = "GPU-hours" if asked.shape.uses_gpus else "core-hours"
+    chosen = sum(trial.selected for trial in record.trials)
+    console.print(
+        f"{chosen} trials as steps of one allocation of {asked.shape.num_nodes} nodes"
+        f" ({asked.device_hours:,.0f} {unit} at most each time it runs). Nothing was submitted."
+    )
+
+
+def sweep_in_allocation(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
+    """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
+    from launcher.allocation import is_inside
+    from launcher.allocation_sweep import require_time
+
+    if is_inside(os.environ):
+        _run_inside(place, planned, retry_failed=retry_failed)
+    else:
+        require_time(place.settings.slurm, place.settings.launcher)
+        _submit(place, planned, retry_failed=retry_failed)
+
+
+def _submit(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
+    from launcher.allocation_sweep import submit_allocation
+    from launcher.rules import rules_for
+
+    settings, overrides = place.settings, place.composition.overrides
+    done = submit_allocation(
+        planned,
+        settings.slurm,
+        settings.launcher,
+        settings.cluster,
+        rules=rules_for(place.composition, planned.record, on_slurm=True),
+        overrides=tuple(overrides.texts),
+        retry_failed=retry_failed,
+    )
+    if done.job_id is None:
+        console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")
+    elif done.is_new:
+        waiting = f"{done.step.num_waiting} trials" if done.step and done.step.num_waiting else "the sweep"
+        console.print(f"Job {done.job_id} carries {waiting} out as steps. Folder: {shown_path(place.folder.path)}")
+    else:
+        console.print(f"Job {done.job_id} carries the sweep out already. Folder: {shown_path(place.folder.path)}")
+    where = " ".join((f"cluster={settings.cluster.name}", *overrides.of({"output_dir"}).texts))
+    for command in ("status", "report", "cancel"):
+        console.print(f"  trisweep {command} {planned.record.name} {where}")
+
+
+def _run_inside(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
+    from cli.progress import progress_on
+    from cli.report import report_on
+    from launcher.allocation_sweep import run_inside
+    from launcher.rules import rules_for
+
+    settings = place.settings
+    try:
+        step = run_inside(
+            planned,
+            settings.slurm,
+            settings.cluster,
+            progress_on(console),
+            rules=rules_for(place.composition, planned.record, on_slurm=True),
+            overrides=place.composition.overrides.texts,
+            retry_failed=retry_failed,
+        )
+    except KeyboardInterrupt:
+        console.print("Interrupted; the steps have been ended. The same command continues.")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if not step.finished:
+        console.print(
+            f"The allocation ends with {step.num_waiting} trials left. The same command continues in another."
+        )
+    report_on(planned, settings.tracking)

@@ -1,0 +1,203 @@
+"""A sweep in one allocation: submitted as a job that carries it out, or carried out in the one of this shell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conf.control import LauncherSpec
+from conf.errors import ConfigError, UsageError
+from conf.sites import SlurmSpec
+from conf.world import ClusterSpec
+from launcher.advance import Conductor, Rules, Step
+from launcher.allocation_folder import allocation_folder, live_allocation
+from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
+from launcher.allocation_workplace import CLOSING_SECONDS
+from launcher.by_name import RUN_IN_SLURM
+from launcher.executor import Work
+from launcher.folder_lock import locked
+from launcher.loop import go_on
+from launcher.progress import Progress
+from launcher.queue import SlurmQueue
+from launcher.slurm import logs_folder
+from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
+from launcher.snapshot import snapshot_code
+from launcher.sweep import begin, slurm_rules
+from sweeps.reading import TrialReading
+from sweeps.submission import JobShape
+from sweeps.sweep import Sweep
+
+INTERRUPTED = "the command in whose allocation it ran was interrupted"
+MINUTES_PER_HOUR, SECONDS_PER_MINUTE = 60, 60
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """One allocation as it would be submitted.
+
+    Attributes:
+        sbatch: the text that sbatch gets.
+        device_hours: of all its devices, if it runs into its time limit.
+    """
+
+    shape: JobShape
+    sbatch: str
+    device_hours: float
+
+
+@dataclass(frozen=True)
+class SubmittedAllocation:
+    """What `submit_allocation` did.
+
+    Attributes:
+        job_id: of the allocation; None where nothing was left to run.
+        is_new: it was submitted just now, and is not one that lives from before.
+        step: how the sweep stood; None where an allocation lives, which knows better.
+    """
+
+    job_id: str | None
+    is_new: bool
+    step: Step | None
+
+
+class Elsewhere(SlurmQueue):
+    """Trials are started by somebody else. Whether anything is left to run is found out all the same."""
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        return []
+
+    def room(self) -> int | None:
+        return 1
+
+
+def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
+    """What `submit_allocation` would submit. Writes nothing and needs no Slurm.
+
+    Raises:
+        ConfigError: a trial would not fit into the allocation.
+    """
+    shape = _shape(sweep, launcher, cluster)
+    hours = shape.num_nodes * shape.tasks_per_node * launcher.time_limit_minutes / MINUTES_PER_HOUR
+    executor = _executor(sweep, slurm, launcher)
+    return AllocationRequest(shape, executor.text(shape, 1), hours)
+
+
+def submit_allocation(
+    sweep: Sweep,
+    slurm: SlurmSpec,
+    launcher: LauncherSpec,
+    cluster: ClusterSpec,
+    *,
+    rules: Rules | None = None,
+    overrides: tuple[str, ...] | None = None,
+    retry_failed: bool = False,
+    job: SlurmJob = RUN_IN_SLURM,
+    closing_seconds: float = CLOSING_SECONDS,
+) -> SubmittedAllocation:
+    """Submit the job in which the sweep is carried out, unless one lives or nothing is left to run, and return.
+
+    Args:
+        rules: None carries out the listed points, whatever they cost.
+        overrides: with which the job goes on.
+
+    Raises:
+        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        ConfigError: the folder cannot be written, or a trial would not fit into the allocation.
+    """
+    require_sbatch()
+    if live := live_allocation(sweep.folder):
+        _require_same(sweep, live.submission.job_id)
+        return SubmittedAllocation(live.submission.job_id, False, None)
+    shape = _shape(sweep, launcher, cluster)
+    with locked(sweep.folder):
+        sweep.folder.write_record(sweep.record)
+        conductor = Conductor(sweep, Elsewhere(slurm), rules or slurm_rules(slurm))
+        begin(conductor, overrides or (), on_slurm=True, retry_failed=retry_failed)
+        step = conductor.advance()
+        if step.finished:
+            return SubmittedAllocation(None, False, step)
+        folder = allocation_folder(sweep.folder)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
+        function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, closing_seconds)
+        job_id = executor.submit(function, [Work(folder, 1, 0)], shape)
+    return SubmittedAllocation(job_id, True, step)
+
+
+def run_inside(
+    sweep: Sweep,
+    slurm: SlurmSpec,
+    cluster: ClusterSpec,
+    progress: Progress,
+    *,
+    rules: Rules | None = None,
+    overrides: Sequence[str] = (),
+    retry_failed: bool = False,
+    job: SlurmJob = RUN_IN_SLURM,
+) -> Step:
+    """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
+
+    Raises:
+        UsageError: another process works on the folder, or Slurm refuses.
+        ConfigError: the folder cannot be written.
+        KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
+    """
+    with locked(sweep.folder):
+        sweep.folder.write_record(sweep.record)
+        code = sweep.folder.code.absolute()
+        room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
+        conductor = Conductor(sweep, room, rules or slurm_rules(slurm))
+        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        with progress:
+            try:
+                return go_on(conductor, progress, POLL_SECONDS)
+            except KeyboardInterrupt:
+                room.interrupt_all(conductor.sweep, INTERRUPTED)
+                progress.show(room.standing(conductor.sweep))
+                raise
+
+
+def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
+    """Raises ConfigError where a trial could not run to its own time limit, however early it started."""
+    least = slurm.time_limit_minutes + CLOSING_SECONDS / SECONDS_PER_MINUTE
+    if launcher.time_limit_minutes < least:
+        problem = f"is too short for a trial, which has slurm.time_limit_minutes = {slurm.time_limit_minutes}"
+        raise ConfigError(
+            "launcher.time_limit_minutes",
+            launcher.time_limit_minutes,
+            problem,
+            f"Give the allocation at least {least:g} minutes, or trials less.",
+        )
+
+
+def _require_same(sweep: Sweep, job_id: str | None) -> None:
+    if sweep.folder.read_record() != sweep.record:
+        problem = f"Job {job_id} carries the sweep out as it was planned before"
+        raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")
+
+
+def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobShape:
+    """Whole nodes: as many as were asked for, else as the largest trial needs."""
+    experiments = [trial.experiment for trial in sweep.runnable if trial.experiment]
+    largest = max(experiments, key=lambda experiment: experiment.num_nodes, default=None)
+    if largest is None and launcher.num_nodes is None:
+        problem = "leaves open how many nodes the allocation has, as the sweep lists no point that can run"
+        raise ConfigError("launcher.num_nodes", None, problem, "Give a number of nodes.")
+    if largest is not None and launcher.num_nodes is not None and launcher.num_nodes < largest.num_nodes:
+        problem = f"is too small for {largest.label}, which needs {largest.num_nodes} nodes"
+        raise ConfigError("launcher.num_nodes", launcher.num_nodes, problem, "Give more nodes, or null.")
+    return JobShape(
+        num_nodes=launcher.num_nodes or (largest.num_nodes if largest else 1),
+        tasks_per_node=cluster.devices_per_node,
+        uses_gpus=cluster.device.kind == "gpu",
+    )
+
+
+def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str = "SNAPSHOT") -> SlurmExecutor:
+    """Nothing of the allocation's nodes is anybody else's, and a node that fails does not take the others along."""
+    own = {option.lstrip("-"): value for option, value in slurm.extra_sbatch.items()}
+    extra: dict[str, str | int | bool] = {"exclusive": True, "no-kill": True, "signal": "USR2@0", **own, "mem": "0"}
+    held = slurm.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
+    name = f"trisweep-{sweep.record.name}-allocation"
+    snapshot = sweep.folder.code.absolute() / code
+    return SlurmExecutor(held, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)

@@ -1,0 +1,12 @@
+"""Whether this site is ready, and what to change: what `trisweep doctor` finds, without printing it.
+
+examination   all of it, part after part
+finding       one thing that was looked at, and what came of it
+machine       this machine: Python, the output folder, file locks
+site          what Slurm says of itself, read once; `slurm_tools` asks it
+slurm_checks  the site held against the settings under `slurm`
+tiny_job      a job on two nodes, which measures what no login node knows
+node_checks   what the nodes of that job told, held against this machine and the cluster's file
+node_report   what each of its ranks tells
+in_job        how a rank finds that out, before and with torch
+"""

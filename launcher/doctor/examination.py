@@ -1,0 +1,87 @@
+"""One look at a site, part after part: this machine, Slurm, and the nodes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import TrisweepError
+from conf.load import options
+from conf.overrides import Overrides
+from conf.sites import SlurmSpec
+from conf.world import ClusterSpec
+from launcher.doctor.finding import Finding
+from launcher.doctor.machine import machine_findings
+from launcher.doctor.node_checks import NODES, node_findings
+from launcher.doctor.node_report import DoctorFolder
+from launcher.doctor.slurm_checks import SLURM, Wanted, slurm_findings
+from launcher.doctor.tiny_job import Tell, TinyJob
+from launcher.folder_lock import locked
+from launcher.where import compose_for_slurm
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What is looked at.
+
+    Attributes:
+        chosen: a cluster was named; otherwise the defaults are looked at.
+    """
+
+    slurm: SlurmSpec
+    cluster: ClusterSpec
+    output_dir: Path
+    chosen: bool
+    with_job: bool
+
+    @classmethod
+    def of(cls, overrides: Overrides, *, with_job: bool) -> Examination:
+        """Raises ConfigError where the configuration is wrong."""
+        settings = compose_for_slurm(overrides).settings
+        chosen = overrides.chosen("cluster") is not None
+        return cls(settings.slurm, settings.cluster, Path(settings.output_dir).absolute(), chosen, with_job)
+
+    @property
+    def has_slurm(self) -> bool:
+        return self.chosen or shutil.which("sbatch") is not None
+
+    @property
+    def job(self) -> TinyJob:
+        return TinyJob(self.slurm, self.cluster, DoctorFolder(self.output_dir / f"doctor-{self.cluster.name}"))
+
+
+def examine(asked: Examination, tell: Tell) -> Iterator[Finding]:
+    """Look, and tell each finding as soon as it is known."""
+    found: list[Finding] = []
+    for finding in machine_findings(asked.output_dir, with_slurm=asked.has_slurm, with_job=asked.with_job):
+        found.append(finding)
+        yield finding
+    if not asked.has_slurm:
+        says = "there is no sbatch on the PATH: sweeps run on this machine alone"
+        yield SLURM.skipped("Slurm", says, "On a login node, give cluster=NAME.")
+        return
+    if not asked.chosen:
+        remedy = f"Give cluster=NAME, one of {', '.join(options('cluster'))}, or write its file (docs/slurm.md)."
+        yield SLURM.warning("cluster", "none was named, so that the default settings are looked at", remedy)
+    for finding in slurm_findings(Wanted(asked.slurm, asked.cluster, asked.job.sbatch())):
+        found.append(finding)
+        yield finding
+    yield from _nodes(asked, found, tell)
+
+
+def _nodes(asked: Examination, found: list[Finding], tell: Tell) -> Iterator[Finding]:
+    in_the_way = [finding.name for finding in found if finding.status == "problem"]
+    if not asked.with_job:
+        yield NODES.skipped("job", "left out, as --no-job says")
+    elif in_the_way:
+        yield NODES.skipped("job", f"not submitted before this is solved: {', '.join(in_the_way)}")
+    else:
+        try:
+            with locked(asked.job.folder):
+                end = asked.job.run(tell)
+        except TrisweepError as error:
+            yield NODES.problem("job", str(error), "Solve that first.")
+            return
+        yield from node_findings(end, asked.cluster)

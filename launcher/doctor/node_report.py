@@ -1,0 +1,81 @@
+"""What a rank of the doctor's job tells, and the folder in which it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from conf.schema import Frozen
+from train_core.trial_folder import JobFolder, Member
+from train_core.whole_files import write_atomically
+
+
+class NodeReport(Frozen):
+    """One rank's word.
+
+    Attributes:
+        token: what it read in the token file; empty where it found none.
+        clock: seconds since the epoch by the node's clock, when it wrote this.
+        driver: as the vendor's tool says; empty where there is none.
+        torch_version: empty where torch cannot be imported; `torch_error` then says why.
+        device: its name; `cpu` where the rank computes on cores.
+        backend: of collectives: nccl, rccl or gloo.
+        link_bandwidth_bytes_per_second: of a transfer or collective between the two nodes; None before it is measured.
+    """
+
+    rank: int
+    hostname: str
+    python_version: str
+    token: str
+    clock: float
+    driver: str = ""
+    torch_version: str = ""
+    torch_error: str = ""
+    torch_seconds: float | None = None
+    device: str = ""
+    num_devices: int = 0
+    device_memory_bytes: int = 0
+    backend: str = ""
+    link_bandwidth_bytes_per_second: float | None = None
+    link_latency_seconds: float | None = None
+    link_error: str = ""
+
+
+class DoctorPlan(Frozen):
+    """What the ranks of the job are to find, and to do."""
+
+    token: str
+    kind: Literal["gpu", "cpu"]
+    num_ranks: Annotated[int, Field(ge=1)]
+
+
+class DoctorFolder(JobFolder):
+    """The folder of one look at a site; besides what every job's folder has:
+
+    doctor.lock     held (flock) by the one process that looks
+    plan.json       the `DoctorPlan`
+    node-N.json     the `NodeReport` of rank N, written anew as the rank gets on
+    """
+
+    lock = Member("doctor.lock")
+    plan = Member("plan.json")
+
+    def prepare(self, plan: DoctorPlan) -> None:
+        """Forget an earlier look, and write what this one is for."""
+        self.forget_failures()
+        for path in (self.submission, *self.path.glob("node-*.json")):
+            path.unlink(missing_ok=True)
+        write_atomically(self.plan, plan.model_dump_json(indent=1))
+
+    def report_of(self, rank: int) -> Path:
+        return self.path / f"node-{rank}.json"
+
+    def read_reports(self) -> list[NodeReport]:
+        """What ranks have told so far, in their order."""
+        read = (self.read(NodeReport, path) for path in sorted(self.path.glob("node-*.json")))
+        return [report for report in read if report is not None]
+
+    def write_report(self, report: NodeReport) -> None:
+        write_atomically(self.report_of(report.rank), report.model_dump_json(indent=1))

@@ -1,0 +1,219 @@
+"""A Slurm site held against the settings under `slurm`: what works, what does not, what to change."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from conf.sites import SlurmSpec
+from conf.world import ClusterSpec
+from launcher.doctor.finding import Finding, Findings
+from launcher.doctor.site import TOOLS, Site, read_site
+from launcher.doctor.slurm_tools import ask, minutes
+from launcher.slurm_cluster import this_cluster
+
+SLURM = Findings("Slurm")
+LEAST_JOB_AGE_SECONDS = 300
+MOST_CLOCK_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a sweep would ask the site for.
+
+    Attributes:
+        sbatch: the text of a job like those of a sweep.
+    """
+
+    slurm: SlurmSpec
+    cluster: ClusterSpec
+    sbatch: str
+
+
+def slurm_findings(wanted: Wanted) -> Iterator[Finding]:
+    """Ask the site, and hold its answers against what is wanted."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    if missing:
+        yield SLURM.problem("tools", f"no {', '.join(missing)} on the PATH", "Run this on a Slurm login node.")
+        return
+    site = read_site()
+    if site is None:
+        yield SLURM.problem("controller", "does not answer `scontrol show config`", "Try again, or on a login node.")
+        return
+    yield SLURM.ok("controller", f"Slurm {site.version}, cluster {site.name}")
+    yield _clock()
+    yield _accounting(site)
+    yield from _partition(site, wanted)
+    yield _account(site, wanted.slurm)
+    yield from _qos(site, wanted.slurm)
+    yield _arrays(site, wanted.slurm)
+    yield _requeue(site)
+    yield _preemption(site)
+    if site.partition(wanted.slurm.partition) is not None:
+        yield _devices(wanted)
+    yield _accepted(wanted)
+
+
+def _clock() -> Finding:
+    behind = this_cluster().now - time.time()
+    if abs(behind) > MOST_CLOCK_SECONDS:
+        says = f"this machine's clock is {abs(behind):.0f} s {'behind' if behind > 0 else 'ahead of'} the controller's"
+        return SLURM.warning("clock", says, "Have it set; ages in tables are wrong by so much.")
+    return SLURM.ok("clock", "as the controller's")
+
+
+def _accounting(site: Site) -> Finding:
+    age = site.number("MinJobAge")
+    if site.keeps_accounts and not site.accounting:
+        return SLURM.ok("accounting", "on: sacct tells how every job ended")
+    why = "off" if not site.keeps_accounts else f"on, but sacct fails: {site.accounting}"
+    remedy = "Look at running sweeps at least that often (`trisweep status`); nothing else is needed."
+    says = f"{why}; the controller forgets an ended job after {age or 0:.0f} s (MinJobAge)"
+    if age is not None and age < LEAST_JOB_AGE_SECONDS:
+        remedy = f"Ask for accounting, or for MinJobAge={LEAST_JOB_AGE_SECONDS}: how a job ended may be lost otherwise."
+    return SLURM.warning("accounting", says, remedy)
+
+
+def _partition(site: Site, wanted: Wanted) -> Iterator[Finding]:
+    name = wanted.slurm.partition
+    told = site.partition(name)
+    if told is None:
+        known = ", ".join(site.partitions)
+        says = f"there is no partition {name}" if name else "no partition was chosen, and the site has no default one"
+        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {known}.")
+        return
+    called = told["PartitionName"]
+    if told.get("State") != "UP":
+        yield SLURM.problem("partition", f"{called} is {told.get('State')}", "Wait, or set slurm.partition.")
+    else:
+        yield SLURM.ok("partition", f"{called}, {told.get('TotalNodes', '?')} nodes")
+    yield _time_limit(called, told, wanted.slurm)
+    yield _nodes(called, told, wanted.cluster)
+
+
+def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
+    most, wanted = minutes(told.get("MaxTime", "")), slurm.time_limit_minutes
+    if most is not None and wanted > most:
+        says = f"{wanted} minutes are wanted, {partition} gives at most {most:g}"
+        return SLURM.problem("time limit", says, f"Set slurm.time_limit_minutes={most:g} or less.")
+    allowed = "any" if most is None else f"at most {most:g}"
+    return SLURM.ok("time limit", f"{wanted} minutes are wanted, {partition} gives {allowed}")
+
+
+def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> Finding:
+    limits = [int(told[key]) for key in ("MaxNodes", "TotalNodes") if told.get(key, "").isdigit()]
+    if limits and cluster.num_nodes > min(limits):
+        says = f"{cluster.name} has {cluster.num_nodes} nodes by its file, {partition} gives a job {min(limits)}"
+        return SLURM.warning("nodes", says, f"Correct num_nodes in conf/cluster/{cluster.name}.yaml, or sweep fewer.")
+    return SLURM.ok("nodes", f"{cluster.num_nodes} by the cluster's file, which a job may have")
+
+
+def _account(site: Site, slurm: SlurmSpec) -> Finding:
+    if not site.associations:
+        return SLURM.skipped("account", "the accounting does not say which accounts are yours")
+    yours = sorted({account for account, *_ in site.associations})
+    named = ", ".join(yours)
+    if slurm.account is None:
+        return SLURM.ok("account", f"your default one, of {named}")
+    if slurm.account in yours:
+        return SLURM.ok("account", slurm.account)
+    says, remedy = f"{slurm.account} is none of yours", f"Set slurm.account to one of {named}."
+    if "associations" in site.enforced:
+        return SLURM.problem("account", says, remedy)
+    return SLURM.warning("account", f"{says}, which this site does not enforce", remedy)
+
+
+def _qos(site: Site, slurm: SlurmSpec) -> Iterator[Finding]:
+    """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name."""
+    yours = sorted({name for *_, names in site.associations for name in names})
+    if slurm.qos is not None and site.qos and slurm.qos not in site.qos:
+        known = ", ".join(site.qos)
+        yield SLURM.problem("QOS", f"there is no QOS {slurm.qos}", f"Set slurm.qos to one of {known}.")
+        return
+    if slurm.qos is not None and yours and slurm.qos not in yours:
+        yield SLURM.warning("QOS", f"{slurm.qos} is none of yours", f"Set slurm.qos to one of {', '.join(yours)}.")
+        return
+    names = [slurm.qos] if slurm.qos else yours
+    if not names:
+        yield SLURM.skipped("QOS", "the accounting does not say which are yours")
+    for name in names:
+        yield _qos_limits(name, site.qos.get(name, {}), slurm)
+
+
+def _qos_limits(name: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
+    wall = minutes(told.get("MaxWall", ""))
+    if wall is not None and slurm.time_limit_minutes > wall:
+        says = f"{name} gives at most {wall:g} minutes, and {slurm.time_limit_minutes} are wanted"
+        return SLURM.problem("QOS", says, f"Set slurm.time_limit_minutes={wall:g} or less, or another slurm.qos.")
+    jobs = [f"{key} {told[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if told.get(key)]
+    limits = f"{', '.join(jobs)}; what is beyond is submitted later" if jobs else "no limit of jobs"
+    return SLURM.ok("QOS", f"{name}: {limits}")
+
+
+def _arrays(site: Site, slurm: SlurmSpec) -> Finding:
+    most = site.number("MaxArraySize")
+    if most is None:
+        return SLURM.skipped("job arrays", "the site does not say how large they may be")
+    if slurm.max_array_size is not None and slurm.max_array_size > most:
+        says = f"slurm.max_array_size = {slurm.max_array_size} is more than the site's {most:.0f}"
+        return SLURM.problem("job arrays", says, "Set slurm.max_array_size=null, which takes the site's.")
+    if most <= 1:
+        return SLURM.warning("job arrays", "the site forbids them", "Every trial becomes a job of its own.")
+    return SLURM.ok("job arrays", f"up to {most:.0f} elements, {slurm.array_parallelism} at a time")
+
+
+def _requeue(site: Site) -> Finding:
+    if site.config.get("JobRequeue") == "0":
+        says = "off by default (JobRequeue=0): a trial that loses its node is submitted again by the next sweep"
+        return SLURM.ok("requeue", f"{says}; long trainings ask for it")
+    return SLURM.ok("requeue", "on: Slurm itself runs a job again whose node failed")
+
+
+def _preemption(site: Site) -> Finding:
+    modes = {each.get("PreemptMode", "OFF") for each in site.partitions.values()} | {site.config.get("PreemptMode", "")}
+    kinds = {mode for word in modes for mode in word.upper().split(",")} - {"OFF", "", "GANG"}
+    if "CANCEL" in kinds:
+        remedy = "Nothing is lost: the next `trisweep sweep` submits those trials again."
+        return SLURM.warning("preemption", "may cancel your jobs (PreemptMode CANCEL)", remedy)
+    if "SUSPEND" in kinds:
+        remedy = "A suspended job keeps its devices' memory; choose a partition whose jobs are not suspended."
+        return SLURM.warning("preemption", "may suspend your jobs (PreemptMode SUSPEND)", remedy)
+    return SLURM.ok("preemption", "requeues jobs, which then run again" if "REQUEUE" in kinds else "off")
+
+
+def _devices(wanted: Wanted) -> Finding:
+    slurm, cluster = wanted.slurm, wanted.cluster
+    if cluster.device.kind != "gpu":
+        return SLURM.ok("devices", f"the devices of {cluster.name} are cores; no GPU is asked for")
+    if slurm.gpu_request == "none":
+        return SLURM.ok("devices", "nodes are taken whole (slurm.gpu_request=none)")
+    partition = ("--partition", slurm.partition) if slurm.partition else ()
+    told = ask("sinfo", "--noheader", "--format=%G", *partition).stdout
+    offered = sorted({line.strip() for line in told.splitlines() if "gpu" in line})
+    if not offered:
+        remedy = "Set slurm.partition to one with GPUs, or slurm.gpu_request=none where nodes are given whole."
+        return SLURM.problem("devices", "Slurm knows of no GPU there (GRES)", remedy)
+    counts = {sum(int(n) for n in _counts(line)) for line in offered}
+    if cluster.devices_per_node not in counts:
+        says = f"nodes have {', '.join(offered)}; {cluster.name} has {cluster.devices_per_node} a node by its file"
+        return SLURM.warning("devices", says, f"Correct devices_per_node in conf/cluster/{cluster.name}.yaml.")
+    return SLURM.ok("devices", f"{', '.join(offered)} a node")
+
+
+def _counts(gres: str) -> Iterator[str]:
+    """`gpu:a100:4(S:0-1),nvme:1` -> 4."""
+    for word in gres.split(","):
+        name, *rest = word.split("(")[0].split(":")
+        if name == "gpu" and rest and rest[-1].isdigit():
+            yield rest[-1]
+
+
+def _accepted(wanted: Wanted) -> Finding:
+    """Whether Slurm would take a job like those of a sweep; nothing is submitted."""
+    told = ask("sbatch", "--test-only", stdin=wanted.sbatch)
+    if told.ok:
+        return SLURM.ok("a sweep's job", f"would be taken: {told.complaint.removeprefix('sbatch: ')}")
+    remedy = "Correct the settings under slurm; `trisweep sweep NAME --dry-run` shows the request."
+    return SLURM.problem("a sweep's job", f"would be refused: {told.complaint}", remedy)

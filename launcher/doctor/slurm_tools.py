@@ -1,0 +1,63 @@
+"""Slurm's tools, asked once each and never for long."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import NamedTuple
+
+ANSWER_SECONDS = 15
+
+
+class Told(NamedTuple):
+    """What a tool said.
+
+    Attributes:
+        ok: it ran, and ended well.
+    """
+
+    ok: bool
+    stdout: str
+    stderr: str
+
+    @property
+    def complaint(self) -> str:
+        return " ".join((self.stderr or self.stdout).split())
+
+
+def ask(*command: str, stdin: str | None = None) -> Told:
+    """Run a tool; one that is absent or hangs has not answered well."""
+    if not shutil.which(command[0]):
+        return Told(False, "", f"there is no {command[0]} on the PATH")
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return Told(False, "", f"{command[0]} did not answer within {ANSWER_SECONDS} s")
+    return Told(done.returncode == 0, done.stdout, done.stderr)
+
+
+def pairs_of_lines(text: str) -> dict[str, str]:
+    """`scontrol show config`: a `Name = value` on each line."""
+    return {name: value.strip() for name, value in re.findall(r"^(\S+)\s*= ?(.*)$", text, re.MULTILINE)}
+
+
+def pairs_of_words(line: str) -> dict[str, str]:
+    """`scontrol -o show partition`: `Name=value` words."""
+    words = (word.partition("=") for word in line.split())
+    return {name: value for name, sign, value in words if sign}
+
+
+def minutes(text: str) -> float | None:
+    """Slurm's way to write a duration: `30`, `30:00`, `1:30:00`, `2-12:00:00`; None where it sets no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if found is None:
+        return None
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    # With days, or with all three parts, the first is hours; otherwise it is minutes.
+    if days is not None or len(numbers) == 3:
+        hours, mins, seconds = [*numbers, 0, 0][:3]
+    else:
+        hours, (mins, seconds) = 0, [*numbers, 0][:2]
+    return int(days or 0) * 24 * 60 + hours * 60 + mins + seconds / 60

@@ -1,0 +1,146 @@
+"""Answers of Slurm's commands, kept on disk for a moment, so that commands which look at once ask the controller once.
+
+A controller that answers slowly or with errors is asked the more rarely, by all commands of this user on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from conf.schema import Frozen
+from train_core.whole_files import write_atomically
+
+ANSWER_SECONDS = 15
+SLOW_FACTOR = 10.0
+"""An answer that took a second is not asked for again for ten seconds, by those who may take an older one."""
+
+MOST_SECONDS = 60.0
+"""No answer is kept for longer, and no controller is left unasked for longer."""
+
+
+FORGOTTEN_SECONDS = 3600.0
+
+
+class Answer(Frozen):
+    """What a command said.
+
+    Attributes:
+        asked: when it was asked, in seconds since the epoch.
+        took: seconds until it had answered.
+        exit_code: None where there is no such command, or where it did not answer in time.
+        failures: how often in a row it has failed.
+    """
+
+    asked: float
+    took: float
+    exit_code: int | None
+    said: str
+    complained: str
+    failures: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was given; infinite where the clock has been set back meanwhile."""
+        age = time.time() - self.asked
+        return age if age >= 0 else float("inf")
+
+
+class Patience(NamedTuple):
+    """How old an answer may be for whoever asks.
+
+    Attributes:
+        seconds: 0 always asks.
+    """
+
+    seconds: float
+
+    def takes(self, answer: Answer) -> bool:
+        """Whether the answer is fresh enough, or Slurm is to be left in peace."""
+        if not self.seconds:
+            return False
+        wanted = self.seconds * 2**answer.failures if answer.failed else max(self.seconds, SLOW_FACTOR * answer.took)
+        return answer.age < min(wanted, MOST_SECONDS)
+
+
+FRESH = Patience(0.0)
+
+
+def answer_of(command: Sequence[str], patience: Patience = FRESH) -> Answer:
+    """What the command says, or said a moment ago."""
+    kept = _kept(command)
+    if kept is not None and patience.takes(kept):
+        return kept
+    answer = _asked(command)
+    if answer.failed and kept is not None and kept.failed:
+        answer = answer.model_copy(update={"failures": kept.failures + 1})
+    if patience.seconds:  # who asks once keeps nothing, so that only questions that come again are kept
+        _keep(command, answer)
+    return answer
+
+
+def _asked(command: Sequence[str]) -> Answer:
+    asked, started = time.time(), time.monotonic()
+    exit_code, said, complained = None, "", ""
+    if shutil.which(command[0]):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+            exit_code, said, complained = done.returncode, done.stdout, done.stderr
+    took = time.monotonic() - started
+    return Answer(asked=asked, took=took, exit_code=exit_code, said=said, complained=complained)
+
+
+def _kept(command: Sequence[str]) -> Answer | None:
+    folder = _folder()
+    try:
+        return Answer.model_validate_json(_file(folder, command).read_bytes()) if folder else None
+    except (OSError, ValidationError):
+        return None
+
+
+def _keep(command: Sequence[str], answer: Answer) -> None:
+    if folder := _folder():
+        with contextlib.suppress(OSError):  # it only saves a question
+            write_atomically(_file(folder, command), answer.model_dump_json(), durable=False)
+            _forget_old(folder)
+
+
+def _file(folder: Path, command: Sequence[str]) -> Path:
+    """Another cluster, or another stand-in for a tool, has answers of its own."""
+    asked = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)
+    return folder / hashlib.sha256("\0".join(asked).encode()).hexdigest()[:24]
+
+
+def _forget_old(folder: Path) -> None:
+    """A sweep that goes on asks about other jobs, and nobody asks the old question again."""
+    for path in folder.iterdir():
+        if time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def _folder() -> Path | None:
+    """A folder of this machine that nobody else can write to; None where there is none."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"trisweep-slurm-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    # Whoever could write here could make a running job look as if it had ended.
+    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return folder if private else None

@@ -1,0 +1,51 @@
+"""What each type of devices of a mixed job does in a step, measured and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from conf.knobs import layers_in_short
+from results.report.measured_part import named
+from results.report.predicted_part import has_device_per_rank
+from results.report.table import Cell, ReportTable, number, text
+from results.units import gib, percent, tflops
+from sweeps.reading import TrialReading, ranked
+from train_core.measurement import BlockRates
+
+NUMBERS = ("ranks", "model TFLOPS", "peak TFLOPS", "MFU %", "peak GiB", "of GiB")
+COLUMNS = ("layout", "numbers are", "cluster", "device", "layers", *NUMBERS)
+
+
+def blocks_table(results: Sequence[TrialReading]) -> ReportTable | None:
+    """A row for each block of every measured mixed trial, fastest trial first; None when no trial is mixed.
+
+    Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
+    """
+    rows = tuple(row for result in ranked(list(results)) for row in _rows(result))
+    return ReportTable(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
+
+
+def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
+    estimate, performance = result.trial.estimate, result.performance
+    if performance is None:
+        return
+    if estimate is not None and has_device_per_rank(result):
+        yield from (_row(result, "predicted", block) for block in estimate.blocks)
+    yield from (_row(result, "measured", block) for block in performance.blocks)
+
+
+def _row(result: TrialReading, kind: str, block: BlockRates) -> tuple[Cell, ...]:
+    rate, peak = block.model_flops_per_second_per_device, block.peak_flops_per_second
+    return (
+        text(named(result)),
+        text(kind),
+        text(block.cluster),
+        text(block.device),
+        text(layers_in_short(block.layers_per_stage)),
+        number(str(block.num_ranks), block.num_ranks),
+        number(tflops(rate), rate),
+        number(tflops(peak), peak),
+        number(percent(block.model_flops_utilization), block.model_flops_utilization),
+        number(gib(block.peak_memory_bytes), block.peak_memory_bytes),
+        number(gib(block.memory_capacity_bytes), block.memory_capacity_bytes),
+    )

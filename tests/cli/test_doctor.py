@@ -1,0 +1,22 @@
+"""`trisweep doctor` where there is no Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Command
+
+
+def test_a_machine_without_slurm_is_ready_and_says_so(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("doctor", cwd=tmp_path, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert "there is no sbatch on the PATH" in " ".join(done.stdout.split())
+    assert "Ready." in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_a_cluster_that_cannot_be_reached_is_a_problem(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("doctor", "cluster=frontier", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Run this on a Slurm login node" in " ".join(done.stdout.split())
+    assert "not submitted before this is solved: tools" in " ".join(done.stdout.split())

@@ -1,0 +1,147 @@
+"""The three presets: their flags for a plan, and what their patterns find in lines as those programs print them.
+
+The lines in `logs/` follow the format strings of Megatron-LM (training.py at d98e8a64), torchtitan (metrics.py at
+v0.2.2), Megatron-DeepSpeed (training.py at 4efb479d) and DeepSpeed (timer.py, pipe/engine.py at edaa7221). The
+numbers are made up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.experiment import Experiment
+from conf.trainer_call import JOB_NAMES, call_of
+from launcher.command_trainer.log_tail import LogTail
+from launcher.command_trainer.step_book import StepBook
+from tests.composed import load
+
+LOGS = Path(__file__).parent / "logs"
+STEPS = ["training.num_steps=3", "training.num_warmup_steps=1", "batch.global_batch_size=64"]
+LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=16", *STEPS]
+GPT = ["model=gpt-22b", "cluster=selene", "precision=fp16", "parallel.world_size=16", *STEPS]
+
+
+def experiment_of(trainer: str, *overrides: str) -> Experiment:
+    return load([f"trainer={trainer}", *overrides]).experiment()
+
+
+def words(trainer: str, *overrides: str) -> list[str]:
+    experiment = experiment_of(trainer, *overrides)
+    return list(call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "X")).words)
+
+
+def has(found: Sequence[str], *expected: str) -> bool:
+    """Whether the words hold these, one after the other."""
+    return any(tuple(found[start : start + len(expected)]) == expected for start in range(len(found)))
+
+
+def read(experiment: Experiment, log: str) -> StepBook:
+    book = StepBook(experiment)
+    for line in LogTail(LOGS / f"{log}.log").lines():
+        list(book.hear(line))
+    list(book.close())
+    return book
+
+
+def test_megatron_lms_lines_become_steps() -> None:
+    book = read(experiment_of("megatron-lm", *LLAMA), "megatron-lm")
+    assert [step.step_seconds for step in book.steps] == pytest.approx([12.3456, 2.0, 2.01])
+    assert [step.loss for step in book.steps] == [11.0834, 10.5, 10.0]
+    assert [step.gradient_norm for step in book.steps] == [9.128, 2.5, 2.0]
+    assert [step.learning_rate for step in book.steps] == [1.5e-4, 3e-4, 3e-5]
+    assert book.tflops == {1: 45.6, 2: 401.2, 3: 399.2}
+    assert book.memory_bytes == 40 * 2**30
+    assert book.is_done
+    assert book.matched == set(book.patterns)
+
+
+def test_torchtitans_lines_become_steps_with_colours_or_without() -> None:
+    book = read(experiment_of("torchtitan", *LLAMA, "parallel.zero_stage=3"), "torchtitan")
+    tokens_of_a_device = 64 * 8192 / 16
+    assert [step.step_seconds for step in book.steps] == [tokens_of_a_device / rate for rate in (1024, 8192, 8192)]
+    assert [step.loss for step in book.steps] == [12.25911, 11.5, 11.0]
+    assert book.memory_bytes == 40 * 2**30
+    assert book.tflops[2] == 418.5
+    assert book.is_done
+    assert book.matched == set(book.patterns)
+
+
+def test_megatron_deepspeeds_lines_become_steps() -> None:
+    book = read(experiment_of("deepspeed", *GPT), "megatron-deepspeed")
+    assert [step.step for step in book.steps] == [1, 2, 3]
+    assert [step.step_seconds for step in book.steps] == pytest.approx([9.0, 2.0, 2.01])
+    assert [step.loss for step in book.steps] == [11.0834, 10.5, 10.0]
+    assert book.memory_bytes == 20.5 * 2**30
+    assert book.tflops[3] == 55.27
+
+
+def test_the_lines_of_deepspeeds_pipeline_become_steps() -> None:
+    book = read(experiment_of("deepspeed", *GPT), "deepspeed-pipeline")
+    assert [(step.step_seconds, step.loss) for step in book.steps] == [(9.0, 11.0834), (2.0, 10.5), (2.01, 10.0)]
+
+
+def test_the_lines_of_deepspeeds_timer_become_steps_without_losses() -> None:
+    book = read(experiment_of("deepspeed", *GPT), "deepspeed-engine")
+    assert [(step.step, step.step_seconds) for step in book.steps] == [(2, 2.0), (3, 2.0)]
+    assert all(math.isnan(step.loss) for step in book.steps)
+
+
+def test_megatron_lms_flags_say_the_plan() -> None:
+    plan = [
+        *("parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=4", "parallel.sequence_parallel=true"),
+        *("parallel.schedule=interleaved", "parallel.virtual_pipeline_size=3", "parallel.recompute=full"),
+    ]
+    found = words("megatron-lm", *GPT, *plan)
+    assert has(found, "--tensor-model-parallel-size", "4", "--pipeline-model-parallel-size", "4")
+    assert has(found, "--num-virtual-stages-per-pipeline-rank", "3")
+    assert has(found, "--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
+    assert {"--sequence-parallel", "--fp16"} <= set(found)
+    assert not {"--bf16", "--swiglu", "--use-distributed-optimizer", "--rotary-base"} & set(found)
+    llama = words("megatron-lm", *LLAMA, "parallel.zero_stage=1")
+    assert {"--use-distributed-optimizer", "--swiglu", "--bf16", "--group-query-attention"} <= set(llama)
+    assert has(llama, "--rotary-base", "500000", "--use-rope-scaling", "--rope-scaling-factor", "8.0")
+
+
+def test_torchtitans_flags_say_the_plan() -> None:
+    found = words("torchtitan", *LLAMA, "parallel.zero_stage=3", "batch.micro_batch_size=2")
+    assert has(found, "--training.local_batch_size", "2", "--training.global_batch_size", "64")
+    assert has(found, "--parallelism.data_parallel_replicate_degree", "1")
+    assert has(found, "--parallelism.data_parallel_shard_degree", "16")
+    assert has(found, "--model.flavor", "8B")
+    staged = words("torchtitan", *LLAMA, "parallel.pipeline_parallel_size=4", "batch.micro_batch_size=2")
+    assert has(staged, "--training.local_batch_size", "16")
+    assert has(staged, "--parallelism.pipeline_parallel_microbatch_size", "2")
+    assert has(staged, "--parallelism.pipeline_parallel_schedule", "1F1B")
+
+
+def test_deepspeeds_file_says_the_plan() -> None:
+    experiment = experiment_of("deepspeed", *GPT, "parallel.zero_stage=1", "parallel.tensor_parallel_size=2")
+    call = call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "X") | {"trial_folder": "/runs/t"})
+    assert has(call.words, "--deepspeed", "--deepspeed_config", "/runs/t/deepspeed.json", "--zero-stage", "1")
+    config = json.loads(call.files["deepspeed.json"])
+    assert (config["train_batch_size"], config["gradient_accumulation_steps"]) == (64, 8)
+    assert (config["fp16"]["enabled"], config["bf16"]["enabled"]) == (True, False)
+    assert config["zero_optimization"] == {"stage": 1}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "plan", "words"),
+    [
+        ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
+        ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer or"),
+        ("torchtitan", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
+        ("torchtitan", ["model=llama-2-7b"], "it has Llama 3.1 in its own sizes alone"),
+        ("torchtitan", ["precision=fp16"], "it trains in bf16 or fp32|has no peak"),
+        ("deepspeed", ["parallel.zero_stage=2", "parallel.pipeline_parallel_size=4"], "ZeRO-0 and ZeRO-1 alone"),
+        ("deepspeed", [], "it does not stretch rotary positions"),
+    ],
+)
+def test_a_plan_that_a_program_cannot_carry_out_says_why(trainer: str, plan: list[str], words: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=words):
+        experiment_of(trainer, *LLAMA, *plan)

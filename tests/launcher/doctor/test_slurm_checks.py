@@ -1,0 +1,116 @@
+"""A site's answers, made up, against the settings: what becomes a problem, and what is said to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.doctor.slurm_checks import Wanted, slurm_findings
+from launcher.doctor.slurm_tools import minutes, pairs_of_lines, pairs_of_words
+from tests.composed import load
+
+CONFIG = {
+    "ClusterName": "made-up",
+    "SLURM_VERSION": "23.11.1",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageEnforce": "associations,limits,qos",
+    "MinJobAge": "300 sec",
+    "MaxArraySize": "1001",
+    "JobRequeue": "1",
+    "PreemptMode": "OFF",
+}
+PARTITION = "PartitionName=gpu Default=YES State=UP MaxTime=1-00:00:00 MaxNodes=UNLIMITED TotalNodes=64 PreemptMode=OFF"
+Statuses = dict[str, str]
+Examine = Callable[..., Statuses]
+
+
+@pytest.fixture
+def examine(tools: Callable[..., None]) -> Examine:
+    """`examine(overrides, MinJobAge="10 sec", partition=..., sinfo=...)`: the status of each finding by name."""
+
+    def run(overrides: Sequence[str] = (), partition: str = PARTITION, **changed: Any) -> Statuses:
+        scripts = {
+            "sinfo": "echo gpu:mi250:8",
+            "sacct": "true",
+            "sbatch": "cat > /dev/null; echo 'sbatch: Job 7 to start at noon' >&2",
+            "sacctmgr": 'case "$*" in *assoc*) echo "lab||normal,long";; *) echo "normal|12:00:00|||500|";'
+            ' echo "long|7-00:00:00||||"; esac',
+        } | {name: changed.pop(name) for name in ("sinfo", "sacct", "sbatch", "sacctmgr") if name in changed}
+        lines = "\n".join(f"{name} = {value}" for name, value in (CONFIG | changed).items())
+        scontrol = f'case "$*" in *partition*) echo "{partition}";; *) echo "{lines}"; esac'
+        tools(scontrol=scontrol, srun="true", squeue="true", scancel="true", **scripts)
+        settings = load(["cluster=frontier", "slurm.account=lab", "slurm.time_limit_minutes=60", *overrides])
+        found = list(slurm_findings(Wanted(settings.slurm, settings.cluster, "#!/bin/sh")))
+        assert all(bool(each.remedy) == (each.status in ("warning", "problem")) for each in found), found
+        return {each.name: each.status for each in found}
+
+    return run
+
+
+def test_a_site_that_suits_the_settings_is_ok(examine: Examine) -> None:
+    statuses = examine(["cluster.num_nodes=64", "slurm.qos=normal"])
+    assert set(statuses.values()) == {"ok"}, statuses
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changed", "name", "status"),
+    [
+        (["slurm.partition=none-such"], {}, "partition", "problem"),
+        ([], {"partition": PARTITION.replace("State=UP", "State=DOWN")}, "partition", "problem"),
+        (["slurm.time_limit_minutes=2000"], {}, "time limit", "problem"),
+        (["slurm.time_limit_minutes=800", "slurm.qos=normal"], {}, "QOS", "problem"),
+        (["slurm.qos=none-such"], {}, "QOS", "problem"),
+        (["slurm.account=other"], {}, "account", "problem"),
+        (["slurm.account=other"], {"AccountingStorageEnforce": "none"}, "account", "warning"),
+        (["cluster.num_nodes=128"], {}, "nodes", "warning"),
+        (["slurm.max_array_size=5000"], {}, "job arrays", "problem"),
+        ([], {"MaxArraySize": "0"}, "job arrays", "warning"),
+        ([], {"AccountingStorageType": "accounting_storage/none", "MinJobAge": "10 sec"}, "accounting", "warning"),
+        ([], {"sacct": "echo 'sacct: error: no slurmdbd' >&2; exit 1"}, "accounting", "warning"),
+        ([], {"PreemptMode": "CANCEL"}, "preemption", "warning"),
+        ([], {"PreemptMode": "GANG,SUSPEND"}, "preemption", "warning"),
+        ([], {"sinfo": "echo '(null)'"}, "devices", "problem"),
+        ([], {"sinfo": "echo 'gpu:a100:4(S:0-1)'"}, "devices", "warning"),
+        ([], {"sbatch": "cat > /dev/null; echo 'invalid account' >&2; exit 1"}, "a sweep's job", "problem"),
+    ],
+)
+def test_what_does_not_suit_is_found(
+    overrides: list[str], changed: dict[str, str], name: str, status: str, examine: Examine
+) -> None:
+    assert examine(overrides, **changed)[name] == status
+
+
+def test_without_the_tools_nothing_more_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = load(["cluster=frontier"])
+    (found,) = slurm_findings(Wanted(settings.slurm, settings.cluster, ""))
+    assert found.status == "problem"
+    assert "srun" in found.says
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30", 30),
+        ("30:30", 30.5),
+        ("1:30:00", 90),
+        ("2-12:00:00", 3600),
+        ("2-12", 3600),
+        ("UNLIMITED", None),
+        ("", None),
+    ],
+)
+def test_slurms_durations(text: str, expected: float | None) -> None:
+    assert minutes(text) == expected
+
+
+def test_slurms_pairs() -> None:
+    assert pairs_of_lines("A = 1\nB  = x y\nSlurmctldHost[0] = vm\n") == {
+        "A": "1",
+        "B": "x y",
+        "SlurmctldHost[0]": "vm",
+    }
+    assert pairs_of_words("A=1 B=x=y C") == {"A": "1", "B": "x=y"}
