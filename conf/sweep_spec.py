@@ -139,12 +139,25 @@ class SearchPlan(Frozen):
         return self
 
 
+class ReplaySpec(Frozen):
+    """How a sweep is replayed where there is no cluster: against the cost model as the machine, with no job at all.
+
+    Attributes:
+        num_machines: made-up machines, each of which differs from the cost model in its own way.
+        most_jobs: after so many a search counts as not having found a point near the best.
+    """
+
+    num_machines: Count
+    most_jobs: Count
+
+
 class SweepSpec(PointSet):
     """A question, the points that answer it, and how many of them to measure.
 
     Attributes:
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
+        replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
     """
 
     name: Name
@@ -152,3 +165,4 @@ class SweepSpec(PointSet):
     max_trials: Count
     published: Annotated[tuple[str, ...], Field(strict=False)]
     proxy: ProxySpec | None
+    replay: ReplaySpec | None = None

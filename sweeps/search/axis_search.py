@@ -165,7 +165,7 @@ class AxisSearch:
         except ConfigError:  # a value that is wrong at this point only, such as a batch below 1
             self._useless.add(key)
             return False
-        if not trial.selected:
+        if trial.estimate is None or not trial.estimate.fits:
             self._useless.add(key)
             return False
         # Different points may come to the same experiment, such as one that names a default and one that does not.
