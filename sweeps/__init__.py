@@ -10,6 +10,7 @@ journal      what was done with a sweep since it was planned; `history` is what 
 reading      how a trial stands, read once from its folder
 age          how long a trial has waited or run
 submission   which job works in a folder
+long_lived   values at which the garbage collector need not look
 attempts     how the attempts before the last one ended
 logs         where a job's own output is, and how it ends; `log_choice` says whose log a person wants
 search       which point to try next, from what the trials have shown

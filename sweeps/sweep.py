@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import NamedTuple
 
 from sweeps.attempts import keep_attempt
 from sweeps.history import History
 from sweeps.journal import Journal
+from sweeps.long_lived import long_lived
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder
@@ -26,7 +28,10 @@ class Sweep(NamedTuple):
             UsageError: its record is damaged, or was written by another version.
         """
         history = History.of(Journal(folder.journal).read_new())
-        return cls(folder, history.completed(folder.read_record()))
+        with long_lived():
+            sweep = cls(folder, history.completed(folder.read_record()))
+        gc.freeze()  # nor does the collector look at the record later
+        return sweep
 
     @property
     def runnable(self) -> list[Trial]:
@@ -38,7 +43,11 @@ class Sweep(NamedTuple):
 
     def read(self) -> list[TrialReading]:
         """How every trial stands, in the order of the record."""
-        return [self.read_trial(trial) for trial in self.record.trials]
+        with long_lived():
+            readings = [self.read_trial(trial) for trial in self.record.trials]
+            for reading in readings:
+                _ = reading.measurement  # read now, because everybody asks for it
+        return readings
 
     def read_trial(self, trial: Trial) -> TrialReading:
         return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial)

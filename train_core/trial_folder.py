@@ -20,6 +20,7 @@ from train_core.measurement import Measurement, RankFailure, Standing, StepMetri
 from train_core.whole_files import append_whole, replacing, write_atomically
 
 Model = TypeVar("Model", bound=BaseModel)
+READ_BYTES = 2**20
 DAMAGED = ".corrupt-"
 """What stands before the time (in seconds since the epoch) in the name of a damaged file that was put aside."""
 
@@ -46,6 +47,8 @@ class JobFolder:
     running.lock        held (flock) by the job while it runs on this machine, or by the rank 0 that a launcher started
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
     code/               the code as it was when a job was submitted that no sweep submits
+    provenance.json     where and with what the last attempt ran: devices, driver, modules, variables on a list
+    slurm_job.json      what Slurm's accounting said of the last job, once it had ended
     submitit/           what such a job through Slurm is to do, its script and its output
     NAME.corrupt-TIME   a file of the folder that could not be read, and was put aside
     """
@@ -60,7 +63,7 @@ class JobFolder:
     submitit = Member("submitit")
 
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, Path) else Path(path)  # of thousands, none is taken apart twice
         self.attempt = attempt
 
     def claim_for_attempt(self) -> None:
@@ -96,7 +99,7 @@ class JobFolder:
     def read(self, model: type[Model], path: Path) -> Model | None:
         """What a file of this folder holds; None where it is not there, or is damaged and has been put aside."""
         try:
-            content = path.read_bytes()
+            content = _content(path)
         except IsADirectoryError:
             self.put_aside(path)
             return None
@@ -293,6 +296,16 @@ class TrialFolder(JobFolder):
     def read_measurement(self) -> Measurement | None:
         """How the trial ended; None when it has not, or when its file was damaged and has been put aside."""
         return self.read(Measurement, self.measurement)
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds; thousands of them are read at a time, and Python's own buffers would cost more than that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = list(iter(lambda: os.read(descriptor, READ_BYTES), b""))
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
 
 
 def _parsed(model: type[Model], text: str | bytes) -> Model | None:

@@ -1,30 +1,72 @@
-"""`python -m benchmarks.chaos.controller FOLDER`: a process that carries a sweep on, to be killed at any instant."""
+"""`python -m benchmarks.chaos.controller FOLDER`: the controller of a sweep, to be killed at any instant."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from benchmarks.chaos.cluster import Cluster
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import REFUSALS, Workbench
+from launcher.advance import Conductor
+from launcher.folder_lock import locked
+from launcher.loop import go_on
+from launcher.queue import SlurmQueue
+from launcher.sweep import slurm_rules
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
 
-POLL_SECONDS = 0.3
+POLL_SECONDS, BUSY_SECONDS = 0.5, 0.3
+SLOTS = 4
+"""Trials that are queued or running at once, so that a sweep takes many steps."""
+
+
+class Silent:
+    """A progress that shows nothing."""
+
+    def show(self, states: Sequence[TrialReading]) -> None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clock", type=float, default=0.0, metavar="SECONDS", help="how much the clock is ahead")
+    parser.add_argument("--poll", type=float, default=POLL_SECONDS, metavar="SECONDS", help="between two steps")
     given = parser.parse_args()
     bench = Workbench.of(given.folder, Cluster(given.folder))
     if given.clock:
         real = time.time
         time.time = lambda: real() + given.clock
     print("begun", flush=True)
-    while True:
-        bench.advance()
-        time.sleep(POLL_SECONDS)
+    while not _carried_on(bench, given.poll):
+        time.sleep(BUSY_SECONDS)
+
+
+def _carried_on(bench: Workbench, poll_seconds: float) -> bool:
+    """Step after step to the end; False where another controller has the folder."""
+    folder = bench.sweep.folder
+    try:
+        with locked(folder):
+            rules = replace(slurm_rules(bench.slurm), max_concurrent_trials=SLOTS)
+            conductor = Conductor(Sweep.stored_in(folder), SlurmQueue(bench.slurm, bench.job), rules)
+            print(go_on(conductor, Silent(), poll_seconds).finished, flush=True)
+            return True
+    except REFUSALS as refusal:
+        print(f"refused: {refusal}", flush=True)
+        return False
 
 
 if __name__ == "__main__":

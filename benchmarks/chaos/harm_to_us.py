@@ -10,7 +10,7 @@ import time
 
 from benchmarks.chaos.job_on_node import quick_job
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import PERFORMANCE, Workbench
+from benchmarks.chaos.workbench import Workbench
 from train_core.measurement import Outcome
 
 HOUR = 3600.0
@@ -90,9 +90,7 @@ def clocks_of_nodes_wrong(bench: Workbench) -> None:
 @CATALOGUE.add("1,000 points in one sweep", num_trials=1000, repetitions=1, alone=True)
 def a_thousand_points(bench: Workbench) -> None:
     bench.job = quick_job
-    known = {each.trial_id: each.experiment.fingerprint for each in bench.sweep.record.trials if each.experiment}
-    empty = {"outcome": "COMPLETED", "cause": "", "started": time.time(), "performance": PERFORMANCE}
-    bench.order({"fingerprints": known, "measurement": empty})
+    bench.order_quick_jobs()
     bench.start(array_parallelism=32)
     bench.finish(seconds=900)
 

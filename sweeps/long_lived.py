@@ -1,0 +1,22 @@
+"""Values that live as long as the command, and of which there may be a million."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def long_lived() -> Iterator[None]:
+    """What is made in the block is no garbage, so that Python's collector does not look for any meanwhile.
+
+    It would look at everything again and again, which takes most of the time where thousands of trials are read.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
