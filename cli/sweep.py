@@ -10,6 +10,7 @@ from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console
 from cli.plan import print_plan, print_question
+from cli.replay import is_replayed, print_replay
 from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
 
@@ -53,6 +54,9 @@ def sweep(
         print_config(composed(name, overrides))
         return
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
+    if is_replayed(place):
+        print_replay(place)
+        return
     # A sweep that goes on keeps its record, because planning it again would give it another date.
     record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"

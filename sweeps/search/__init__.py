@@ -13,5 +13,13 @@ lessons      what they have shown about the prediction, in sentences
 outlook      what is expected of every candidate
 objective    what is made small
 pruning      which running trials are clearly slower than the best
+axis_search  the adaptive search of any other axes
+draws        points drawn from axes, and which draws lead to a point
+tpe          draws that follow what was measured
+seen_points  the points that were tried, each with its seeds
+more_seeds   which points deserve another seed
+step_pruning which running trials have a worse loss than others after as many tokens
+objectives   what each objective makes of a trial, and which trials may be compared by it
+best_points  what it can say at its end
 normal       the normal distribution
 """
