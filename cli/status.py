@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.allocation_line import print_allocation
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, headed, print_json, shown_path
 from conf.errors import UsageError
@@ -41,6 +42,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         print_json("status", status_document(stored, trials, trainings))
         return
     _print_tables(stored, trials, trainings)
+    print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
 
 
 def _require_no_json(as_json: bool) -> None:

@@ -10,6 +10,8 @@ advance            one step of a sweep; `loop` takes it again and again, `orders
 notify             tells a webhook how a sweep stands
 budget             what trials cost, and whether the sweep may still spend it
 workplace          the interface of the places where trials run: start, watch and end
+allocation_sweep   a sweep in one allocation, whose trials are its steps: `allocation_job` runs inside it, with
+                   `allocation_workplace` as the workplace and `packing` to share the nodes out
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
 provenance         where a sweep's numbers come from: code, versions, modules, environment
