@@ -13,6 +13,7 @@ workplace          the interface of the places where trials run: start, watch an
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
 tokens             the tokens of a sweep's trials, made before the first one starts
+arrays             which trials share a job array
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
 slurm_answers      what Slurm said a moment ago, so that it is not asked more often than a site likes
 submit_limits      how many jobs the site lets a user have in the queue
