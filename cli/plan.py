@@ -26,6 +26,7 @@ FORMATS = (DEFAULT_FORMAT, "json", "csv")
 Word = TypeVar("Word", bound=str)
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'parallel.tensor_parallel_size=8'; may be repeated."
+AS_PROGRAM = "Print the best plan as the command of megatron-lm, torchtitan, deepspeed or `command`."
 FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
 
 Name = Annotated[
@@ -62,9 +63,17 @@ def plan(
     top: Annotated[int | None, typer.Option(help=f"Show so many plans; {DEFAULT_TOP} unless given.", min=1)] = None,
     output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
     as_json: AsJson = False,
+    as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    asked = composed(*sweep_and_overrides(name, overrides or []))
+    sweep, texts = sweep_and_overrides(name, overrides or [])
+    if as_program is not None:
+        if as_json:
+            raise UsageError("--as prints a command, which --json has no document for", "Leave one of them out.")
+        from cli.as_program import choosing
+
+        texts = choosing(as_program, texts)
+    asked = composed(sweep, texts)
     if cfg:
         print_config(asked)
         return
@@ -87,7 +96,11 @@ def plan(
         top=top,
         output_format=_known("format", output_format, FORMATS),
     )
-    if options.ask_for_a_search or asked.overrides.chosen("sweep") is None:
+    if as_program is not None:
+        from cli.as_program import print_as
+
+        print_as(asked, options)
+    elif options.ask_for_a_search or asked.overrides.chosen("sweep") is None:
         from cli.search import run_search
 
         run_search(asked, options.as_json() if as_json else options)

@@ -37,7 +37,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
     wanted = request(
         asked, devices=options.devices, clusters=options.clusters, implementation=options.chosen_implementation
     )
-    training = _training(wanted, options)
+    training = training_of(wanted, options)
     try:
         choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown)
     except InfeasiblePlan:
@@ -72,12 +72,13 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
         )
         raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
     wanted = mixed_request(asked, options.mixed, options.chosen_implementation)
-    training = _training(wanted, options)
+    training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
     print_mixed(choice, wanted, asked.overrides, training, options.chosen_format)
 
 
-def _training(wanted: Request, options: SearchOptions) -> Training:
+def training_of(wanted: Request, options: SearchOptions) -> Training:
+    """How long the training is, and its limits, as the options say."""
     if options.num_tokens is not None and options.num_steps is not None:
         raise UsageError("--tokens and --steps both say how long the training is", "Give one of them.")
     num_steps = options.num_steps

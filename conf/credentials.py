@@ -22,6 +22,10 @@ WEB_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*")
 
 def hide_credentials(text: str) -> str:
     """The text with `***` in place of the user and password of each address in it, and of the webhook's address."""
+    for override in WEBHOOK.finditer(text):
+        # Hydra says again which part of an override it cannot read.
+        for address in WEB_ADDRESS.findall(override.group()):
+            text = text.replace(address.rstrip("'\":,]}"), HIDDEN)
     return WEBHOOK.sub(rf"\1{HIDDEN}", USER_INFO.sub(f"{HIDDEN}@", text))
 
 

@@ -111,6 +111,9 @@ def _check_watch(experiment: Experiment) -> None:
 def _check_command(experiment: Experiment) -> None:
     """Make the command once, so that a wrong name in it is found before anything is submitted."""
     trainer = experiment.trainer
+    if experiment.mixed is not None:
+        problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
+        raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
     job = dict.fromkeys(JOB_NAMES, "")
     call_of(trainer, experiment, job)
     names = names_of(trainer, experiment, job)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
+from pathlib import Path
+
+from conf.errors import UsageError
 
 OTHERS = 0o077  # all permissions of everybody but the owner
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def keep_private() -> None:
@@ -14,3 +19,20 @@ def keep_private() -> None:
     share a folder, change its mode: files and folders that exist keep the mode that they have.
     """
     os.umask(OTHERS)
+
+
+def read_own(path: Path) -> bytes:
+    """The content of a file that runs as a program: nobody but its owner, who runs it, can have written it.
+
+    Raises:
+        UsageError: it, or the folder that it is in, is another's, or others may write there.
+    """
+    with path.open("rb") as file:
+        for what, status in ((path, os.fstat(file.fileno())), (path.parent, path.parent.stat())):
+            if status.st_uid not in (os.geteuid(), 0):
+                raise UsageError(f"{what} belongs to user {status.st_uid}, and not to you", "Submit the job yourself.")
+            if status.st_mode & WRITABLE_BY_OTHERS:
+                mode = stat.S_IMODE(status.st_mode)
+                problem = f"others may write {what} (mode {mode:03o}), which this job would run as you"
+                raise UsageError(problem, f"Look at what is there, then: chmod go-w {what}")
+        return file.read()

@@ -6,6 +6,7 @@ Invariants between its parts live here; those inside a part live in its type.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Self
 
@@ -99,9 +100,25 @@ class Setup(SetupParts):
     def peak_flops_per_second(self) -> float:
         """Declared dense peak of one device in this precision; in a mixed job the mean over all devices."""
         dtype = self.precision.dtype
-        if self.mixed is None:
-            return self.cluster.device.peak_flops_per_second[dtype]
-        total = sum(block.num_devices * block.cluster.device.peak_flops_per_second[dtype] for block in self.mixed)
+        return self._mean([block.cluster.device.peak_flops_per_second[dtype] for block in self.blocks])
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Dollars for an hour of one device, in a mixed job the mean over all; None where one has no known price."""
+        prices = [block.cluster.device.price_per_hour for block in self.blocks]
+        known = [price for price in prices if price is not None]
+        return self._mean(known) if len(known) == len(prices) else None
+
+    @property
+    def watts(self) -> float:
+        """Design power of one device, in a mixed job the mean over all."""
+        return self._mean([block.cluster.device.watts for block in self.blocks])
+
+    def _mean(self, of_blocks: Sequence[float]) -> float:
+        """The mean over all devices of what each block's devices have."""
+        if len(of_blocks) == 1:  # the division could change its last digit
+            return of_blocks[0]
+        total = sum(block.num_devices * value for block, value in zip(self.blocks, of_blocks, strict=True))
         return total / self.parallel.world_size
 
     @property

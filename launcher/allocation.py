@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from conf.errors import UsageError
@@ -46,6 +46,8 @@ class Allocation:
         job_id: as squeue calls it: `12`, or `12_3` for an element of an array.
         job_name: which no other job has, if we submitted it.
         restarts: how often Slurm has started it again.
+        nodes: those that Slurm still counts among it.
+        num_nodes: that it had at its start.
         is_running: Slurm does not say that it ends, is suspended, or is started again.
         ends: when its time is over, by `time.monotonic`; infinite without a limit.
         seconds: how long it lasts in all.
@@ -55,6 +57,7 @@ class Allocation:
     job_name: str
     restarts: int
     nodes: tuple[Node, ...]
+    num_nodes: int
     is_running: bool
     ends: float
     seconds: float
@@ -78,7 +81,8 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    return _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    found = _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    return replace(found, num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(found.nodes))))
 
 
 def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
@@ -96,12 +100,14 @@ def _shown(job_id: str) -> str:
 
 
 def _parsed(shown: str, job_id: str) -> Allocation:
+    nodes = tuple(node for found in NODES.finditer(shown) for node in _nodes(found))
     left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
     return Allocation(
         job_id=job_id,
         job_name=_field(shown, "JobName"),
         restarts=int(_field(shown, "Restarts")),
-        nodes=tuple(node for found in NODES.finditer(shown) for node in _nodes(found)),
+        nodes=nodes,
+        num_nodes=len(nodes),
         is_running=_field(shown, "JobState") == "RUNNING",
         ends=time.monotonic() + left,
         seconds=_seconds(_field(shown, "TimeLimit")),

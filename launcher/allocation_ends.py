@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from launcher.silent_jobs import WORDS_OF_SLURM, verdict
 from launcher.slurm_query import JobState
@@ -29,24 +30,27 @@ WORD_OF_STATE = {
 }
 
 
-def ended_by_itself(reading: Reading, submission: Submission, exit_code: int, nodes: tuple[str, ...]) -> Measurement:
+def ended_by_itself(
+    reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
+) -> Measurement:
     """What is said of a step that ended while its allocation lives.
 
     Args:
         exit_code: of its srun.
         nodes: on which it ran.
+        lost: those of them that are no longer the allocation's.
     """
     log = tail(submission.error_of(0))
-    told = verdict(reading, submission, _state(log, exit_code, nodes))
+    told = verdict(reading, submission, _state(log, exit_code, nodes, lost))
     if (words := NOT_STARTED.search(log)) and told.outcome is Outcome.FAILED:
         return told.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
     return told
 
 
-def _state(log: str, exit_code: int, nodes: tuple[str, ...]) -> JobState:
+def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> JobState:
     """How Slurm would call the step's end; srun's words are at hand where there is no accounting, and at once."""
-    if failed := NODE_FAILURE.search(log):
-        return JobState("NODE_FAIL", nodes=failed[1])
+    if failed := lost or NODE_FAILURE.findall(log):
+        return JobState("NODE_FAIL", nodes=",".join(failed))
     name = "COMPLETED" if exit_code == 0 else "FAILED"
     return JobState("CANCELLED" if _was_cancelled(log) else name, nodes=",".join(nodes))
 

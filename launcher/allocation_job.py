@@ -60,7 +60,7 @@ class AllocationJob:
         room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.closing_seconds)
         with locked(sweep.folder), Printed() as progress:
             step = go_on(Conductor(sweep, room, self._rules(sweep)), progress, POLL_SECONDS)
-        print(step.finished or f"{step.num_waiting} trials are left")
+        print(step.finished or f"left: {step.num_waiting} trials")
         if step.finished:
             return
         if room.num_ended:

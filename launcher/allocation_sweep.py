@@ -179,6 +179,9 @@ def _require_same(sweep: Sweep, job_id: str | None) -> None:
 def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobShape:
     """Whole nodes: as many as were asked for, else as the largest trial needs."""
     experiments = [trial.experiment for trial in sweep.runnable if trial.experiment]
+    if any(experiment.mixed for experiment in experiments):
+        problem = "has nodes of one type, and a trial of the sweep runs on several"
+        raise ConfigError("launcher.kind", launcher.kind, problem, "Use launcher=jobs, or mixed=null.")
     largest = max(experiments, key=lambda experiment: experiment.num_nodes, default=None)
     if largest is None and launcher.num_nodes is None:
         problem = "leaves open how many nodes the allocation has, as the sweep lists no point that can run"

@@ -6,10 +6,8 @@ salloc they may outlive it, and the next controller adopts them.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +21,7 @@ from launcher.allocation_times import Expectation
 from launcher.cancel import cancel_jobs
 from launcher.executor import Work
 from launcher.packing import Candidate, Placement, Room, choose
-from launcher.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
+from launcher.running_step import Step, end_all, ended_among
 from launcher.slurm_executor import SlurmJob
 from launcher.slurm_query import JobState, SlurmSilent
 from launcher.state import reconciled
@@ -35,38 +33,18 @@ from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
+SECONDS_PER_MINUTE = 60
 CLOSING_SECONDS = 60.0
 """So long before its time limit an allocation ends what still runs in it, so that this is written down and said."""
 
-END_SECONDS = 40.0
-"""Slurm kills a step that does not end by itself after its KillWait, which is 30 s by default."""
+ASK_SECONDS = 2.0
+"""Slurm is asked no more often how the allocation stands."""
 
 NEW_SECONDS = 60.0
 """An allocation that has run for less is a new one."""
 
 RUNNING = JobState("RUNNING")
 AT_THE_END = "the allocation in which it ran came to its time limit"
-
-
-@dataclass
-class Step:
-    """A trial that runs.
-
-    Attributes:
-        process: its srun; None of a step that an earlier controller started.
-        began: by `time.monotonic`.
-    """
-
-    trial: Trial
-    submission: Submission
-    placement: Placement
-    process: subprocess.Popen[bytes] | None
-    began: float
-    ended: float | None = None
-
-    @property
-    def exit_code(self) -> int:
-        return self.process.returncode if self.process else 1
 
 
 @dataclass
@@ -98,10 +76,11 @@ class AllocationRoom(Workplace):
         self.allocation = self.ask()
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
-        self._most_devices = max(self._slots.values(), default=0)
+        self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
         self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
+        self._asked = 0.0
 
     @cached_property
     def executor(self) -> StepExecutor:
@@ -129,23 +108,18 @@ class AllocationRoom(Workplace):
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
-        if self.is_closing:
-            return []
-        expected = Expectation.after(self._ended.values(), 60.0 * self.slurm.time_limit_minutes)
-        by_name = {each.name: each for each in readings}
-        candidates = [self._candidate(each, expected) for each in readings if not self._refuses(each)]
-        now = time.monotonic()
-        left = {
-            name: max(0.0, expected.seconds(step.trial) - (now - step.began)) for name, step in self.running.items()
-        }
-        room = self.allocation.seconds_left - self.closing_seconds
-        hopeful = [each for each in candidates if self._can_end(each.seconds, room)]
-        for candidate, placement in choose(hopeful, self._room, left):
+        offered = [each for each in readings if not self._is_refused(each)]
+        expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
+        candidates = [self._candidate(each, expected) for each in offered]
+        left = {name: step.seconds_left(expected) for name, step in self.running.items()}
+        by_name = {each.name: each for each in offered}
+        for candidate, placement in choose(filter(self._can_end, candidates), self._room, left):
             self._begin(sweep, by_name[candidate.trial_id], placement)
+        self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]
 
     def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
-        self._end_steps([each.name for each in readings])
+        end_all([self.running[each.name] for each in readings if each.name in self.running])
         elsewhere = [each.submission for each in readings if each.awaits_slurm and not self._is_own(each)]
         cancel_jobs([submission for submission in elsewhere if submission])
         for each in readings:
@@ -160,12 +134,13 @@ class AllocationRoom(Workplace):
         return 0 if self.is_closing else self._room.num_free
 
     def has_news(self) -> bool:
-        ended = any(step.process is not None and step.process.poll() is not None for step in self.running.values())
-        due = any(_is_settled(step) for step in self._silent.values())
+        ended = any(step.has_ended for step in self.running.values())
+        may_ask = time.monotonic() - self._asked >= ASK_SECONDS
+        due = may_ask and any(step.is_settled for step in self._silent.values())
         return ended or due or (self.is_closing and bool(self.running))
 
     def is_over(self) -> bool:
-        return self.is_closing and not self.running and not self._silent
+        return (self.is_closing or self._is_stuck) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
@@ -178,24 +153,22 @@ class AllocationRoom(Workplace):
         assert reading.experiment is not None
         return Candidate(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
 
-    def _can_end(self, seconds: float, left: float) -> bool:
-        """Whether so long a trial ends before the allocation. One that would end in none is tried where it is new."""
-        whole = self.allocation.seconds - self.closing_seconds
-        return seconds <= left or (seconds > whole and left > whole - NEW_SECONDS)
+    def _can_end(self, candidate: Candidate) -> bool:
+        """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
+        left, whole = (each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds))
+        is_new = left > max(0.0, whole - NEW_SECONDS)
+        return candidate.seconds <= left or (candidate.seconds > whole and is_new)
 
-    def _refuses(self, reading: TrialReading) -> bool:
-        """Write down that the allocation is too small for a trial, also while it had all of its nodes."""
+    def _is_refused(self, reading: TrialReading) -> bool:
+        """Write down that the allocation is too small for a trial, also where none of its nodes has failed."""
         assert reading.experiment is not None
-        shape = shape_of(reading.experiment)
-        if self._room.could_hold(shape) and not shape.parts:
+        shape, most = shape_of(reading.experiment), max(self._slots.values(), default=0)
+        if not shape.parts and shape.num_nodes <= self.allocation.num_nodes and shape.devices_per_node <= most:
             return False
-        if shape.parts or not Room(self._slots).could_hold(shape):
-            reason = (
-                f"needs {shape} (nodes x devices), and the allocation has {len(self._slots)} x {self._most_devices}"
-            )
-            reading.folder.path.mkdir(parents=True, exist_ok=True)
-            ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
-            reading.folder.write_measurement(ended)
+        reason = f"needs {shape} (nodes x devices), and the allocation has {self.allocation.num_nodes} x {most}"
+        reading.folder.path.mkdir(parents=True, exist_ok=True)
+        ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
+        reading.folder.write_measurement(ended)
         return True
 
     def _begin(self, sweep: Sweep, reading: TrialReading, placement: Placement) -> None:
@@ -238,7 +211,7 @@ class AllocationRoom(Workplace):
 
     def _collect(self, sweep: Sweep) -> None:
         """Free what ended steps held, and conclude on those that left no measurement."""
-        for name in self._ended_steps():
+        for name in ended_among(self.running, self.allocation.job_id):
             step = self._forget(name)
             assert step is not None
             step.ended = time.monotonic()
@@ -248,26 +221,20 @@ class AllocationRoom(Workplace):
         for name, reading in silent.items():
             if reading.measurement is not None:
                 del self._silent[name]
-        due = [name for name, step in self._silent.items() if _is_settled(step)]
+        due = [name for name, step in self._silent.items() if step.is_settled]
         if due and self._lives_on():
             for name in due:
                 step = self._silent.pop(name)
-                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes)
+                lost = [node for node in step.placement.nodes if node not in self._room.devices]
+                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
-
-    def _ended_steps(self) -> list[str]:
-        ended = [name for name, step in self.running.items() if step.process and step.process.poll() is not None]
-        adopted = {name: step for name, step in self.running.items() if step.process is None}
-        with suppress(SlurmSilent):
-            alive = running_steps(self.allocation.job_id) if adopted else {}
-            ended += [name for name, step in adopted.items() if step.submission.job_name not in alive]
-        return ended
 
     def _lives_on(self) -> bool:
         """Whether the allocation goes on, so that a step's end is its own; nodes that it has lost are left out.
 
         Where it ends, or is started again, Slurm ends its steps, and this process next.
         """
+        self._asked = time.monotonic()
         try:
             now = self.ask()
         except (SlurmSilent, UsageError):
@@ -276,30 +243,9 @@ class AllocationRoom(Workplace):
         self._room.leave_out([node for node in self._room.devices if node not in left])
         return now.is_running
 
-    def _end_steps(self, names: Sequence[str]) -> None:
-        """End the steps, and wait until they have."""
-        steps = [self.running[name] for name in names if name in self.running]
-        for step in steps:
-            if step.process is not None:
-                step.process.terminate()  # srun kills the step's tasks
-            elif step.submission.job_id:
-                subprocess.run(["scancel", step.submission.job_id], capture_output=True, check=False)
-        until = time.monotonic() + END_SECONDS
-        for step in steps:
-            with suppress(subprocess.TimeoutExpired):
-                if step.process is not None:
-                    step.process.wait(max(0.0, until - time.monotonic()))
-
     def _forget(self, name: str) -> Step | None:
         self._room.give_back(name)
         return self.running.pop(name, None)
-
-
-def _is_settled(step: Step) -> bool:
-    """Whether a result that it left would have appeared on a network file system by now."""
-    assert step.ended is not None
-    state = "COMPLETED" if step.exit_code == 0 else "FAILED"
-    return time.monotonic() - step.ended >= SETTLING_SECONDS.get(state, DEFAULT_SETTLING_SECONDS)
 
 
 def slots_of(allocation: Allocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:

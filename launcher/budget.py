@@ -101,18 +101,19 @@ class Budget:
             ConfigError: money is limited, and the cluster's devices have no price.
         """
         assert trial.experiment is not None
-        device, limits = trial.experiment.cluster.device, self.limits
+        experiment, limits = trial.experiment, self.limits
         found: list[Limit] = []
         if limits.device_hours is not None:
             found.append(_limit("device_hours", limits.device_hours, 1.0))
         if limits.energy_kwh is not None:
-            found.append(_limit("energy_kwh", limits.energy_kwh, device.watts / WATTS_PER_KILOWATT))
+            found.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
         if limits.dollars is not None:
-            if device.price_per_hour is None:
-                problem = f"cannot be held: {trial.experiment.cluster.name} names no price of its {device.name}"
+            if (price := experiment.price_per_hour) is None:
+                lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
+                problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
                 remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
                 raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
-            found.append(_limit("dollars", limits.dollars, device.price_per_hour))
+            found.append(_limit("dollars", limits.dollars, price))
         return min(found, default=None)
 
 

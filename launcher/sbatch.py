@@ -99,9 +99,21 @@ def require_plain_path(logs: Path) -> None:
 
 
 def python_command(slurm: SlurmSpec) -> str:
-    """The interpreter on the compute nodes, in its container where there is one."""
-    python = slurm.python or shlex.quote(sys.executable)
-    return f"{slurm.container_prefix} {python}" if slurm.container_prefix else python
+    """The interpreter on the compute nodes, in its container where there is one, quoted for a shell.
+
+    Raises:
+        ConfigError: a quotation mark is left open.
+    """
+    python = _words("python", slurm.python) if slurm.python else [sys.executable]
+    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *python])
+
+
+def _words(key: str, value: str) -> list[str]:
+    """The words of a setting, as a shell takes them apart; it expands nothing in them, and runs nothing."""
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise ConfigError(f"slurm.{key}", value, f"cannot be read ({error})", "Close every quotation mark.") from None
 
 
 def _require_plain(slurm: SlurmSpec) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
+from conf.private_files import read_own
 from conf.sites import SlurmSpec
 from launcher.executor import Executor, Work
 from launcher.hetjob import hetjob_text
@@ -172,6 +173,7 @@ class SlurmExecutor(Executor):
 
         with replacing(self._pickle(job_name)) as file:
             cloudpickle.dump((function, [str(folder.path.absolute()) for folder, *_ in work]), file)
+        read_own(self._pickle(job_name))  # what the job would refuse is refused here
 
     def _intents(self, job_name: str, work: Sequence[Work], shape: JobShape) -> list[Submission]:
         cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()

@@ -96,11 +96,10 @@ class Bayes(Search):
         yield from order.tolist()
 
     def _worth_asking(self, ahead: Outlook) -> Iterator[int]:
-        """Places in the outlook, the best first, of plans whose expected gain is large enough."""
-        enough = (ahead.fits * ahead.gain >= self.min_gain) & (ahead.worth > 0)
-        for place in np.argsort(-ahead.worth, kind="stable").tolist():
-            if enough[place]:
-                yield place
+        """Places in the outlook, the best first, of plans that are worth a job; none where all expect too little."""
+        if ahead.expected_gain >= self.min_gain:
+            order = np.argsort(-ahead.worth, kind="stable")
+            yield from order[ahead.worth[order] > 0].tolist()
 
     def _best_place(self, ahead: Outlook, places: Iterator[int]) -> int | None:
         """The first place whose plan goes with what else is configured."""
@@ -126,13 +125,16 @@ class Bayes(Search):
         """Why nothing more is asked, and what would have been."""
         if not len(ahead.rows):
             return f"all {len(self.candidates.priced):,} plans were tried"
-        place = int(np.argmax(ahead.fits * ahead.gain))
-        following = self.candidates.experiment(int(ahead.rows[place]))
+        following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))
         label = "another plan" if following is None else following.label
-        return (
-            f"no plan is expected to better the best by search.min_gain = {self.min_gain:g}:"
-            f" next would come {label}, with an expected gain of {ahead.fits[place] * ahead.gain[place]:.2%}"
-        )
+        if ahead.expected_gain < self.min_gain:
+            reason = (
+                f"all other plans together are expected to better the best by {ahead.expected_gain:.1%},"
+                f" which is less than search.min_gain = {self.min_gain:g}"
+            )
+        else:
+            reason = "no other plan is worth the risk that it runs out of memory"
+        return f"{reason}; next would come {label}"
 
     @cached_property
     def _observer(self) -> Observer:

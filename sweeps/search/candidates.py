@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment, Parts
 from conf.schema import Value
+from sweeps.plan import MEMORY_MARGIN, nearly_fits
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
@@ -21,8 +24,7 @@ from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
 
-MEMORY_MARGIN = 1.1
-"""Plans that are predicted to need up to this share of the memory are kept: the prediction may be too high."""
+HOPELESS = 2.0  # times the step that is predicted for the fastest plan on as many devices
 MOST_OF_A_KIND = 20_000  # the fastest predicted ones of each schedule and ZeRO stage
 PlanKey = tuple[int | bool, ...]
 
@@ -49,15 +51,26 @@ class Candidates(Protocol):
 class PlansOfSpaces:
     """Every plan of some spaces, which differ in their number of devices."""
 
-    def __init__(self, spaces: Sequence[Space], parts: Parts) -> None:
+    def __init__(
+        self, spaces: Sequence[Space], parts: Parts, margin: float = MEMORY_MARGIN, hopeless: float = HOPELESS
+    ) -> None:
         self.parts = parts
-        self._kinds = [(space, plans) for space in spaces for plans in _plans_by_kind(space, parts)]
+        self._kinds = [(space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless)]
         self._starts = np.cumsum([0, *(len(plans) for _, plans in self._kinds)])
-        self.priced = joined([priced(space.setting, plans, space.global_batch_size) for space, plans in self._kinds])
+
+    @cached_property
+    def priced(self) -> Priced:
+        return joined([priced(space.setting, plans, space.global_batch_size) for space, plans in self._kinds])
+
+    @property
+    def by_kind(self) -> list[tuple[Space, Plans]]:
+        """The plans of each space and kind, in the order of their numbers."""
+        return self._kinds
 
     def strategy(self, row: int) -> Strategy:
-        space, _ = self._kinds[int(np.searchsorted(self._starts, row, side="right")) - 1]
-        return _strategy(space, self.priced.plans, row)
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        space, plans = self._kinds[number]
+        return _strategy(space, plans, row - int(self._starts[number]))
 
     def experiment(self, row: int) -> Experiment | None:
         try:
@@ -75,14 +88,15 @@ class PlansOfSpaces:
 
     @cached_property
     def _rows(self) -> dict[PlanKey, int]:
-        return {key: row for row, key in enumerate(_keys(self.priced.plans))}
+        keys = chain.from_iterable(_keys(plans) for _, plans in self._kinds)
+        return {key: row for row, key in enumerate(keys)}
 
 
 class ListedPoints:
     """The points that a sweep's file lists, those that fit or nearly do."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
-        self._trials = [trial for trial in trials if _may_fit(trial)]
+        self._trials = [trial for trial in trials if nearly_fits(trial)]
         self.priced: Priced = joined([priced_experiment(_experiment(trial)) for trial in self._trials])
 
     def experiment(self, row: int) -> Experiment | None:
@@ -112,16 +126,20 @@ def _keys(plans: Plans) -> Iterator[PlanKey]:
     return zip(*(getattr(plans, name).tolist() for name in Plans.__slots__), strict=True)
 
 
-def _plans_by_kind(space: Space, parts: Parts) -> Iterator[Plans]:
-    """The plans that fit or nearly do, kind by kind, without the kinds that what else is configured rules out."""
-    for kind in kinds_of(_with_margin(space)):
-        found = search_space(kind, MOST_OF_A_KIND).best
-        if found is None or refused_key(_strategy(kind, found, 0), parts) in KIND_KEYS:
-            continue
-        # The ZeRO stages of a single replica are all the same plan.
-        is_own = (found.data_parallel_size > 1) | (found.zero_stage == 0) | ("zero_stage" in space.pinned)
-        if is_own.any():
-            yield found.rows(is_own)
+def _plans(space: Space, parts: Parts, margin: float, hopeless: float) -> list[Plans]:
+    """The plans that fit or nearly do, without those that are hopeless, or ruled out by what else is configured."""
+    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(_with_margin(space, margin))]
+    longest = hopeless * min((one.fastest_seconds for one in found), default=inf)
+    kept = [one.best.rows(one.step_seconds <= longest) for one in found if one.best is not None]
+    running = [plans for plans in kept if len(plans) and _key_refused(space, plans, parts) not in KIND_KEYS]
+    # The ZeRO stages of a single replica are all the same plan.
+    keeps_all = "zero_stage" in space.pinned
+    return [plans.rows((plans.data_parallel_size > 1) | (plans.zero_stage == 0) | keeps_all) for plans in running]
+
+
+def _key_refused(space: Space, plans: Plans, parts: Parts) -> str | None:
+    """The configuration key because of which the first of the plans cannot be run."""
+    return refused_key(_strategy(space, plans, 0), parts)
 
 
 def _strategy(space: Space, plans: Plans, row: int) -> Strategy:
@@ -129,16 +147,11 @@ def _strategy(space: Space, plans: Plans, row: int) -> Strategy:
     return strategies_of(plans.rows(slice(row, row + 1)), layers, tensor_parallel_across_nodes=across)[0]
 
 
-def _with_margin(space: Space) -> Space:
-    """The space on devices with a little more memory than they have."""
+def _with_margin(space: Space, margin: float) -> Space:
+    """The space on devices with so many times their memory."""
     cluster, device = space.setting.cluster, space.setting.cluster.device
-    larger = device.model_copy(update={"memory_bytes": int(device.memory_bytes * MEMORY_MARGIN)})
+    larger = device.model_copy(update={"memory_bytes": int(device.memory_bytes * margin)})
     return replace(space, setting=replace(space.setting, cluster=cluster.model_copy(update={"device": larger})))
-
-
-def _may_fit(trial: Trial) -> bool:
-    predicted = trial.estimate
-    return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
 
 
 def _experiment(trial: Trial) -> Experiment:

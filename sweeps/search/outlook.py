@@ -15,9 +15,11 @@ from sweeps.search.surrogate import Seen, Surrogate
 from train_core.costs.setting import Floats, Integers, Plans
 
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
-MOST_WORK = 2.5e8  # measurements squared times candidates
-MOST_MEASUREMENTS = 200  # that the surrogate is fitted on: those with the best rates
+MOST_WORK = 5e7  # measurements squared times candidates
+MOST_MEASUREMENTS = 128  # that the surrogate is fitted on: those with the best rates
 LOST_JOB = 0.1  # what a job costs that runs out of memory, as a share of the best's cost
+NUM_DRAWN_TOGETHER = 200  # the candidates of largest gain, of which the gain of all is estimated
+NUM_DRAWS = 256
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "virtual_pipeline_size", "micro_batch_size")
 KINDS = ("schedule", "recompute", "zero_stage", "sequence_parallel")
 
@@ -34,6 +36,7 @@ class Outlook:
         runs: probability that they run, given the plans that failed.
         gain: by which share of the best each is expected to better it if it fits; never negative.
         best: logarithm of the cost of the best so far, in-flight trials included; infinite where there is none.
+        expected_gain: by which share of the best one of them is expected to better it, if all were tried.
     """
 
     rows: Integers
@@ -43,6 +46,7 @@ class Outlook:
     runs: Floats
     gain: Floats
     best: float
+    expected_gain: float
 
     @property
     def worth(self) -> Floats:
@@ -102,7 +106,31 @@ def outlook(
     mean = belief.mean + to_cost[rows]
     gain = expected_improvement(best, mean, belief.spread) if len(measured) else np.zeros(len(rows))
     runs = 1.0 - near_failures(chosen.plans, failed)
-    return Outlook(rows, mean, belief.spread, memory.probability(chosen), runs, gain * runs, best)
+    fits = memory.probability(chosen)
+    promising = np.argsort(-(fits * runs * gain), kind="stable")[:NUM_DRAWN_TOGETHER]
+    of_all = (
+        inf
+        if best == inf
+        else _gain_of_all(surrogate, chosen.rows(promising), (to_cost[rows] - best)[promising], fits[promising])
+    )
+    return Outlook(rows, mean, belief.spread, fits, runs, gain * runs, best, of_all)
+
+
+def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Floats) -> float:
+    """The expected gain of the best of these plans, whose costs go together.
+
+    Args:
+        to_loss: what to add to the logarithm of their seconds to have that of their cost over the best's, (n,).
+    """
+    if not len(plans):
+        return 0.0
+    mean, covariance = surrogate.joint(plans)
+    # The same draws each time, so that the same trials always get the same answer.
+    rng = np.random.default_rng(0)
+    root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(plans)))
+    losses = (mean + to_loss)[:, None] + root @ rng.normal(size=(len(plans), NUM_DRAWS))
+    losses[rng.uniform(size=losses.shape) > fits[:, None]] = inf
+    return float(np.maximum(0.0, -losses.min(axis=0)).mean())
 
 
 def _most_promising(surrogate: Surrogate, candidates: Priced, to_cost: Floats, open_rows: Integers) -> Integers:

@@ -14,6 +14,9 @@ from tests.forked_command import run_forked
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 TOOLS = ("git", "env")
+SECRET = "a-password-that-nobody-writes-down"
+SECRETS = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD"), SECRET)
+"""Everybody has such variables; commands run with them, so that any test may look where they have got to."""
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +26,7 @@ def no_slurm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for tool in TOOLS:
         (tools / tool).symlink_to(shutil.which(tool) or f"/usr/bin/{tool}")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    return {**kept, "PATH": str(tools), "COLUMNS": "100"}
+    return {**kept, **SECRETS, "PATH": str(tools), "COLUMNS": "100"}
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,16 @@ def test_blocks_hold_as_many_stages_as_their_devices_allow() -> None:
     assert mixed.peak_flops_per_second == pytest.approx((2 * peaks[0] + peaks[1]) / 3)
 
 
+def test_money_and_power_are_means_over_all_devices() -> None:
+    mixed = experiment(MIXED)
+    watts = [block.cluster.device.watts for block in mixed.blocks]
+    prices = [block.cluster.device.price_per_hour or 0.0 for block in mixed.blocks]
+    assert mixed.watts == pytest.approx((2 * watts[0] + watts[1]) / 3)
+    assert mixed.price_per_hour == pytest.approx((2 * prices[0] + prices[1]) / 3)
+    assert experiment(MIXED, "cluster.device.price_per_hour=null").price_per_hour is None
+    assert experiment().watts == watts[0]
+
+
 def test_any_named_cluster_may_be_the_chosen_one_and_keeps_its_overrides() -> None:
     mixed = experiment(MIXED, "cluster.num_nodes=1", cluster="dgx-h100")
     assert [block.cluster.num_nodes for block in mixed.blocks][1] == 1
@@ -52,6 +62,10 @@ def test_without_blocks_there_is_one_of_all_stages() -> None:
     assert [str(block) for block in plain.blocks] == ["selene:24"]
 
 
+def test_a_list_of_names_means_the_same() -> None:
+    assert experiment("mixed=[selene:16,dgx-h100:8]") == experiment(MIXED)
+
+
 def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
     assert experiment(MIXED, "parallel.world_size=null").parallel.world_size == 24
 
@@ -61,6 +75,8 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
     [
         (["mixed=selene"], "mixed = 'selene': is not a list of clusters and devices"),
         (["mixed=selene:8+"], "is not a list of clusters and devices. Write selene:512"),
+        (["mixed=5"], "mixed = '5': is not a list of clusters and devices"),
+        (["mixed=[]"], "names one block of stages"),
         (["mixed=selene:0+dgx-h100:24"], "is not a list of clusters and devices"),
         (["mixed=selene:16+nowhere:8"], "cluster = 'nowhere': is not an option of this group"),
         (["mixed=selene:24"], "names one block of stages"),
@@ -77,6 +93,7 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
             "cannot be interleaved: the last stage would send to the first",
         ),
         (["mixed=selene:16+dgx1-v100:8"], "precision.dtype = 'bf16': has no peak"),
+        ([MIXED, "trainer=megatron-lm"], "mixed = 'selene:16+dgx-h100:8': lays stages on several types of devices"),
         ([MIXED, "parallel.tensor_parallel_size=3", "parallel.world_size=24"], "mixed"),
     ],
 )

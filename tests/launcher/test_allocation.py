@@ -29,7 +29,7 @@ def test_nodes_time_and_name_are_read(tools: Callable[..., None]) -> None:
     found = own_allocation(INSIDE)
     assert (found.job_id, found.job_name, found.restarts) == ("7", "trisweep-test-allocation-1a2b3c4d", 2)
     assert found.nodes == (Node("node1", 8, 32000, 8), Node("node2", 8, 32000, 8), Node("node3", 5, 16000, 4))
-    assert found.is_running
+    assert (found.is_running, found.num_nodes) == (True, 3)
     assert found.seconds == 86400
     assert found.seconds_left == pytest.approx(86400 - 600, abs=5)
 

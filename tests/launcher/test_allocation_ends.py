@@ -63,6 +63,11 @@ def test_a_failed_node_is_named_and_its_neighbour_is_not(ended: Ended) -> None:
     assert (told.outcome, told.why, told.nodes) == (Outcome.NODE_FAILED, Fault.NODE, ("n3",))
 
 
+def test_a_step_on_a_node_that_the_allocation_has_lost_has_not_failed_itself(ended: Ended) -> None:
+    told = ended_by_itself(*ended(REFUSED), 1, ("n1", "n2"), lost=["n2"])
+    assert (told.outcome, told.nodes) == (Outcome.NODE_FAILED, ("n2",))
+
+
 def test_a_step_that_ended_well_and_left_nothing_has_failed(ended: Ended) -> None:
     assert ended_by_itself(*ended(""), 0, ("n1",)).outcome is Outcome.FAILED
 

@@ -18,7 +18,7 @@ WITHOUT_GPUS = tuple(node._replace(gpus=0) for node in NODES)
 
 
 def executor(slurm: SlurmSpec, nodes: tuple[Node, ...] = NODES) -> StepExecutor:
-    allocation = Allocation("12", "trisweep-x-allocation-1a2b3c4d", 0, nodes, True, float("inf"), float("inf"))
+    allocation = Allocation("12", "trisweep-x-allocation-1a2b3c4d", 0, nodes, 2, True, float("inf"), float("inf"))
     slots = {node.name: 8 for node in nodes}
     return StepExecutor(allocation, slurm, "trisweep-x", Path("/code"), Path("/logs"), slots, runs_setup=False)
 

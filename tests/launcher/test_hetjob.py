@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from conf.errors import ConfigError
+from launcher.allocation_sweep import request
 from launcher.first_ranks import first_ranks
 from launcher.sweep import dry_run
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
+from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 
@@ -49,6 +52,14 @@ def test_whole_nodes_are_charged_where_that_component_takes_them_whole(
 ) -> None:
     whole = slurm_of("slurm.gpu_request=none", "slurm.time_limit_minutes=60")
     assert [request.device_hours for request in dry_run(Sweep(FOLDER, mixed_record), whole)] == [24, 24]
+
+
+def test_an_allocation_has_nodes_of_one_type_and_takes_no_mixed_trial(
+    mixed_record: SweepRecord, slurm_of: SlurmOf
+) -> None:
+    settings = load(["launcher=allocation", "cluster=selene"])
+    with pytest.raises(ConfigError, match=r"launcher\.kind = 'allocation': has nodes of one type"):
+        request(Sweep(FOLDER, mixed_record), slurm_of(), settings.launcher, settings.cluster)
 
 
 def test_the_ranks_on_a_node_are_counted_from_its_component() -> None:

@@ -1,0 +1,87 @@
+"""`trisweep plan ... --as PROGRAM`: what is printed can be given to a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+
+GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+Plan = Callable[..., str]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `trisweep plan` with the arguments and returns its output, or what it says where it refuses them."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert not (ended.value.code and captured.out)
+        return captured.out or " ".join(captured.err.split())
+
+    return run
+
+
+def words_of(script: str, tmp_path: Path) -> list[str]:
+    """The words with which a shell that runs the script starts the program."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "torchrun").write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv[1:]))\n")
+    (tools / "torchrun").chmod(0o755)
+    meeting = {"NODE_RANK": "1", "MASTER_ADDR": "node 0", "MASTER_PORT": "29500"}
+    environment = {**os.environ, **meeting, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    ran = subprocess.run(["bash", "-eu", "-c", script], env=environment, cwd=tmp_path, capture_output=True, check=True)
+    words: list[str] = json.loads(ran.stdout)
+    return words
+
+
+def test_a_shell_takes_the_best_plan_of_a_search_as_it_is_printed(plan: Plan, tmp_path: Path) -> None:
+    words = words_of(plan(*GPT_22B, "--as", "megatron-lm"), tmp_path)
+    assert words[:4] == ["--nnodes=2", "--node-rank=1", "--master-addr=node 0", "--master-port=29500"]
+    assert words[4:6] == ["--nproc-per-node=8", "pretrain_gpt.py"]
+    assert words[words.index("--global-batch-size") + 1] == "64"
+
+
+def test_the_files_that_a_program_wants_are_written_by_the_shell(plan: Plan, tmp_path: Path) -> None:
+    words = words_of(plan("175b", "--as", "deepspeed"), tmp_path)
+    assert words[words.index("--deepspeed_config") + 1] == "./deepspeed.json"
+    assert json.loads((tmp_path / "deepspeed.json").read_text())["train_batch_size"] == 5120
+
+
+def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) -> None:
+    script = plan(*GPT_22B, "trainer.flags.seed=7", "+trainer.flags.data-path='a $(b)'", "--as", "megatron-lm")
+    words = words_of(script, tmp_path)
+    assert words[words.index("--seed") + 1] == "7"
+    assert words[words.index("--data-path") + 1] == "a $(b)"
+
+
+def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of_all_named(plan: Plan) -> None:
+    printed = plan("model=gpt-175b", "cluster=selene", "--search", "--as", "megatron-lm")
+    comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
+    assert "faster: parallel.schedule = zero-bubble: trainer megatron-lm: it has 1F1B" in comments
+    assert "Predicted, not measured" in comments
+    assert all(len(line) <= 80 for line in printed.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--as", "megatron"], "--as = 'megatron': is no program that is known. Use one of command, deepspeed"),
+        (["--as", "trisweep"], "is no program that is known"),
+        (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
+        (["--as", "command"], "names no program"),
+        (["--as", "torchtitan"], "it has Llama 3.1 in its own sizes alone"),
+    ],
+)
+def test_what_cannot_be_printed_is_one_sentence(plan: Plan, arguments: list[str], words: str) -> None:
+    assert words in plan(*GPT_22B, *arguments)

@@ -1,0 +1,47 @@
+"""Programs are read only from files that nobody else can have written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conf.errors import UsageError
+from conf.private_files import read_own
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    (folder / "program").write_bytes(b"x")
+    (folder / "program").chmod(0o600)
+    return folder / "program"
+
+
+def test_a_file_of_ones_own_is_read(program: Path) -> None:
+    assert read_own(program) == b"x"
+    program.parent.chmod(0o755)
+    program.chmod(0o644)
+    assert read_own(program) == b"x"  # others may look
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_may_write_is_refused(mode: int, program: Path) -> None:
+    program.chmod(mode)
+    with pytest.raises(UsageError, match=f"others may write {program} .mode {mode:03o}"):
+        read_own(program)
+
+
+def test_a_folder_in_which_others_may_write_is_refused(program: Path) -> None:
+    program.parent.chmod(0o770)
+    with pytest.raises(UsageError, match=f"chmod go-w {program.parent}"):
+        read_own(program)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_another_user_is_refused(program: Path) -> None:
+    os.chown(program, 12345, -1)
+    with pytest.raises(UsageError, match="belongs to user 12345"):
+        read_own(program)
