@@ -17,6 +17,7 @@ by_name            the functions that jobs run, named and not imported
 provenance         where a sweep's numbers come from: code, versions, modules, environment
 job_records        what Slurm's accounting says of ended trials, kept beside them
 tokens             the tokens of a sweep's trials, made before the first one starts
+arrays             which trials share a job array
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
 slurm_answers      what Slurm said a moment ago, so that it is not asked more often than a site likes
 submit_limits      how many jobs the site lets a user have in the queue
