@@ -12,6 +12,8 @@ budget             what trials cost, and whether the sweep may still spend it
 workplace          the interface of the places where trials run: start, watch and end
 executor           the interface of `slurm_executor` and `local_jobs`: a function, and folders for it to work in
 by_name            the functions that jobs run, named and not imported
+provenance         where a sweep's numbers come from: code, versions, modules, environment
+job_records        what Slurm's accounting says of ended trials, kept beside them
 tokens             the tokens of a sweep's trials, made before the first one starts
 retries            which trials are run again, by what ended them, and on which nodes they are not to be run
 slurm_answers      what Slurm said a moment ago, so that it is not asked more often than a site likes

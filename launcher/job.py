@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.provenance import keep_job_provenance
 from launcher.requeue import own_job_id, requeue
 from launcher.slurm_query import SlurmSilent, query_jobs
 from sweeps.submission import Submission, read_submission, write_submission
@@ -27,9 +28,11 @@ LEAST_STEPS = 2
 
 def run_in_slurm(folder: str) -> None:
     """Run one rank of a trial. srun starts this in every task of the job."""
-    submission = _own_submission(JobFolder(folder))
+    submission = own_submission(JobFolder(folder))
     if submission is None:
         return
+    if os.environ["SLURM_PROCID"] == "0":
+        keep_job_provenance(JobFolder(folder))
     # Slurm counts how often it has started this job again, and sets no count at its first start.
     attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     try:
@@ -56,7 +59,7 @@ def _run_as_task(folder: Path, attempt: Attempt) -> None:
 
 def measure_rates_in_slurm(folder: str) -> None:
     """Run one rank of a calibration. srun starts this in every task of the job."""
-    if _own_submission(JobFolder(folder)) is None:
+    if own_submission(JobFolder(folder)) is None:
         return
     from train_core.rates.device import run_from_launcher
 
@@ -65,7 +68,7 @@ def measure_rates_in_slurm(folder: str) -> None:
 
 def check_node_in_slurm(folder: str) -> None:
     """Tell the doctor of this node. srun starts this in the one task of each of the job's nodes."""
-    if _own_submission(JobFolder(folder)) is None:
+    if own_submission(JobFolder(folder)) is None:
         return
     from launcher.doctor.in_job import report_as_rank
     from launcher.doctor.node_report import DoctorFolder
@@ -75,6 +78,7 @@ def check_node_in_slurm(folder: str) -> None:
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
     """Run and supervise all ranks of a trial. Devices are numbers among the visible ones; none means the CPU."""
+    keep_job_provenance(JobFolder(folder))
     if TrialFolder(folder).read_experiment().trainer.is_own:
         from train_core.job.trial import run_trial_here
 
@@ -102,7 +106,7 @@ def goes_on(stopped: Stopped) -> bool:
     return state is not None and state.name == "RUNNING"
 
 
-def _own_submission(folder: JobFolder) -> Submission | None:
+def own_submission(folder: JobFolder) -> Submission | None:
     """The folder's submission if it names this job; None if another job has taken its place.
 
     A network file system may show an old file for a while, so the answer is None only when patience has run out.

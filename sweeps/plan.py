@@ -23,6 +23,9 @@ from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 ADAPTIVE = frozenset({"bayes"})
 """Kinds of search that choose one point after another: the baseline is planned, and the others are asked for later."""
 
+MEMORY_MARGIN = 1.1
+"""The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
+
 JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
 
@@ -81,7 +84,15 @@ def trial_of(tree: Tree, point: Point, because: str) -> Trial:
         ConfigError: the point names a key that the configuration does not have.
     """
     draft = _draft(tree, point)
-    return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
+    # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
+    reason = None if nearly_fits(draft) else draft.infeasible_reason
+    return draft.model_copy(update={"selected": reason is None, "infeasible_reason": reason, "chosen_because": because})
+
+
+def nearly_fits(trial: Trial) -> bool:
+    """Whether its memory is at most a little more than the device's, on paper."""
+    predicted = trial.estimate
+    return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
 
 
 def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:

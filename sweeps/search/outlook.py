@@ -15,8 +15,8 @@ from sweeps.search.surrogate import Seen, Surrogate
 from train_core.costs.setting import Floats, Integers, Plans
 
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
-MOST_WORK = 2.5e8  # measurements squared times candidates
-MOST_MEASUREMENTS = 200  # that the surrogate is fitted on: those with the best rates
+MOST_WORK = 5e7  # measurements squared times candidates
+MOST_MEASUREMENTS = 128  # that the surrogate is fitted on: those with the best rates
 LOST_JOB = 0.1  # what a job costs that runs out of memory, as a share of the best's cost
 NUM_DRAWN_TOGETHER = 200  # the candidates of largest gain, of which the gain of all is estimated
 NUM_DRAWS = 256

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conf.knobs import RECOMPUTES, SCHEDULES
+from sweeps.planner.space import MOST_ZERO_STAGE
 from sweeps.search.priced import CONSTANTS, Priced
-from train_core.costs.setting import Floats, Plans
+from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import STEP_TERMS
 
 TERM_SPREADS = {
@@ -40,7 +42,14 @@ LENGTHS = {
     "data_parallel_size": 3.0,
 }
 """Doublings of a size over which the smooth part changes."""
-KINDS = ("recompute", "schedule", "zero_stage", "sequence_parallel")
+KINDS = {
+    "recompute": len(RECOMPUTES),
+    "schedule": len(SCHEDULES),
+    "zero_stage": MOST_ZERO_STAGE + 1,
+    "sequence_parallel": 2,
+}
+"""Knobs without an order, and how many values each has."""
+MOST_MICRO_BATCH = 10**9  # sweeps.planner.limits refuses larger batches
 NUM_ITERATIONS = 4
 NUM_FACTORS = len(STEP_TERMS) + len(CONSTANTS) + 1
 PRIOR = np.array([*TERM_SPREADS.values(), *[CONSTANT_SPREAD] * len(CONSTANTS), WHOLE_SPREAD]) ** 2
@@ -137,17 +146,27 @@ def _scaled(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
 
 def _remainder(left: Plans, right: Plans) -> Floats:
     """Covariance of what no factor explains, between the plans of the left and those of the right."""
-    smooth = np.zeros((len(left), len(right)))
-    for name, length in LENGTHS.items():
-        smooth += _squares(left, right, name) / length**2
-    shard = _squares(left, right, "tensor_parallel_size") + _squares(left, right, "micro_batch_size")
-    covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * smooth) + SHARD_SPREAD**2 * (shard < 1e-9)
-    for name in KINDS:
-        covariance += KIND_SPREAD**2 * (getattr(left, name)[:, None] == getattr(right, name)[None, :])
+    sizes, others = _sizes(left), _sizes(right)
+    # Squared distances through a matrix product, which is much faster than one subtraction after the other.
+    squares = (sizes**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * sizes @ others.T
+    covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * np.maximum(squares, 0.0))
+    covariance += SHARD_SPREAD**2 * (_shards(left)[:, None] == _shards(right)[None, :])
+    covariance += KIND_SPREAD**2 * (_kinds(left) @ _kinds(right).T)
     return covariance
 
 
-def _squares(left: Plans, right: Plans, name: str) -> Floats:
-    """Squared distances of a size, in doublings."""
-    between: Floats = np.log2(getattr(left, name))[:, None] - np.log2(getattr(right, name))[None, :]
-    return between**2
+def _sizes(plans: Plans) -> Floats:
+    """Each size in units of its length, (n, sizes)."""
+    return np.stack([np.log2(getattr(plans, name)) / length for name, length in LENGTHS.items()], axis=1)
+
+
+def _shards(plans: Plans) -> Integers:
+    """A number for each pair of tensor size and micro-batch, (n,)."""
+    return plans.tensor_parallel_size * MOST_MICRO_BATCH + plans.micro_batch_size
+
+
+def _kinds(plans: Plans) -> Floats:
+    """Which value each plan has of each of the kinds, (n, values)."""
+    ranges = {name: np.arange(number) for name, number in KINDS.items()}
+    marks = [getattr(plans, name)[:, None] == values for name, values in ranges.items()]
+    return np.concatenate(marks, axis=1).astype(np.float64)
