@@ -63,9 +63,12 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
+    from cli.sweep_state import state_lines
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
+    for line in state_lines(stored):
+        console.print(line)
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
