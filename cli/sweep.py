@@ -69,7 +69,7 @@ def sweep(
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     if in_allocation:
-        sweep_in_allocation(place, planned, retry_failed=retry_failed)
+        sweep_in_allocation(place, planned, rules, retry_failed=retry_failed)
     elif place.on_slurm:
         from cli.sweep_on_slurm import carry_out
 
