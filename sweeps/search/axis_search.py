@@ -19,8 +19,8 @@ from sweeps.axes import AxisSpace, Point
 from sweeps.plan import SweepPart, trial_of
 from sweeps.points import spaces_of, stated_points
 from sweeps.reading import TrialReading
+from sweeps.search.best_points import best_points
 from sweeps.search.draws import Draws, RandomDraws, drawn, grid_points
-from sweeps.search.lessons import lessons
 from sweeps.search.more_seeds import further_seeds
 from sweeps.search.searcher import Answer, Proposal, Pruning
 from sweeps.search.seen_points import IN_FLIGHT, PointKey, SeenPoint, point_key, seen_points
@@ -94,7 +94,7 @@ class AxisSearch:
         return prunings(self.plan.pruner, trials)
 
     def learned(self, trials: Sequence[TrialReading]) -> list[str]:
-        return lessons(self.plan, seen_points(trials, self.plan.objective))
+        return best_points(self.plan, seen_points(trials, self.plan.objective))
 
     def _seeds(self, seen: Sequence[SeenPoint], *, is_last: bool) -> list[Proposal]:
         return further_seeds(seen, self.plan.objective, self.plan.num_seeds, self.tree, is_last=is_last)

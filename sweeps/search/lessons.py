@@ -1,43 +1,66 @@
-"""What a search of any axes can say at its end: the best points, and of several objectives the front. All measured."""
+"""What the trials have shown about the prediction, in sentences: which terms cost more than predicted, or less."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from math import exp
 
-from conf.sweep_spec import Objective, SearchPlan
-from sweeps.search.objectives import UNITS, cost, front
-from sweeps.search.seen_points import SeenPoint
+import numpy as np
 
-MOST_SHOWN = 8
+from sweeps.search.memory_fit import MemoryFit
+from sweeps.search.observed import Observed
+from sweeps.search.surrogate import Surrogate
+from train_core.costs.setting import Floats
+from train_core.costs.terms import STEP_TERMS
 
-
-def lessons(plan: SearchPlan, seen: Sequence[SeenPoint]) -> list[str]:
-    """A sentence each."""
-    return list(_lessons(plan.objective, seen))
-
-
-def _lessons(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> Iterator[str]:
-    ended = [each for each in seen if each.costs is not None and all(map(math.isfinite, each.costs))]
-    if not ended:
-        return
-    best = [ended[number] for number in front([each.costs or () for each in ended])]
-    best.sort(key=lambda each: each.costs or ())
-    if len(objectives) == 1:
-        yield f"Best of {len(ended)} measured points: {_shown(best[0], objectives)}."
-        return
-    yield f"No other of {len(ended)} measured points beats these {len(best)} in {' and '.join(objectives)}:"
-    yield from (f"  {_shown(each, objectives)}" for each in best[:MOST_SHOWN])
-    if len(best) > MOST_SHOWN:
-        yield f"  and {len(best) - MOST_SHOWN} more."
+NAMES = {
+    "compute_seconds": "computation costs",
+    "tensor_seconds": "tensor-parallel collectives cost",
+    "pipeline_seconds": "transfers between stages cost",
+    "bubble_seconds": "the pipeline's bubble costs",
+    "data_seconds": "data-parallel collectives cost",
+    "optimizer_seconds": "the optimizer costs",
+}
+FEWEST_TRIALS = 2
+SURE = 2.0  # standard deviations from the prediction at which a difference is told
+NOTABLE = 0.05  # logarithm of the smallest factor that is told
 
 
-def _shown(each: SeenPoint, objectives: Sequence[Objective]) -> str:
-    point = ", ".join(f"{key}={value}" for key, value in each.point.items()) or "the baseline"
-    values = ", ".join(
-        f"{objective} {cost(objective, value):.4g} {UNITS[objective]}"
-        for objective, value in zip(objectives, each.costs or (), strict=True)
+def lessons(observed: Observed) -> list[str]:
+    """A sentence for the whole step, for each term of which something is sure, and for memory."""
+    numbers = observed.has_rate
+    if len(numbers) < FEWEST_TRIALS:
+        return []
+    surrogate = Surrogate.fitted(observed.seen())
+    return [_of_step(observed), *_of_terms(surrogate, len(numbers)), *_of_memory(observed)]
+
+
+def _of_step(observed: Observed) -> str:
+    seen = observed.seen()
+    ratios = np.exp(seen.log_seconds) / seen.priced.step_seconds
+    return (
+        f"measured steps take {np.median(ratios):.2f} x the prediction ({len(ratios)} trials,"
+        f" {ratios.min():.2f} to {ratios.max():.2f})"
     )
-    num_seeds = sum(reading.performance is not None for reading in each.readings)
-    seeds = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
-    return f"{point} ({values}{seeds})"
+
+
+def _of_terms(surrogate: Surrogate, num_trials: int) -> Iterator[str]:
+    mean, spread = surrogate.terms()
+    for number, name in enumerate(STEP_TERMS):
+        if name in NAMES and abs(mean[number]) > max(NOTABLE, SURE * spread[number]):
+            low, high = (exp(mean[number] + side * spread[number]) for side in (-1, 1))
+            yield (
+                f"{NAMES[name]} {exp(mean[number]):.2f} x the prediction"
+                f" (between {low:.2f} and {high:.2f}, from {num_trials} trials)"
+            )
+
+
+def _of_memory(observed: Observed) -> Iterator[str]:
+    seen = observed.memory()
+    if len(seen.ratios):
+        mean, _ = MemoryFit.fitted(seen).ratio(seen.plans)
+        yield f"plans need {exp(_middle(mean)):.2f} x the predicted memory ({len(seen.ratios)} trials)"
+
+
+def _middle(values: Floats) -> float:
+    return float(np.median(values))

@@ -8,7 +8,7 @@ The sum of terms is linearised around the best factors so far, as in a Gauss-New
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,15 @@ KINDS = {
 }
 """Knobs without an order, and how many values each has."""
 MOST_MICRO_BATCH = 10**9  # sweeps.planner.limits refuses larger batches
+PARTS: tuple[tuple[str, ...], ...] = (
+    ("compute_seconds",),
+    ("tensor_seconds",),
+    ("pipeline_seconds", "bubble_seconds"),
+    ("data_seconds",),
+    ("optimizer_seconds",),
+)
+"""The terms that a measured breakdown tells apart. What is left of it, waiting for all ranks, is of several terms."""
+PART_NOISE = 0.1  # of a part of the slowest rank's step, whose waits are in part for other ranks
 NUM_ITERATIONS = 4
 NUM_FACTORS = len(STEP_TERMS) + len(CONSTANTS) + 1
 PRIOR = np.array([*TERM_SPREADS.values(), *[CONSTANT_SPREAD] * len(CONSTANTS), WHOLE_SPREAD]) ** 2
@@ -63,11 +72,18 @@ class Seen:
         priced: the plans that were measured, n of them.
         log_seconds: logarithm of the measured seconds, (n,).
         noise: standard deviation of each, (n,).
+        log_parts: logarithms of the measured seconds of each of PARTS, NaN where they were not measured, (n, parts).
     """
 
     priced: Priced
     log_seconds: Floats
     noise: Floats
+    log_parts: Floats
+
+    def rows(self, selection: Integers) -> Seen:
+        """The selected measurements, in that order."""
+        columns = (self.log_seconds[selection], self.noise[selection], self.log_parts[selection])
+        return Seen(self.priced.rows(selection), *columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +113,17 @@ class Surrogate:
 
     @classmethod
     def fitted(cls, seen: Seen) -> Surrogate:
-        remainder = _remainder(seen.priced.plans, seen.priced.plans) + np.diag(seen.noise**2)
+        parts = _Parts.of(seen)
+        measured = np.concatenate([seen.log_seconds, parts.log_seconds])
+        remainder = np.diag(np.concatenate([seen.noise, np.full(len(parts.log_seconds), PART_NOISE)]) ** 2)
+        steps = slice(len(seen.log_seconds))
+        remainder[steps, steps] += _remainder(seen.priced.plans, seen.priced.plans)
         factors = np.zeros(NUM_FACTORS)
         for _ in range(NUM_ITERATIONS):
-            mean, rows = _linearised(seen.priced, factors)
+            of_steps, of_parts = _linearised(seen.priced, factors), _linearised(parts.priced, factors)
+            mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
             inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
-            weights = inverse.T @ (inverse @ (seen.log_seconds - mean + rows @ factors))
+            weights = inverse.T @ (inverse @ (measured - mean + rows @ factors))
             factors = PRIOR * (rows.T @ weights)
         return cls(seen, factors, weights, inverse, rows)
 
@@ -110,20 +131,51 @@ class Surrogate:
         """The logarithm of the step that the factors alone expect, (n,)."""
         return _scaled(plans, self.factors)[0]
 
+    def terms(self) -> tuple[Floats, Floats]:
+        """Logarithm of the factor on each term, averaged over the measured plans, and its standard deviation, (7,)."""
+        unit = np.zeros((len(STEP_TERMS), NUM_FACTORS))
+        unit[:, : len(STEP_TERMS)] = np.eye(len(STEP_TERMS))
+        unit[:, len(STEP_TERMS) : -1] = self.seen.priced.slopes.mean(axis=0)
+        unit[:, -1] = 1.0
+        explained = self.inverse @ (self.rows * PRIOR) @ unit.T
+        variance = (unit**2 * PRIOR).sum(axis=1) - (explained**2).sum(axis=0)
+        return unit @ self.factors, np.sqrt(np.maximum(variance, 0.0))
+
+    def _near(self, plans: Priced) -> Floats:
+        """Covariance of the remainder of plans with that of each measurement; parts of steps have none."""
+        near = np.zeros((len(plans), len(self.weights)))
+        near[:, : len(self.seen.log_seconds)] = _remainder(plans.plans, self.seen.priced.plans)
+        return near
+
     def joint(self, plans: Priced) -> tuple[Floats, Floats]:
         """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
         mean, rows = _linearised(plans, self.factors)
-        near = _remainder(plans.plans, self.seen.priced.plans)
+        near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
         covariance = _remainder(plans.plans, plans.plans) + (rows * PRIOR) @ rows.T - explained.T @ explained
         return mean + near @ self.weights, covariance
 
     def belief(self, plans: Priced) -> Belief:
         mean, rows = _linearised(plans, self.factors)
-        near = _remainder(plans.plans, self.seen.priced.plans)
+        near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
         variance = (rows**2 * PRIOR).sum(axis=1) + _REMAINDER_VARIANCE - (explained**2).sum(axis=0)
         return Belief(mean + near @ self.weights, np.sqrt(np.maximum(variance, 1e-8)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Every measured part of a step as a measurement of its own: of a plan with no other terms."""
+
+    priced: Priced
+    log_seconds: Floats
+
+    @classmethod
+    def of(cls, seen: Seen) -> _Parts:
+        number, part = np.nonzero(np.isfinite(seen.log_parts))
+        of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS])
+        plans = seen.priced.rows(number)
+        return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
 
 
 _REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(KINDS) * KIND_SPREAD**2

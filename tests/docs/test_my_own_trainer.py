@@ -49,4 +49,5 @@ def test_the_pages_trainer_is_swept_by_the_pages_sweep(tmp_path: Path) -> None:
     assert reading.performance is not None
     assert len(reading.performance.losses) == 4
     assert reading.performance.num_timed_steps == 3
-    assert (tmp_path / "runs" / "my-sweep-local" / "report.md").exists()
+    report = (tmp_path / "runs" / "my-sweep-local" / "report.md").read_text()
+    assert "my-trainer, read from its log; FLOPs by our formula" in report
