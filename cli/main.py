@@ -23,6 +23,7 @@ from cli import (
     plan,
     rehearse,
     report,
+    rerun,
     retry,
     status,
     sweep,
@@ -61,6 +62,7 @@ app.command()(pause.resume)
 app.command()(retry.retry)
 app.command()(cancel.cancel)
 app.command()(report.report)
+app.command()(rerun.rerun)
 app.command()(doctor.doctor)
 app.command()(ui.ui)
 

@@ -32,6 +32,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
     """
+    from launcher.job_records import keep_job_records
     from launcher.state import reconciled
     from results.collect import collect
     from results.documents import report_document
@@ -40,6 +41,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     from results.terminal import ranked_table
 
     readings = reconciled(sweep.read())
+    keep_job_records(readings)
     paths = write_report(sweep, readings)
     console.print(ranked_table(collect(readings)))
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.allocation_line import print_allocation
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, headed, print_json, shown_path
 from conf.errors import UsageError
@@ -41,6 +42,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         print_json("status", status_document(stored, trials, trainings))
         return
     _print_tables(stored, trials, trainings)
+    print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
 
 
 def _require_no_json(as_json: bool) -> None:
@@ -64,9 +66,13 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
     from cli.sweep_state import state_lines
+    from launcher.retries import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
+    for bad in bad_nodes(trials):
+        failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
+        console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
     for line in state_lines(stored):
         console.print(line)
     if trainings:

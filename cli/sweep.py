@@ -10,6 +10,7 @@ from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console
 from cli.plan import print_plan, print_question
+from cli.replay import is_replayed, print_replay
 from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
 
@@ -39,6 +40,7 @@ def sweep(
     The same command continues a sweep that was interrupted, and never runs a finished point twice.
     """
     from launcher.orders import require_not_paused
+    from launcher.provenance import keep_configuration
     from launcher.rules import rules_for
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
@@ -52,6 +54,9 @@ def sweep(
         print_config(composed(name, overrides))
         return
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
+    if is_replayed(place):
+        print_replay(place)
+        return
     # A sweep that goes on keeps its record, because planning it again would give it another date.
     record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
@@ -61,6 +66,7 @@ def sweep(
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
+    keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     if in_allocation:
         sweep_in_allocation(place, planned, retry_failed=retry_failed)

@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.provenance import keep_job_provenance
 from launcher.requeue import own_job_id, requeue
 from launcher.slurm_query import SlurmSilent, query_jobs
 from sweeps.submission import Submission, read_submission, write_submission
@@ -30,6 +31,8 @@ def run_in_slurm(folder: str) -> None:
     submission = own_submission(JobFolder(folder))
     if submission is None:
         return
+    if os.environ["SLURM_PROCID"] == "0":
+        keep_job_provenance(JobFolder(folder))
     # Slurm counts how often it has started this job again, and sets no count at its first start.
     attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     try:
@@ -75,6 +78,7 @@ def check_node_in_slurm(folder: str) -> None:
 
 def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
     """Run and supervise all ranks of a trial. Devices are numbers among the visible ones; none means the CPU."""
+    keep_job_provenance(JobFolder(folder))
     if TrialFolder(folder).read_experiment().trainer.is_own:
         from train_core.job.trial import run_trial_here
 

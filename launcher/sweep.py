@@ -18,6 +18,7 @@ from launcher.local_jobs import LocalJobFunction
 from launcher.loop import go_on
 from launcher.orders import retry_failed_trials
 from launcher.progress import Progress
+from launcher.provenance import keep_provenance
 from launcher.queue import SlurmQueue
 from launcher.resources import device_hours
 from launcher.slurm import Request, SubmittedArray, requests
@@ -194,6 +195,7 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
 
 def begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
     """A person gave the command."""
+    keep_provenance(conductor.sweep.folder, overrides)
     conductor.begin(overrides, on_slurm=on_slurm)
     if retry_failed:
         retry_failed_trials(conductor.sweep)

@@ -38,9 +38,11 @@ def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyR
         to_follow: one that runs comes first, as the others write nothing more.
 
     Raises:
-        UsageError: none of them has written a log yet.
+        UsageError: none of them has written a log yet, or, where one is to be followed, none was submitted.
     """
     spoken = [reading for reading in readings if reading.log is not None]
+    if to_follow and not spoken:
+        spoken = [reading for reading in readings if reading.submission is not None and reading.measurement is None]
     if not spoken:
         raise UsageError("No trial has written a log yet", "`trisweep status` shows what they wait for.")
     return max(spoken, key=lambda reading: (_interest(reading, to_follow), reading.ended or reading.started or 0.0))

@@ -74,6 +74,7 @@ class SweepFolder:
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
     controller/     the `JobFolder` of the small Slurm job that goes on with the sweep, if one does
+    provenance/     from where each command was given: commit, uncommitted changes, versions, modules, configuration
     submitit/       what submitit hands to Slurm's jobs, and their output
     notified.json   what the webhook was told last
     report.md, report.csv, report.html

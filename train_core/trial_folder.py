@@ -47,6 +47,8 @@ class JobFolder:
     running.lock        held (flock) by the job while it runs on this machine, or by the rank 0 that a launcher started
     logs/               standard output and error of the job, and of every rank in `rank-N.log`
     code/               the code as it was when a job was submitted that no sweep submits
+    provenance.json     where and with what the last attempt ran: devices, driver, modules, variables on a list
+    slurm_job.json      what Slurm's accounting said of the last job, once it had ended
     submitit/           what such a job through Slurm is to do, its script and its output
     NAME.corrupt-TIME   a file of the folder that could not be read, and was put aside
     """

@@ -21,6 +21,7 @@ CASES = {
     "estimate": ("estimate", "--csv", "in.csv", "--out", "out.csv", "--score"),
     "rehearsal": ("rehearse", "model=tiny"),
     "doctor": ("doctor", "--no-job"),
+    "rerun": ("rerun", "smoke", "tp1-pp1-dp1"),
     "calibration": ("calibrate", "cluster=frontier", "--dry-run"),
 }
 """By the name of the document. Whoever gives a command --json adds it here, and its keys to docs/json.md."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
     assert reported.count("COMPLETED") == 2
     assert "3 runs written" in reported
     assert (tmp_path / "runs" / "smoke-local" / "report.html").exists()
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("runs/smoke-local/trials/*/slurm_job.json")]
+    assert [record["State"] for record in records] == ["COMPLETED"] * 2
     assert "0 trials submitted" in trisweep("sweep", *SHAPES, cwd=tmp_path)
     assert "0 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
 

@@ -1,0 +1,160 @@
+"""Where a sweep's numbers come from: the code with its uncommitted changes, versions, modules, and the environment.
+
+Of the environment only variables on a list are kept, and none whose name sounds like a secret. What goes wrong here
+ends nothing: a sweep without a provenance is a sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic_core import to_json
+
+from conf.credentials import HIDDEN, hide_credentials, recorded, shown_tree
+from sweeps.trial import SweepFolder
+from train_core.process.git_sha import ROOT, git_sha
+from train_core.trial_folder import JobFolder
+from train_core.whole_files import write_atomically
+
+if TYPE_CHECKING:
+    from conf.load import Composition  # with Hydra, for which no rank of a job has to wait
+
+FOLDER, OF_TRIAL, CONFIGURATION = "provenance", "provenance.json", "configuration.yaml"
+MOST_PATCH_BYTES = 2**20
+TOOL_SECONDS = 10
+
+KEPT = re.compile(
+    r"(NCCL|RCCL|GLOO|UCX|FI|HSA|HIP|ROCR|MIOPEN|PYTORCH|TORCH|OMP|MKL|KMP|GPU|CUDA|PYTHON|LMOD|OMPI|MPICH)_\w+"
+    r"|PATH|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|CONDA_DEFAULT_ENV|LOADEDMODULES|MODULEPATH|HOSTTYPE|LANG|LC_ALL"
+    r"|SLURM_(JOB_ID|JOB_NAME|JOB_NODELIST|JOB_PARTITION|JOB_ACCOUNT|JOB_QOS|JOB_NUM_NODES|NTASKS|NTASKS_PER_NODE"
+    r"|CPUS_PER_TASK|ARRAY_JOB_ID|ARRAY_TASK_ID|CLUSTER_NAME|SUBMIT_HOST|RESTART_COUNT|JOB_GPUS|GPUS_ON_NODE)"
+)
+"""Variables that change how a training runs, or say where it ran."""
+
+SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|PRIVATE|JWT|KEY|AUTH", re.IGNORECASE)
+SECRET_FILES = re.compile(r"(^|/)(\.env[^/]*|[^/]*\.(pem|key|p12|pfx)|id_[a-z0-9]+|\.netrc|[^/]*credentials?[^/.]*)$")
+SECRET_LINE = re.compile(r"((?:token|secret|passw\w*|api_?key|credentials?)\w*[\"']?\s*[=:]\s*)\S.*", re.IGNORECASE)
+"""A line of a patch that gives a value to something with such a name."""
+
+DRIVER_COMMANDS = (
+    ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+    ("rocm-smi", "--showproductname", "--showdriverversion", "--csv"),
+)
+
+
+def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
+    """Write down, beside the sweep, from where the command was given; each command has a file of its own."""
+    with contextlib.suppress(OSError):
+        place = folder.path / FOLDER
+        now = time.time()
+        content = {
+            "time_unix_seconds": now,
+            "command": [Path(sys.argv[0]).name, *map(hide_credentials, sys.argv[1:])],
+            "overrides": list(recorded(overrides)),
+            "user": getpass.getuser(),
+            "git_sha": git_sha(),
+            **_changes(place),
+            **machine_facts(os.environ),
+            "packages": _packages(),
+        }
+        stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now))
+        write_atomically(place / f"{stamp}-{os.getpid()}.json", to_json(content, indent=1).decode(), durable=False)
+
+
+def keep_configuration(folder: SweepFolder, composition: Composition) -> None:
+    """Write the resolved configuration, without secrets, beside the sweep."""
+    with contextlib.suppress(OSError):
+        text = yaml.safe_dump(shown_tree(composition.tree), sort_keys=False)
+        write_atomically(folder.path / FOLDER / CONFIGURATION, hide_credentials(text), durable=False)
+
+
+def keep_job_provenance(folder: JobFolder) -> None:
+    """Write down, in a trial's folder, where and with what its last attempt ran. One process of the job calls this."""
+    with contextlib.suppress(OSError):
+        content = {"time_unix_seconds": time.time(), "code": str(ROOT), "git_sha": git_sha()}
+        content |= machine_facts(os.environ) | {"devices": devices()}
+        write_atomically(folder.path / OF_TRIAL, to_json(content, indent=1).decode(), durable=False)
+
+
+def machine_facts(environment: Mapping[str, str]) -> dict[str, Any]:
+    """This machine, its Python and its modules, and the variables that are kept."""
+    return {
+        "hostname": socket.gethostname(),
+        "system": platform.platform(),
+        "python": sys.executable,
+        "python_version": platform.python_version(),
+        "modules": [name for name in environment.get("LOADEDMODULES", "").split(":") if name],
+        "environment": kept_variables(environment),
+    }
+
+
+def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those on the list, in the order of their names, without passwords in addresses."""
+    kept = (name for name in sorted(environment) if KEPT.fullmatch(name) and not SECRET.search(name))
+    return {name: hide_credentials(environment[name]) for name in kept}
+
+
+def devices() -> list[str]:
+    """Names and driver of this machine's accelerators, as their vendor's tool says; none where there is no tool."""
+    for command in DRIVER_COMMANDS:
+        if shutil.which(command[0]):
+            return sorted(set(_said(*command).splitlines()))
+    return []
+
+
+def without_secrets(patch: str) -> str:
+    """A patch without files that hold secrets by their names, and with `***` for values that are ones by theirs."""
+    files = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
+    kept = [file for file in files if not any(map(SECRET_FILES.search, file.partition("\n")[0].split()))]
+    return "".join(SECRET_LINE.sub(rf"\1{HIDDEN}", hide_credentials(line)) for file in kept for line in _lines(file))
+
+
+def _changes(place: Path) -> dict[str, Any]:
+    """What differs from the commit: written as a patch that is named after its content, and named here."""
+    if _said("git", "-C", str(ROOT), "rev-parse", "--show-toplevel").strip() != str(ROOT):
+        return {"uncommitted_changes": None}  # installed, perhaps into an environment inside somebody's checkout
+    command = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
+    patch = without_secrets(_said("git", "-C", str(ROOT), *command))
+    untracked = _said("git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard").splitlines()
+    if not patch:
+        return {"uncommitted_changes": None, "untracked_files": untracked}
+    whole = patch.encode()
+    name = f"changes-{hashlib.sha256(whole).hexdigest()[:12]}.patch"
+    if not (place / name).exists():
+        text = whole[:MOST_PATCH_BYTES].decode(errors="ignore")
+        write_atomically(place / name, text, durable=False)
+    is_cut = len(whole) > MOST_PATCH_BYTES
+    return {"uncommitted_changes": name, "changes_are_cut_short": is_cut, "untracked_files": untracked}
+
+
+def _packages() -> dict[str, str]:
+    found = {str(each.name): each.version for each in distributions()}
+    return dict(sorted(found.items(), key=lambda package: package[0].lower()))
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def _said(*command: str) -> str:
+    """What a tool prints; nothing where it is not there, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TOOL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""

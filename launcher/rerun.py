@@ -1,0 +1,198 @@
+"""One trial of a sweep again, beside it: with the code, the configuration and the settings that it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from conf.errors import UsageError
+from conf.sites import SlurmSpec
+from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
+from launcher.capacity import this_machine
+from launcher.executor import Work
+from launcher.local_jobs import LocalExecutor
+from launcher.processes import end_trees
+from launcher.provenance import OF_TRIAL
+from launcher.sbatch import python_command, srun_args
+from launcher.slurm_executor import SlurmExecutor
+from launcher.slurm_watch import SlurmWatch
+from sweeps.reading import Reading, TrialReading
+from sweeps.submission import JobShape, shape_of
+from sweeps.sweep import Sweep
+from train_core.trial_folder import TrialFolder
+
+RERUNS = "rerun"
+"""The folder of all reruns, beside those of the sweeps."""
+
+POLL_SECONDS = 1.0
+UNWANTED = ("SLURM_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE", "PATH", "PYTHON", "VIRTUAL_ENV", "LOADEDMODULES")
+"""Beginnings of variables that belonged to the earlier job or machine, and would be wrong for another."""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A trial that is to run again, before it does.
+
+    Attributes:
+        code: the snapshot that the trial ran.
+        folder: where it runs again; nothing is there yet.
+        variables: of its environment, as far as they were kept.
+        modules: that were loaded.
+        slurm: settings of the job; None where it runs on this machine.
+    """
+
+    trial: TrialReading
+    code: Path
+    folder: TrialFolder
+    variables: dict[str, str]
+    modules: tuple[str, ...]
+    slurm: SlurmSpec | None
+
+    @property
+    def shape(self) -> JobShape:
+        assert self.trial.experiment is not None
+        return shape_of(self.trial.experiment)
+
+    def run(self, tell: Callable[[Reading], None]) -> Reading:
+        """Run it, and return how it stands at its end.
+
+        Raises:
+            UsageError: Slurm refuses it.
+            KeyboardInterrupt: Ctrl-C; a job of this machine has been ended, one of Slurm's goes on.
+        """
+        self._prepare()
+        os.environ.update(self.variables)
+        return self._run_here(tell) if self.slurm is None else self._run_in_slurm(self.slurm, tell)
+
+    def commands(self) -> Iterator[str]:
+        """Lines for a shell that do the same by hand."""
+        source, target = self.trial.folder.trial, self.folder.path
+        yield f"mkdir -p {shlex.quote(str(target))}"
+        yield f"cp {shlex.quote(str(source))} {shlex.quote(str(target))}/"
+        yield from (f"module load {shlex.quote(name)}" for name in self.modules)
+        yield from (f"export {name}={shlex.quote(value)}" for name, value in self.variables.items())
+        yield f"export PYTHONPATH={shlex.quote(str(self.code))} PYTHONSAFEPATH=1"
+        if self.slurm is None:
+            yield self._python(sys.executable, "from launcher.job import run_on_this_machine as run", "(), None")
+        else:
+            yield from self.slurm.setup
+            yield from (f"export {name}={shlex.quote(value)}" for name, value in self.slurm.environment.items())
+            shape = [f"--nodes={self.shape.num_nodes}", f"--ntasks-per-node={self.shape.tasks_per_node}"]
+            srun = shlex.join(["srun", *shape, *srun_args(self.slurm, self.shape)])
+            yield f"{srun} {python_command(self.slurm)} -c {shlex.quote(self._program_of_a_rank())}"
+
+    def _program_of_a_rank(self) -> str:
+        assert self.trial.experiment is not None
+        folder = f"Path({str(self.folder.path)!r})"
+        if self.trial.experiment.trainer.is_own:
+            return f"from pathlib import Path; from train_core.job.trial import run_trial_as_rank as run; run({folder})"
+        imports = "from launcher.command_trainer.job import run_as_task as run; from train_core.attempt import Attempt"
+        return f"from pathlib import Path; {imports}; run({folder}, Attempt(1, 0))"
+
+    def _python(self, python: str, imports: str, more: str) -> str:
+        program = f"{imports}; run({str(self.folder.path)!r}, {more})"
+        return f"{shlex.quote(python)} -c {shlex.quote(program)}"
+
+    def _prepare(self) -> None:
+        # A fresh folder: mkdir fails where somebody else has taken the name meanwhile.
+        self.folder.path.mkdir(parents=True)
+        self.folder.write_trial(json.loads(self.trial.folder.trial.read_bytes()))
+
+    def _run_here(self, tell: Callable[[Reading], None]) -> Reading:
+        assert self.trial.experiment is not None
+        has_gpus = this_machine().num_devices > 0
+        devices = tuple(range(self.trial.experiment.parallel.world_size)) if has_gpus else ()
+        executor = LocalExecutor(self.code, devices, time_limit_seconds=None)
+        executor.submit(RUN_ON_THIS_MACHINE, [Work(self.folder, attempt=1, lost_nodes=0)], self.shape)
+        assert executor.process is not None
+        try:
+            while executor.process.poll() is None:
+                tell(self._reading())
+                time.sleep(POLL_SECONDS)
+        except KeyboardInterrupt:
+            end_trees([psutil.Process(executor.process.pid)])
+            raise
+        return self._reading()
+
+    def _run_in_slurm(self, slurm: SlurmSpec, tell: Callable[[Reading], None]) -> Reading:
+        executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
+        executor.submit(RUN_IN_SLURM, [Work(self.folder, attempt=1, lost_nodes=0)], self.shape)
+        watch = SlurmWatch()
+        while True:
+            (reading,) = watch.told([self._reading()])
+            tell(reading)
+            if reading.outcome is not None and reading.outcome.is_final:
+                return reading
+            time.sleep(POLL_SECONDS)
+
+    def _reading(self) -> Reading:
+        return Reading(folder=self.folder, experiment=self.trial.experiment)
+
+
+def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Rerun:
+    """How to run the trial again.
+
+    Args:
+        slurm: the settings of its sweep; used where the trial was a job of Slurm's.
+
+    Raises:
+        UsageError: the trial never ran, or its code is gone.
+    """
+    if trial.experiment is None or not trial.folder.trial.exists():
+        raise UsageError(f"{trial.name} has never been started", "Name one that has: `trisweep status` lists them.")
+    if trial.is_in_slurm and slurm is None:
+        raise UsageError(f"{trial.name} was a job of Slurm's", "Run this on its login node, or see --print.")
+    kept = _provenance_of(trial.folder)
+    return Rerun(
+        trial=trial,
+        code=_code_of(sweep, trial, kept),
+        folder=_free_folder(sweep.folder.path.parent / RERUNS, trial.name),
+        variables={k: v for k, v in kept.get("environment", {}).items() if not k.startswith(UNWANTED)},
+        modules=tuple(kept.get("modules", ())),
+        slurm=slurm if trial.is_in_slurm else None,
+    )
+
+
+def _provenance_of(folder: TrialFolder) -> dict[str, dict[str, str]]:
+    try:
+        kept = json.loads((folder.path / OF_TRIAL).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]]) -> Path:
+    """The snapshot that the trial ran: as its provenance says, else the only one, or the one of its commit."""
+    # The sweep folder may have been moved since, hence the name alone.
+    if (said := sweep.folder.code / Path(str(kept.get("code", ""))).name) != sweep.folder.code and said.is_dir():
+        return said.absolute()
+    snapshots = sorted(path for path in sweep.folder.code.glob("*") if (path / "launcher").is_dir())
+    environment = trial.measurement.environment if trial.measurement else None
+    same = [each for each in snapshots if environment and _commit_of(each) == environment.git_sha]
+    for found in (same, snapshots):
+        if len(found) == 1:
+            return found[0].absolute()
+    problem = f"Which of {len(snapshots)} snapshots in {sweep.folder.code} {trial.name} ran is not known"
+    raise UsageError(problem, "Run the sweep again from its commit.")
+
+
+def _commit_of(snapshot: Path) -> str:
+    try:
+        return (snapshot / "GIT_SHA").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _free_folder(reruns: Path, name: str) -> TrialFolder:
+    number = 1
+    while os.path.lexists(reruns / f"{name}-{number}"):
+        number += 1
+    return TrialFolder((reruns / f"{name}-{number}").absolute())

@@ -1,0 +1,48 @@
+"""`trisweep rerun`: one trial again, by hand or beside its sweep."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """The measured sweep in a folder of its own, which keeps its snapshot of the code."""
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    return tmp_path
+
+
+def test_a_trial_runs_again_with_its_own_code_and_comes_to_the_same_losses(copy: Path, trisweep: Command) -> None:
+    before = {path: path.read_bytes() for path in (copy / "runs/smoke-local").rglob("*") if path.is_file()}
+    done = trisweep("rerun", "smoke", "tp2-pp1", "--json", cwd=copy)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["same_losses"] is True
+    assert document["code"].startswith(str(copy / "runs/smoke-local/code"))
+    seconds = document["numbers"]["step_seconds"]
+    assert seconds["ratio"] == pytest.approx(seconds["measured_again"] / seconds["measured_before"])
+    assert Path(document["folder"], "measurement.json").exists()
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_the_printed_commands_name_code_and_configuration_and_run_nothing(copy: Path, trisweep: Command) -> None:
+    done = trisweep("rerun", "smoke", "zero1-c", "--print", cwd=copy)
+    assert done.returncode == 0, done.stderr
+    assert not (copy / "runs/rerun").exists()
+    assert f"export PYTHONPATH={copy}/runs/smoke-local/code/" in done.stdout
+    assert "run_on_this_machine" in done.stdout
+    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_trial_that_never_ran_is_refused(copy: Path, trisweep: Command) -> None:
+    done = trisweep("rerun", "smoke", "infeasible", cwd=copy)
+    assert done.returncode == 2
+    assert "has never been started" in " ".join(done.stderr.split())

@@ -1,0 +1,111 @@
+"""What is kept of where numbers come from, and what is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.job_records import COLUMNS, keep_job_records
+from launcher.provenance import (
+    keep_configuration,
+    keep_job_provenance,
+    keep_provenance,
+    kept_variables,
+    without_secrets,
+)
+from sweeps.reading import Reading
+from sweeps.submission import Submission, write_submission
+from sweeps.trial import SweepFolder
+from tests.composed import composed
+from tests.results.conftest import experiment
+from train_core.measurement import Measurement, Outcome
+from train_core.trial_folder import TrialFolder
+
+PATCH = """diff --git a/.env b/.env
++PASSWORD=hunter2
+diff --git a/conf/x.yaml b/conf/x.yaml
++api_key: hunter2
++url: https://me:hunter2@host/x
++num_layers: 4
+diff --git a/certs/site.pem b/certs/site.pem
++hunter2
+"""
+
+
+def test_variables_are_kept_by_a_list_and_never_if_they_sound_like_secrets() -> None:
+    environment = {
+        "NCCL_DEBUG": "INFO",
+        "LOADEDMODULES": "rocm/6.2",
+        "SLURM_JOB_ID": "12",
+        "PYTHONPATH": "/code",
+        "SLURM_JWT": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "TORCH_HUB_TOKEN": "secret",
+        "HOME": "/home/me",
+        "FI_PROVIDER": "https://me:secret@host",
+    }
+    kept = kept_variables(environment)
+    assert list(kept) == ["FI_PROVIDER", "LOADEDMODULES", "NCCL_DEBUG", "PYTHONPATH", "SLURM_JOB_ID"]
+    assert "secret" not in str(kept)
+
+
+def test_a_patch_keeps_the_changes_and_no_secret() -> None:
+    kept = without_secrets(PATCH)
+    assert "num_layers: 4" in kept
+    assert "hunter2" not in kept
+    assert kept.count("diff --git") == 1
+
+
+def test_each_command_leaves_what_it_was_given_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADEDMODULES", "gcc/12:rocm/6.2")
+    folder = SweepFolder(tmp_path / "sweep")
+    keep_provenance(folder, ["cluster=frontier", "notify.url=https://hooks.example.org/secret"])
+    (path,) = (folder.path / "provenance").glob("*.json")
+    kept = json.loads(path.read_text())
+    assert kept["overrides"] == ["cluster=frontier"]
+    assert kept["modules"] == ["gcc/12", "rocm/6.2"]
+    assert {"torch", "numpy", "pydantic"} <= kept["packages"].keys()
+    assert kept["git_sha"]
+    if kept["uncommitted_changes"]:
+        assert (folder.path / "provenance" / kept["uncommitted_changes"]).exists()
+
+
+def test_the_configuration_is_kept_without_secrets(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "sweep")
+    keep_configuration(folder, composed(["sweep=smoke", "notify.url=https://hooks.example.org/secret"]))
+    text = (folder.path / "provenance" / "configuration.yaml").read_text()
+    assert "num_layers" in text
+    assert "hooks.example.org" not in text
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing() -> None:
+    keep_provenance(SweepFolder("/proc/none-such"), [])
+    keep_job_provenance(TrialFolder("/proc/none-such"))
+
+
+def test_slurms_record_is_kept_of_ended_jobs_that_are_ours(
+    tmp_path: Path, tools: Callable[..., None], slurm_submission: Callable[..., Submission]
+) -> None:
+    readings = [_ended(tmp_path / name, slurm_submission(name, job_name=name)) for name in ("12_0", "12_1", "13")]
+    rows = [["12_0", "12_0"], ["12_1", "somebody-elses"]]
+    lines = "\n".join("|".join([*row, *["x"] * (len(COLUMNS) - 2)]) for row in rows)
+    tools(sacct=f"echo '{lines}'; echo asked >> {tmp_path}/questions")
+    assert keep_job_records(readings) == 1
+    assert json.loads((tmp_path / "12_0" / "slurm_job.json").read_text())["JobName"] == "12_0"
+    assert keep_job_records(readings[:1]) == 0
+    assert (tmp_path / "questions").read_text() == "asked\n"
+
+
+def _ended(path: Path, submission: Submission) -> Reading:
+    folder = TrialFolder(path)
+    path.mkdir()
+    write_submission(folder, submission)
+    folder.write_measurement(
+        Measurement(
+            fingerprint=experiment().fingerprint, outcome=Outcome.FAILED, cause="it broke", started=0.0, ended=1.0
+        )
+    )
+    return Reading(folder=folder, experiment=experiment())
