@@ -13,6 +13,7 @@ from conf.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.slurm_answers import Patience
+    from sweeps.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
 
@@ -38,7 +39,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     if as_json:
         from results.documents import status_document
 
-        print_json("status", status_document(stored, trials, trainings))
+        print_json("status", status_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
 
@@ -61,11 +62,27 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
     return trials, known[len(trials) :]
 
 
+def _history(stored: Sweep) -> History:
+    """What the sweep's journal comes to."""
+    from sweeps.history import History
+    from sweeps.journal import Journal
+
+    return History.of(Journal(stored.folder.journal).read_new())
+
+
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
+    history = _history(stored)
+    if history.finished:
+        console.print(f"The sweep has ended: {history.finished}.")
+    elif history.is_paused:
+        console.print("The sweep is paused: nothing new is started before it is resumed.")
+    if history.excluded:
+        named = ", ".join(f"{node} ({why})" for node, why in history.excluded.items())
+        console.print(f"No longer used: {named}.")
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
