@@ -2,6 +2,7 @@
 #
 #   CLUSTER=frontier      a file in conf/cluster/: submit to Slurm at full size
 #   DRY_RUN=1             print the points, the requests and the sbatch text; submit nothing
+#   search=bayes          a file in conf/search/; so too budget=, controller=, launcher= and trainer=
 #   OVERRIDES="a=b c=d"   further Hydra overrides
 #   OPTIONS="--here"      further options of the command
 #   TORCH=site            use the Python's own torch instead of installing one
@@ -11,7 +12,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 TRISWEEP := $(BIN)/trisweep
-CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(OVERRIDES)
+OPTION_GROUPS := search budget controller launcher trainer
+CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(foreach group,$(OPTION_GROUPS),$(if $($(group)),$(group)=$($(group)))) $(OVERRIDES)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # More workers than cores: those of the Slurm cluster and of servers wait most of the time.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder

@@ -12,6 +12,7 @@ from cli.plan import print_plan
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
+    from conf.overrides import Overrides
     from launcher.where import Place
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
@@ -58,7 +59,7 @@ def _submit(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
         settings.launcher,
         settings.cluster,
         rules=rules_for(place.composition, planned.record, on_slurm=True),
-        overrides=tuple(overrides.texts),
+        overrides=_recorded(overrides),
         retry_failed=retry_failed,
     )
     if done.job_id is None:
@@ -87,7 +88,7 @@ def _run_inside(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
             settings.cluster,
             progress_on(console),
             rules=rules_for(place.composition, planned.record, on_slurm=True),
-            overrides=place.composition.overrides.texts,
+            overrides=_recorded(place.composition.overrides),
             retry_failed=retry_failed,
         )
     except KeyboardInterrupt:
@@ -98,3 +99,8 @@ def _run_inside(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
             f"The allocation ends with {step.num_waiting} trials left. The same command continues in another."
         )
     report_on(planned, settings.tracking)
+
+
+def _recorded(overrides: Overrides) -> tuple[str, ...]:
+    """The overrides with which another process goes on; those that may hold a password are in no record."""
+    return tuple(each.text for each in overrides.without({"tracking"}).entries if each.key != "notify.url")

@@ -10,11 +10,13 @@ from cli.arguments import OverrideTexts, SweepName, composed
 from cli.console import console, shown_path
 
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
+TrialIds = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]
 
 
-def cancel(name: SweepName, overrides: OverrideTexts = None, training: Training = None) -> None:
+def cancel(name: SweepName, overrides: OverrideTexts = None, training: Training = None, trial: TrialIds = None) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
-    from launcher.cancel import cancel_sweep, cancel_training
+    from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
+    from launcher.orders import trial_named
     from launcher.trainings import training_of
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
@@ -24,5 +26,12 @@ def cancel(name: SweepName, overrides: OverrideTexts = None, training: Training 
         job_id = cancel_training(training_of(folder.path.parent, name, training))
         console.print(f"Job {job_id} cancelled. `trisweep train --from-best {name}` goes on from its last checkpoint.")
         return
-    number = cancel_sweep(Sweep.stored_in(folder))
+    sweep = Sweep.stored_in(folder)
+    if trial:
+        ended = cancel_trials(sweep, [trial_named(sweep, each) for each in trial])
+        console.print(f"{len(ended)} trials cancelled, which run again only with `trisweep retry {name} --trial ID`:")
+        for trial_id in ended:
+            console.print(f"  {trial_id}")
+        return
+    number = cancel_sweep(sweep)
     console.print(f"{number} trials cancelled in {shown_path(folder.path)}; finished points keep their results.")

@@ -13,7 +13,23 @@ from typing import NoReturn
 
 import typer
 
-from cli import cancel, doctor, estimate, export, plan, rehearse, report, rerun, status, sweep, train, ui
+from cli import (
+    advance,
+    cancel,
+    doctor,
+    estimate,
+    export,
+    pause,
+    plan,
+    rehearse,
+    report,
+    rerun,
+    retry,
+    status,
+    sweep,
+    train,
+    ui,
+)
 from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
 from cli.logs import command as logs
@@ -40,6 +56,10 @@ app.command(context_settings={"ignore_unknown_options": True})(train.train)
 app.command()(sweep.sweep)
 app.command()(status.status)
 app.command()(logs.logs)
+app.command()(advance.advance)
+app.command()(pause.pause)
+app.command()(pause.resume)
+app.command()(retry.retry)
 app.command()(cancel.cancel)
 app.command()(report.report)
 app.command()(rerun.rerun)

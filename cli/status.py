@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.allocation_line import print_allocation
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, headed, print_json, shown_path
 from conf.errors import UsageError
@@ -42,6 +43,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         print_json("status", status_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
+    print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
 
 
 def _require_no_json(as_json: bool) -> None:
@@ -72,6 +74,7 @@ def _history(stored: Sweep) -> History:
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
+    from launcher.retries import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
@@ -80,9 +83,9 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         console.print(f"The sweep has ended: {history.finished}.")
     elif history.is_paused:
         console.print("The sweep is paused: nothing new is started before it is resumed.")
-    if history.excluded:
-        named = ", ".join(f"{node} ({why})" for node, why in history.excluded.items())
-        console.print(f"No longer used: {named}.")
+    for bad in bad_nodes(trials):
+        failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
+        console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))

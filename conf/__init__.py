@@ -9,6 +9,7 @@
     setup        what is priced: a plan for a model on a cluster, and the rules by which it can exist
     mixed        one job over several types of devices: the block of stages on each
     experiment   a setup and how it is run, which is what the trainer takes
+    trainer_spec which program trains; `trainer_call` makes its command from a plan, and `templates` puts names in
     units        units and sizes that several packages spell out
     settings     everything that a command is told
     application  the same configuration as a plain Hydra application

@@ -125,13 +125,19 @@ def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tr
 
 def settings_of(tree: Tree) -> Settings:
     """A composed tree, validated; `parallel.world_size: null` becomes every device, of the cluster or a mixed job."""
-    if isinstance(named := tree.get("mixed"), str):
-        tree = _with_blocks(tree, named)
+    named = tree.get("mixed")
+    if named is not None and not _holds_blocks(named):
+        tree = _with_blocks(tree, "+".join(map(str, named)) if isinstance(named, list) else str(named))
     parallel, cluster = tree.get("parallel"), tree.get("cluster")
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
         whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
         tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
     return checked(Settings, tree)
+
+
+def _holds_blocks(mixed: object) -> bool:
+    """Whether the clusters are described, as in a trial's folder, and not just named."""
+    return isinstance(mixed, list | tuple) and all(isinstance(block, dict) for block in mixed)
 
 
 def _with_blocks(tree: Tree, named: str) -> Tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from conf.axes import AxisBlock
 from conf.errors import ConfigError
@@ -31,6 +31,12 @@ class PointSet(AxisBlock):
             space.model_copy(update={"constraints": self.constraints + space.constraints}) for space in self.spaces
         ]
         return tuple(block for block in (self, *further) if block.varies)
+
+    @property
+    def varied_keys(self) -> frozenset[str]:
+        """The keys that have an axis."""
+        keys = [key for block in (self, *self.spaces) for key in block.axes]
+        return frozenset([*keys, *(key for block in (self, *self.spaces) for group in block.zip for key in group)])
 
     def listed_values(self) -> Iterator[tuple[str, Value]]:
         """Every pair of a key and a value that any point states."""
@@ -62,11 +68,23 @@ Objective = Literal["throughput", "loss", "step_time", "dollars", "energy"]
 """What a search maximises (throughput: model FLOP/s per device) or minimises (all others)."""
 
 
+def _several(objective: object) -> object:
+    """A single objective may be written without brackets."""
+    return (objective,) if isinstance(objective, str) else objective
+
+
+def _whole(number: object) -> object:
+    """People write 1e9 for a count, which is a float."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
 class SearchPlan(Frozen):
     """How a sweep comes to its points.
 
     Attributes:
-        kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses.
+        kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses. The
+            others choose one after another: `random` draws from the axes, `bayes` learns from what was measured, and
+            `pareto` does so for several objectives at once.
         top_k: number of plans that the planner takes for their predicted speed.
         num_probes: number of further plans, each of which tests an assumption of the prediction.
         max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
@@ -74,21 +92,63 @@ class SearchPlan(Frozen):
             sweep lists.
         min_gain: the search ends once it expects to better the best by less than this share of it.
         objective: what is sought; several make a front.
+        tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
+            compared; null leaves training.num_steps as it is.
+        num_seeds: trials of each point, which differ in training.seed; a point counts by their mean.
+        pruner: which running trials of objective=loss end early: `median` those worse than half of the others were
+            after as many tokens, `halving` all but the best third at each of three marks.
+        seed: of the draws; the same seed and the same results lead to the same points.
     """
 
-    kind: Literal["grid", "planner", "bayes"]
+    kind: Literal["grid", "planner", "bayes", "random", "pareto"]
     top_k: Annotated[int, Field(ge=0)]
     num_probes: Annotated[int, Field(ge=0)]
     max_concurrent_trials: Count | None
     min_gain: NonNegative
     space: Literal["plans", "listed"] = "plans"
-    objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]
+    objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1), BeforeValidator(_several)]
+    tokens: Annotated[Count, BeforeValidator(_whole)] | None
+    num_seeds: Count
+    pruner: Literal["none", "median", "halving"]
+    seed: Annotated[int, Field(ge=0)]
+
+    @property
+    def asks_later(self) -> bool:
+        """Whether points or seeds are chosen only after others have ended."""
+        return self.kind in ("bayes", "random", "pareto") or self.num_seeds > 1
 
     @model_validator(mode="after")
     def _planner_takes_some(self) -> SearchPlan:
         if self.kind == "planner" and not self.top_k:
             raise ConfigError("search.top_k", self.top_k, "leaves the planner no plan to take", "Use 1 or more.")
         return self
+
+    @model_validator(mode="after")
+    def _objectives_suit_the_search(self) -> SearchPlan:
+        shown = list(self.objective)
+        if len(set(shown)) < len(shown):
+            raise ConfigError("search.objective", shown, "names one of them twice", "Name each objective once.")
+        if self.kind == "pareto" and len(shown) < 2:
+            remedy = "Name two or more, as in search.objective=[step_time,dollars], or use search=bayes."
+            raise ConfigError("search.objective", shown, "makes no front", remedy)
+        if self.pruner != "none" and shown != ["loss"]:
+            problem = f"judges trials by their loss, and search.objective = {shown}"
+            raise ConfigError(
+                "search.pruner", self.pruner, problem, "Use search.objective=loss, or search.pruner=none."
+            )
+        return self
+
+
+class ReplaySpec(Frozen):
+    """How a sweep is replayed where there is no cluster: against the cost model as the machine, with no job at all.
+
+    Attributes:
+        num_machines: made-up machines, each of which differs from the cost model in its own way.
+        most_jobs: after so many a search counts as not having found a point near the best.
+    """
+
+    num_machines: Count
+    most_jobs: Count
 
 
 class SweepSpec(PointSet):
@@ -97,6 +157,7 @@ class SweepSpec(PointSet):
     Attributes:
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
+        replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
     """
 
     name: Name
@@ -104,3 +165,4 @@ class SweepSpec(PointSet):
     max_trials: Count
     published: Annotated[tuple[str, ...], Field(strict=False)]
     proxy: ProxySpec | None
+    replay: ReplaySpec | None = None

@@ -17,7 +17,7 @@ from launcher.budget import Budget
 from launcher.retries import RetryRule
 from launcher.workplace import Workplace
 from sweeps.history import History
-from sweeps.journal import Asked, Begun, Entry, Finished, Journal, Pruned
+from sweeps.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
 from sweeps.search.listed import Listed
 from sweeps.search.searcher import Answer, Proposal, Search
@@ -85,10 +85,12 @@ class Conductor:
 
     Attributes:
         sweep: with the trials that were asked for so far.
+        is_under_way: a step of this conductor has succeeded, so that the next may fail for a while.
     """
 
     def __init__(self, sweep: Sweep, workplace: Workplace, rules: Rules) -> None:
         self.sweep = sweep
+        self._planned = sweep.record
         self.workplace = workplace
         self.rules = rules
         self.journal = Journal(sweep.folder.journal)
@@ -96,12 +98,21 @@ class Conductor:
         self._news: list[Entry] = []
         self._num_entries = 0
         self._waits_at: tuple[int, Answer] | None = None
+        self.is_under_way = False
         self._take_in()
 
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._standing()
-        self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm))
+        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm))
+
+    def _foreign(self) -> list[Entry]:
+        """The trials that were asked for under a configuration which would make others of their points."""
+        draft, asked = self.rules.draft, self.history.asked.values()
+        if draft is None:
+            return []
+        foreign = [trial.trial_id for trial in asked if draft(Proposal(trial.point, "")).trial_id != trial.trial_id]
+        return [Dropped(trial_ids=tuple(foreign))] if foreign else []
 
     def advance(self) -> Step:
         """One step.
@@ -110,6 +121,11 @@ class Conductor:
             UsageError: the workplace refuses what it is given. What was started before goes on.
             ConfigError: the budget cannot be held.
         """
+        step = self._advanced()
+        self.is_under_way = True
+        return step
+
+    def _advanced(self) -> Step:
         self._news = []
         self._take_in()
         readings = self._standing()
@@ -290,8 +306,8 @@ class Conductor:
         new = self.journal.read_new()
         self.history.add(new)
         self._num_entries += len(new)
-        if any(isinstance(entry, Asked) for entry in new):
-            self.sweep = self.sweep._replace(record=self.history.completed(self.sweep.record))
+        if any(isinstance(entry, Asked | Dropped) for entry in new):
+            self.sweep = self.sweep._replace(record=self.history.completed(self._planned))
 
 
 def _counted(readings: Sequence[TrialReading]) -> str:

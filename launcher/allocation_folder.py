@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conf.errors import UsageError
 from launcher.own_jobs import Standing, standings
+from launcher.slurm_answers import FRESH, Patience
 from launcher.slurm_query import SlurmSilent
 from sweeps.submission import read_submission
 from sweeps.trial import SweepFolder
@@ -14,8 +15,11 @@ def allocation_folder(folder: SweepFolder) -> JobFolder:
     return JobFolder(folder.path / "allocation")
 
 
-def live_allocation(folder: SweepFolder) -> Standing | None:
+def live_allocation(folder: SweepFolder, patience: Patience = FRESH) -> Standing | None:
     """The sweep's allocation, if it is queued or runs.
+
+    Args:
+        patience: how old Slurm's answer may be.
 
     Raises:
         UsageError: Slurm does not answer.
@@ -24,7 +28,7 @@ def live_allocation(folder: SweepFolder) -> Standing | None:
     if submission is None:
         return None
     try:
-        (standing,) = standings([submission])
+        (standing,) = standings([submission], patience)
     except SlurmSilent:
         raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
     return standing if standing.is_live else None

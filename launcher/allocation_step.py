@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
@@ -119,6 +120,10 @@ class StepExecutor:
             return ["--gres=none"]
         return [f"--{option.replace('_', '-')}={value}" for option, value in gpu_request(self.slurm, shape).items()]
 
+    @cached_property
+    def _cluster(self) -> str | None:
+        return this_cluster().name
+
     @property
     def _slurm_hands_out_gpus(self) -> bool:
         return any(node.gpus for node in self.allocation.nodes)
@@ -146,7 +151,7 @@ class StepExecutor:
             executor="slurm",
             job_id=None,
             job_name=job_name,
-            cluster=this_cluster().name,
+            cluster=self._cluster,
             inside=SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name),
             hostname=socket.gethostname(),
             attempt=work.attempt,

@@ -19,10 +19,13 @@ from launcher.own_jobs import standings
 from launcher.processes import end_trees
 from launcher.slurm_query import SlurmSilent
 from launcher.trainings import LongRun
+from sweeps.history import History
+from sweeps.journal import Cancelled, Journal
 from sweeps.reading import TrialReading
 from sweeps.submission import Submission, read_submission
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
+from train_core.trial_folder import JobFolder
 
 ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
@@ -43,13 +46,39 @@ def cancel_sweep(sweep: Sweep) -> int:
     """
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
+    journal = Journal(sweep.folder.journal)
+    begun = History.of(journal.read_new()).begun
+    # The process that carries the sweep out goes before its jobs: else it would start the next trial for each job that
+    # ends. One on another machine finds the journal's word, and so does whoever would go on with the sweep later.
+    if begun is not None and begun.on_slurm:
+        journal.append(Cancelled(trial_id=None))
+    else:
+        _end_sweep_process(sweep.folder)
     if allocation := live_allocation(sweep.folder):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
-    # The sweep's process goes before its jobs: else it would start the next trial for each job that ends.
-    _end_sweep_process(sweep.folder)
+    by_job = read_submission(JobFolder(sweep.folder.controller))
+    cancel_jobs([by_job] if by_job else [])
     end_trees(controller for job in here if (controller := controller_of(job)))
-    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
+    # Asked trials may have come while this process looked elsewhere.
+    readings = Sweep.stored_in(sweep.folder).read()
+    in_slurm = [reading.submission for reading in readings if reading.submission and _may_wait_in_slurm(reading)]
     return len(here) + len(cancel_jobs(in_slurm))
+
+
+def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
+    """End these trials alone, for good, and return the ids of those that had not ended.
+
+    Raises:
+        UsageError: Slurm does not answer.
+    """
+    open_trials = [reading for trial in trials if (reading := sweep.read_trial(trial)).measurement is None]
+    # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
+    Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
+    jobs = [reading.submission for reading in open_trials if reading.submission]
+    cancel_jobs([job for job in jobs if job.executor == "slurm"])
+    if holder(sweep.folder) is None:  # else the sweep's process ends its own, and writes down why
+        end_trees(controller for job in jobs if (controller := controller_of(job)))
+    return [reading.name for reading in open_trials]
 
 
 def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:

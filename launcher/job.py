@@ -28,7 +28,7 @@ LEAST_STEPS = 2
 
 def run_in_slurm(folder: str) -> None:
     """Run one rank of a trial. srun starts this in every task of the job."""
-    submission = _own_submission(JobFolder(folder))
+    submission = own_submission(JobFolder(folder))
     if submission is None:
         return
     if os.environ["SLURM_PROCID"] == "0":
@@ -59,7 +59,7 @@ def _run_as_task(folder: Path, attempt: Attempt) -> None:
 
 def measure_rates_in_slurm(folder: str) -> None:
     """Run one rank of a calibration. srun starts this in every task of the job."""
-    if _own_submission(JobFolder(folder)) is None:
+    if own_submission(JobFolder(folder)) is None:
         return
     from train_core.rates.device import run_from_launcher
 
@@ -68,7 +68,7 @@ def measure_rates_in_slurm(folder: str) -> None:
 
 def check_node_in_slurm(folder: str) -> None:
     """Tell the doctor of this node. srun starts this in the one task of each of the job's nodes."""
-    if _own_submission(JobFolder(folder)) is None:
+    if own_submission(JobFolder(folder)) is None:
         return
     from launcher.doctor.in_job import report_as_rank
     from launcher.doctor.node_report import DoctorFolder
@@ -106,7 +106,7 @@ def goes_on(stopped: Stopped) -> bool:
     return state is not None and state.name == "RUNNING"
 
 
-def _own_submission(folder: JobFolder) -> Submission | None:
+def own_submission(folder: JobFolder) -> Submission | None:
     """The folder's submission if it names this job; None if another job has taken its place.
 
     A network file system may show an old file for a while, so the answer is None only when patience has run out.

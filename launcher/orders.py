@@ -12,7 +12,7 @@ from sweeps.history import History
 from sweeps.journal import Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import Trial
+from sweeps.trial import SweepFolder, Trial
 
 MOST_NAMED = 5
 
@@ -25,6 +25,12 @@ def pause(sweep: Sweep) -> bool:
 def resume(sweep: Sweep) -> bool:
     """Start new trials again; False where nothing kept them from it."""
     return _set_paused(sweep, False)
+
+
+def require_not_paused(folder: SweepFolder, name: str) -> None:
+    """Raises UsageError where a person has paused the sweep."""
+    if History.of(Journal(folder.journal).read_new()).is_paused:
+        raise UsageError(f"Sweep {name} is paused", f"Give `trisweep resume {name}` first.")
 
 
 def retry_failed_trials(sweep: Sweep) -> list[str]:

@@ -9,7 +9,7 @@ from conf.settings import Settings
 from launcher.advance import Rules
 from launcher.budget import Budget
 from launcher.notify import Notifier
-from sweeps.plan import ADAPTIVE, proxy_composition, trial_of
+from sweeps.plan import part_of, trial_of
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import SweepRecord, Trial
@@ -24,11 +24,11 @@ def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rul
         ConfigError: the search cannot seek what it is told to, or the budget cannot be held.
     """
     settings = asked.settings
-    adaptive = settings.search.kind in ADAPTIVE
+    measured = part_of(asked, record.spec, proxy=record.mode == "proxy")
     rules = Rules(
         budget=budget_of(settings, record, on_slurm=on_slurm),
         search=search_for(asked, record),
-        draft=partial(_drafted, _measured(asked, record).tree) if adaptive else None,
+        draft=partial(_drafted, measured.tree) if settings.search.asks_later else None,
         max_concurrent_trials=settings.search.max_concurrent_trials,
         max_trials=record.spec.max_trials,
         fail_fast=settings.controller.fail_fast,
@@ -56,15 +56,8 @@ def time_limit_here(record: SweepRecord) -> float | None:
 def goes_on_by_steps(settings: Settings) -> bool:
     """Whether the sweep needs somebody who goes on with it: not all of it can be submitted at once."""
     limited = settings.search.max_concurrent_trials is not None
-    return settings.search.kind in ADAPTIVE or limited or settings.controller.fail_fast is not None
-
-
-def _measured(asked: Composition, record: SweepRecord) -> Composition:
-    """The configuration of what is measured: the sweep's own, or that of its stand-in."""
-    if record.mode == "cluster":
-        return asked
-    assert record.spec.proxy is not None
-    return proxy_composition(record.spec.proxy, asked)
+    watched = settings.search.asks_later or settings.search.pruner != "none"
+    return watched or limited or settings.controller.fail_fast is not None
 
 
 def _drafted(tree: Tree, proposal: Proposal) -> Trial:

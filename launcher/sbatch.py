@@ -38,8 +38,8 @@ def sbatch_parameters(
     """Arguments of submitit's `SlurmExecutor.update_parameters`, for jobs of one shape that run the code in `code`.
 
     Args:
-        requeues: the job is warned before its time limit, and saves and requeues itself. A trial that is measured gets
-            no such warning: the signal would turn its time-out into an error.
+        requeues: the job is warned before its time limit, and saves and requeues itself. A trial without
+            checkpoints gets no such warning: the signal would turn its time-out into an error.
 
     Raises:
         ConfigError: `slurm.extra_sbatch` names an option that is not free, or a value cannot be written into a script.

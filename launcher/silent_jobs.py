@@ -54,8 +54,9 @@ FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcom
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
 TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
-STEP_ENDED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT")
-"""From here on srun ends what is left of a step that one of its tasks has left, with SIGTERM first."""
+STEP_ENDED = "*** STEP "
+"""So begins `*** STEP 7.0 ON node1 CANCELLED AT ... ***`. From there on srun ends the tasks that are left, with SIGTERM
+first."""
 
 # srun names the signal that ended a task in words, as the shell does.
 SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
@@ -109,7 +110,7 @@ def _failure(
         return culprit
     if outcome is not None:
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    spoken = {failure.rank for failure in told}
+    spoken = {failure.rank for failure in told} | _ended_by_srun(log)
     return _killed_task(submission, log, spoken) or _only_silent_rank(submission, spoken, num_ranks) or culprit
 
 
@@ -169,18 +170,24 @@ def _has_begun(folder: JobFolder, submission: Submission) -> bool:
 
 def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
     """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
-    firsts, cut = first_ranks(log), STEP_ENDED.search(log)
-    for end in TASK_END.finditer(log):
-        node, tasks, how = end.groups()
+    firsts = first_ranks(log)
+    for node, tasks, how in TASK_END.findall(log):
         silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in told]
-        by_srun = cut is not None and end.start() > cut.start() and how.strip() == "Terminated"
-        if silent and not by_srun:
+        if silent:
             rank, reason = silent[0], how.strip()
             known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = _last_lines(tail(submission.error_of(rank)))
             fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
             return _silent_rank(rank, f"rank {rank} {known}", said, fault)
     return None
+
+
+def _ended_by_srun(log: str) -> set[int]:
+    """The ranks that srun ended because another had left; that they say nothing tells nothing of them."""
+    _, mark, after = log.partition(STEP_ENDED)
+    firsts = first_ranks(log)
+    ended = [(node, tasks) for node, tasks, how in TASK_END.findall(after) if how.strip() == "Terminated"]
+    return {rank for node, tasks in ended for rank in _ranks(tasks, firsts.get(node, 0))} if mark else set()
 
 
 def _ranks(tasks: str, first_rank: int) -> list[int]:

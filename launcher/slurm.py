@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
+from launcher.arrays import JobArray, job_arrays
 from launcher.by_name import RUN_IN_SLURM
 from launcher.executor import Work
-from launcher.resources import by_shape, device_hours, split
+from launcher.resources import device_hours
 from launcher.retries import bad_nodes, nodes_to_avoid
-from launcher.slurm_cluster import this_cluster
+from launcher.sbatch import require_time_to_save
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.snapshot import snapshot_code
-from launcher.submit_limits import most_jobs
 from sweeps.reading import TrialReading
 from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
-
-DEFAULT_MAX_ARRAY_SIZE = 1001
-"""Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,10 @@ def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Re
         Request(
             array.shape,
             tuple(array.trials),
-            executor.text(array.shape, len(array.trials)),
+            _fitting(executor, array).text(array.shape, len(array.trials)),
             sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
         )
-        for array in _arrays(slurm, trials, {})
+        for array in job_arrays(slurm, trials, {})
     ]
 
 
@@ -84,17 +79,19 @@ def submit_trials(
     """
     require_sbatch()
     # The attempts are counted before `prepare` forgets what earlier ones left.
-    waiting = deque(_arrays(slurm, [reading.trial for reading in readings], _avoided(sweep, readings)))
+    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided(sweep, readings)))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
     for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
-        executor.avoiding(array.avoided).text(array.shape, len(array.trials))
+        if array.saves:
+            require_time_to_save(slurm)
+        _fitting(executor, array).text(array.shape, len(array.trials))
     submitted: list[SubmittedArray] = []
     while waiting:
         array = waiting.popleft()
         try:
             work = [Work(sweep.prepare(trial), *attempts[trial.trial_id]) for trial in array.trials]
-            job_id = executor.avoiding(array.avoided).submit(job, work, array.shape)
+            job_id = _fitting(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:
             if len(array.trials) == 1:
                 raise _refused(refusal, submitted) from None
@@ -111,6 +108,10 @@ def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
     return SlurmExecutor(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
 
 
+def _fitting(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
+    return replace(executor.avoiding(array.avoided), requeues=array.saves)
+
+
 def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
     """The refusal, which also says what was submitted before it and runs all the same."""
     if not submitted:
@@ -123,35 +124,6 @@ def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageE
 def logs_folder(folder: SweepFolder) -> Path:
     """The folder that holds what jobs are handed, and what they print."""
     return folder.submitit.absolute()
-
-
-def max_array_size(slurm: SlurmSpec) -> int:
-    """Elements that one array may have: as configured, else as Slurm says, else Slurm's default."""
-    return slurm.max_array_size or this_cluster().max_array_size or DEFAULT_MAX_ARRAY_SIZE
-
-
-class _Array(NamedTuple):
-    """Trials that are submitted together; none of them is given one of the avoided nodes."""
-
-    shape: JobShape
-    avoided: tuple[str, ...]
-    trials: list[Trial]
-
-    def parts(self, size: int) -> list[_Array]:
-        return [self._replace(trials=part) for part in split(self.trials, size)]
-
-
-def _arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: dict[str, tuple[str, ...]]) -> list[_Array]:
-    size = min(max_array_size(slurm), most_jobs(slurm) or sys.maxsize) if trials else 1
-    arrays = []
-    for shape, group in by_shape(trials).items():
-        alike: dict[tuple[str, ...], list[Trial]] = {}
-        for trial in group:
-            alike.setdefault(avoided.get(trial.trial_id, ()), []).append(trial)
-        # Slurm takes no heterogeneous job into an array, so that each such trial is a job of its own.
-        most = 1 if shape.parts else size
-        arrays += [part for nodes, few in alike.items() for part in _Array(shape, nodes, few).parts(most)]
-    return arrays
 
 
 def _avoided(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:

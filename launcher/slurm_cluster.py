@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,9 @@ import time
 from typing import NamedTuple
 
 ANSWER_SECONDS = 10
+_KEPT_SECONDS = 10.0
+_known: dict[tuple[str, str], tuple[float, Cluster]] = {}
+"""What was said, and when, by where it was asked."""
 
 
 class Cluster(NamedTuple):
@@ -30,7 +34,22 @@ class Cluster(NamedTuple):
 
 
 def this_cluster() -> Cluster:
-    """Ask the controller. Where there is no Slurm, name and size are None, and the clock is this machine's."""
+    """What the controller says, or said a moment ago: within one command it is asked once.
+
+    Where there is no Slurm, name and size are None, and the clock is this machine's.
+    """
+    where = (os.environ.get("SLURM_CONF", ""), shutil.which("scontrol") or "")
+    known = _known.get(where)
+    age = time.monotonic() - known[0] if known else _KEPT_SECONDS
+    if known and age < _KEPT_SECONDS:
+        return known[1]._replace(now=known[1].now + age)
+    cluster = _asked()
+    if cluster.name is not None:  # a controller that is away is asked again
+        _known[where] = time.monotonic(), cluster
+    return cluster
+
+
+def _asked() -> Cluster:
     shown = _shown()
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)

@@ -6,17 +6,19 @@ import compileall
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
 from train_core.process.git_sha import RECORDED, ROOT, git_sha
 
-# A job needs no more than these; results and cli stay on the login node.
+# A trial's job needs no more than these; results and cli stay on the login node.
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")
-SUFFIXES = (".py", ".yaml", ".csv")
+ALL_PACKAGES = (*PACKAGES, "results", "calibrate", "cli")
+SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")
 
 
-def snapshot_code(destination: Path) -> Path:
+def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path:
     """Copy the packages below `destination`, into a folder named after their content, and return that folder.
 
     The same code is copied and compiled once, so that not every rank compiles it. Code that changed gets a folder of
@@ -25,7 +27,7 @@ def snapshot_code(destination: Path) -> Path:
     Raises:
         OSError: the folder cannot be written.
     """
-    sources = _sources(ROOT)
+    sources = _sources(ROOT, packages)
     target = destination / _digest(sources)
     if target.exists():
         return target
@@ -44,9 +46,9 @@ def snapshot_code(destination: Path) -> Path:
     return target
 
 
-def _sources(root: Path) -> dict[str, Path]:
+def _sources(root: Path, packages: Sequence[str]) -> dict[str, Path]:
     """Files of the packages by their path relative to `root`, in a fixed order."""
-    found = (path for package in PACKAGES for path in sorted((root / package).rglob("*")) if path.suffix in SUFFIXES)
+    found = (path for package in packages for path in sorted((root / package).rglob("*")) if path.suffix in SUFFIXES)
     return {str(path.relative_to(root)): path for path in found}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from conf.control import UNLIMITED_BUDGET
+from conf.control import UNLIMITED_BUDGET, ControllerSpec
 from conf.sites import SlurmSpec
 from launcher.advance import Conductor, Rules, Step
 from launcher.budget import Budget
 from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.capacity import this_machine
+from launcher.controller import live_controller, submit_controller
 from launcher.folder_lock import locked
 from launcher.local import ThisMachine
 from launcher.local_jobs import LocalJobFunction
@@ -93,6 +94,61 @@ def run_here(
                 progress.show(here.standing(conductor.sweep))
                 raise
         return [seen_here(reading) for reading in conductor.sweep.read()]
+
+
+def carry_out_on_slurm(
+    sweep: Sweep,
+    slurm: SlurmSpec,
+    *,
+    rules: Rules,
+    progress: Progress,
+    poll_seconds: float,
+    retry_failed: bool = False,
+    overrides: Sequence[str] = (),
+    job: SlurmJob = RUN_IN_SLURM,
+) -> Step:
+    """Go on with the sweep through Slurm until it has ended.
+
+    Raises:
+        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
+        KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
+    """
+    require_sbatch()
+    with locked(sweep.folder):
+        sweep.folder.write_record(sweep.record)
+        conductor = Conductor(sweep, SlurmQueue(slurm, job), rules)
+        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        with progress:
+            return go_on(conductor, progress, poll_seconds)
+
+
+def hand_over(
+    sweep: Sweep,
+    slurm: SlurmSpec,
+    controller: ControllerSpec,
+    *,
+    rules: Rules,
+    retry_failed: bool = False,
+    overrides: Sequence[str] = (),
+) -> str:
+    """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
+
+    Raises:
+        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        ConfigError: the folder cannot be written, or the controller's time limit is too short.
+    """
+    require_sbatch()
+    if (live := live_controller(sweep.folder)) is not None:
+        if retry_failed:
+            retry_failed_trials(Sweep.stored_in(sweep.folder))
+        return live.job_id
+    with locked(sweep.folder):
+        if (live := live_controller(sweep.folder)) is not None:  # another command was faster
+            return live.job_id
+        sweep.folder.write_record(sweep.record)
+        begin(Conductor(sweep, SlurmQueue(slurm), rules), overrides, on_slurm=True, retry_failed=retry_failed)
+        return submit_controller(sweep, slurm, controller)
 
 
 def submit(

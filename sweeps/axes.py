@@ -12,6 +12,7 @@ from conf.errors import ConfigError
 from conf.expression import BadExpression, Expression, parsed
 from conf.load import Tree, has_key, nearest_key, part_at, value_at
 from conf.schema import Value
+from sweeps.token_budget import NEEDED, NUM_STEPS, budgeted_steps
 
 Point = dict[str, Value]
 Row = tuple[Value, ...]
@@ -149,6 +150,8 @@ def value_in(name: str, point: Point, tree: Tree) -> Value:
         # Sizes that do not divide make the plan infeasible, which the plan's own checks say better than a 0 here.
         return max(1, _product([world_size]) // max(1, _product(sizes)))
     value = point[name] if name in point else value_at(tree, name)
+    if name == NUM_STEPS and (steps := budgeted_steps(tree, lambda key: value_in(key, point, tree))) is not None:
+        return steps
     if name == "parallel.world_size" and value is None:
         return _product(value_in(f"cluster.{key}", point, tree) for key in ("num_nodes", "devices_per_node"))
     return value
@@ -181,10 +184,9 @@ def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
 
 def _needed_keys(dimension: Dimension) -> frozenset[str]:
     """Dotted keys that the dimension needs."""
-    if DERIVED not in dimension.needs:
-        return dimension.needs
-    sizes = ("world_size", "tensor_parallel_size", "pipeline_parallel_size")
-    return dimension.needs | {f"parallel.{name}" for name in sizes}
+    sizes = [f"parallel.{name}" for name in ("world_size", "tensor_parallel_size", "pipeline_parallel_size")]
+    behind = {DERIVED: sizes, NUM_STEPS: NEEDED}
+    return dimension.needs.union(*(behind.get(name, ()) for name in dimension.needs))
 
 
 def _without_number(dimension: Dimension) -> ConfigError:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
+from conf.knobs import KNOBS
 from conf.load import Composition, Tree, compose, part_at, settings_of, value_at, with_values
 from conf.overrides import Overrides
 from conf.schema import Value
 from conf.settings import Settings
 from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
-from sweeps.axes import Point
+from sweeps.axes import Point, value_in
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
-from sweeps.points import baseline_of, expand
+from sweeps.points import baseline_of, expand, stated_points
+from sweeps.search.objectives import Comparison
+from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
-ADAPTIVE = frozenset({"bayes"})
-"""Kinds of search that choose one point after another: the baseline is planned, and the others are asked for later."""
+LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
+"""Every key that decides how a model is laid out and fed."""
+
+MEMORY_MARGIN = 1.1
+"""The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
 
 JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
@@ -40,13 +47,7 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
     """
     settings = asked.settings
     spec = _sweep_of(settings)
-    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
-    if settings.search.kind == "planner":
-        plan = _planned_trials(asked, spec, spec.max_trials)
-    elif settings.search.kind in ADAPTIVE:
-        plan = _baseline_alone(asked.tree, spec)
-    else:
-        plan = make_trials(asked.tree, spec, pinned, spec.max_trials)
+    plan = _trials_of(part_of(asked, spec, proxy=False), spec.max_trials)
     return SweepRecord(
         name=spec.name,
         mode="proxy" if proxy else "cluster",
@@ -56,8 +57,57 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
         git_sha=git_sha,
         created=time.time(),
         plan=plan,
-        trials=_proxy_trials(spec, asked, pinned) if proxy else plan,
+        trials=_trials_of(part_of(asked, spec, proxy=True)) if proxy else plan,
     )
+
+
+@dataclass(frozen=True)
+class SweepPart:
+    """A half of a sweep: its full size, or its stand-in.
+
+    Attributes:
+        composition: the configuration that the points change.
+        pinned: what the user overrode of the keys that the points set; points of another value are left out.
+    """
+
+    composition: Composition
+    points: PointSet
+    pinned: Point
+
+    @property
+    def tree(self) -> Tree:
+        return self.composition.tree
+
+    def require_comparable(self) -> None:
+        """Raises:
+        ConfigError: the points cannot be compared by what the search seeks.
+        """
+        search = settings_of(self.tree).search
+        Comparison(search.objective, self.points, self.composition.overrides.pinned(), self.tree).require_sound()
+
+
+def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
+    """The half of a sweep that is measured, or predicted.
+
+    Raises:
+        UsageError: the sweep has no stand-in.
+        ConfigError: the stand-in does not measure what the user asks for.
+    """
+    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
+    return _proxy_part(spec, asked, pinned) if proxy else SweepPart(asked, spec, pinned)
+
+
+def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, ...]:
+    """The trials that are known before any is measured; at most `max_trials` of them are selected."""
+    part.require_comparable()
+    match value_at(part.tree, "search.kind"):
+        case "planner":
+            return _planned_trials(part.composition, part.points, max_trials)
+        case "grid":
+            return make_trials(part.tree, part.points, part.pinned, max_trials)
+    # The search asks for all others one after another.
+    first = PointSet(points=(), baseline=part.points.baseline)
+    return make_trials(part.tree, first, {}, max_trials) if stated_points(first, part.tree, part.pinned) else ()
 
 
 def make_trials(
@@ -81,13 +131,15 @@ def trial_of(tree: Tree, point: Point, because: str) -> Trial:
         ConfigError: the point names a key that the configuration does not have.
     """
     draft = _draft(tree, point)
-    return draft.model_copy(update={"selected": draft.infeasible_reason is None, "chosen_because": because})
+    # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
+    reason = None if nearly_fits(draft) else draft.infeasible_reason
+    return draft.model_copy(update={"selected": reason is None, "infeasible_reason": reason, "chosen_because": because})
 
 
-def _baseline_alone(tree: Tree, points: PointSet) -> tuple[Trial, ...]:
-    """The baseline, selected if it can run."""
-    draft = _draft(tree, baseline_of(points, tree))
-    return _selected([draft.model_copy(update={"is_baseline": True})], None)
+def nearly_fits(trial: Trial) -> bool:
+    """Whether its memory is at most a little more than the device's, on paper."""
+    predicted = trial.estimate
+    return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
 
 
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
@@ -107,11 +159,11 @@ def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None
     return _selected(list(trials.values()), max_trials)
 
 
-def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[Trial, ...]:
-    """The stand-in's trials.
+def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart:
+    """The stand-in.
 
-    An override of the user restricts them where they vary that key and measure that value; another key is the full
-    model's, and does not concern them.
+    An override of the user restricts its trials where they vary that key and measure that value; another key is the
+    full model's, and does not concern them.
     """
     if spec.proxy is None:
         raise UsageError(
@@ -119,11 +171,9 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
             "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
         )
     proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
-    if value_at(proxy.tree, "search.kind") == "planner":
-        return _planned_trials(proxy_composition(spec.proxy, asked), spec.proxy)
+    if chooses_layouts(proxy.settings, spec.proxy):
+        return SweepPart(_with_knobs(proxy, asked), spec.proxy, {})
     tree = proxy.tree
-    if value_at(tree, "search.kind") in ADAPTIVE:
-        return _baseline_alone(tree, spec.proxy)
     # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
     varied = {
         key: set[Value]() if key in spec.proxy.axes else {value_at(tree, key)} for key, _ in spec.proxy.listed_values()
@@ -140,12 +190,13 @@ def _proxy_trials(spec: SweepSpec, asked: Composition, pinned: Point) -> tuple[T
                 f"is not a value that the proxy of sweep {spec.name} measures",
                 f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
             )
-    return make_trials(tree, spec.proxy, restricting)
+    return SweepPart(proxy, spec.proxy, restricting)
 
 
-def proxy_composition(proxy: ProxySpec, asked: Composition) -> Composition:
-    """The stand-in's configuration, in which the knobs that the user pinned are pinned too."""
-    return _with_knobs(compose(_proxy_overrides(proxy, asked.overrides)), asked)
+def chooses_layouts(settings: Settings, points: PointSet) -> bool:
+    """Whether the search chooses among all layouts by itself, so that what the user pins narrows its choice."""
+    kind = settings.search.kind
+    return kind == "planner" or (kind == "bayes" and points.varied_keys <= LAYOUT_KEYS)
 
 
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
@@ -170,7 +221,7 @@ def _sweep_of(settings: Settings) -> SweepSpec:
 def _draft(tree: Tree, point: Point) -> Trial:
     """The trial of one point, not yet selected."""
     try:
-        experiment = settings_of(with_values(tree, point)).experiment()
+        experiment = _experiment(tree, point)
     except InfeasiblePlan as reason:
         # Such a point is a row with its reason. A grid has many of them, and one must not stop the sweep.
         return _trial(_name_of(point), point, None, None, str(reason))
@@ -178,6 +229,18 @@ def _draft(tree: Tree, point: Point) -> Trial:
     # The fingerprint gives a changed configuration a folder of its own, so that earlier results stay.
     name = f"{experiment.label}-{experiment.fingerprint[:6]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
+
+
+def _experiment(tree: Tree, point: Point) -> Experiment:
+    """Raises:
+    InfeasiblePlan: the values cannot exist together.
+    """
+    steps = budgeted_steps(tree, lambda key: value_in(key, point, tree))
+    values = point if steps is None else {**point, NUM_STEPS: steps}
+    experiment = settings_of(with_values(tree, values)).experiment()
+    if "loss" in part_at(tree, "search.objective"):
+        require_last_step_evaluated(experiment)
+    return experiment
 
 
 def _trial(

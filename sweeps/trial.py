@@ -73,6 +73,7 @@ class SweepFolder:
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
+    controller/     the `JobFolder` of the small Slurm job that goes on with the sweep, if one does
     provenance/     from where each command was given: commit, uncommitted changes, versions, modules, configuration
     submitit/       what submitit hands to Slurm's jobs, and their output
     notified.json   what the webhook was told last
@@ -89,6 +90,7 @@ class SweepFolder:
         self.trials = self.path / "trials"
         self.code = self.path / "code"
         self.submitit = self.path / "submitit"
+        self.controller = self.path / "controller"
         self.tracking_id = self.path / "tracking_id"
         self.tokens = self.path.absolute().parent / "tokens"
 

@@ -71,6 +71,10 @@ FAULT_OF_OUTCOME = {
 """Where nobody has said more than the outcome."""
 
 
+NOT_KNOWN = "unknown"
+"""A fact about the software of a program that is not ours."""
+
+
 class StepMetrics(Frozen):
     """One line of `metrics.jsonl`, appended by rank 0 after each optimizer step.
 

@@ -45,11 +45,11 @@ def disk_full_while_jobs_run(bench: Workbench) -> None:
 def folder_read_only(bench: Workbench) -> None:
     with _disk(bench, "200m"):
         bench.order(seconds=2)
-        bench.start()
+        bench.start(extra_sbatch={"hold": True})  # a disk on which a job writes cannot be made read-only
         command("mount", "-o", "remount,ro", str(bench.sweep.folder.path))
         bench.harm(_refused, bench)
         command("mount", "-o", "remount,rw", str(bench.sweep.folder.path))
-        bench.advance(retry_failed=True)
+        command("scontrol", "release", ",".join({bench.job_of(name).split("_")[0] for name in bench.names}))
         bench.finish()
         bench.keep_found()
 

@@ -11,7 +11,7 @@ from benchmarks.chaos.workbench import Workbench
 from train_core.measurement import Fault, Outcome
 
 
-@CATALOGUE.add("kill -9 of one rank of two; then --retry-failed", repetitions=4)
+@CATALOGUE.add("kill -9 of one rank of two; then --retry-failed", repetitions=3)
 def rank_killed(bench: Workbench) -> None:
     bench.order(seconds=4)
     bench.start()
@@ -124,7 +124,7 @@ def memory_of_a_device_met(bench: Workbench) -> None:
     assert bench.measurement_of(hungry).over_capacity_bytes == 2 * 2**30
 
 
-@CATALOGUE.add("preemption of everything by an urgent job, with requeue", repetitions=2, alone=True)
+@CATALOGUE.add("preemption of everything by an urgent job, with requeue", repetitions=1, alone=True)
 def preempted_and_requeued(bench: Workbench) -> None:
     bench.order(seconds=4)
     bench.start()

@@ -18,7 +18,7 @@ ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on se
 DOWN = "state=down"
 
 
-@CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=2, alone=True)
+@CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
 def slurmd_killed(bench: Workbench) -> None:
     bench.order(seconds=8)
     bench.start()
@@ -30,7 +30,7 @@ def slurmd_killed(bench: Workbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmctld while jobs run, and its return", repetitions=2, alone=True)
+@CATALOGUE.add("kill -9 of slurmctld while jobs run, and its return", repetitions=1, alone=True)
 def slurmctld_killed_while_jobs_run(bench: Workbench) -> None:
     bench.order(seconds=5)
     bench.start()
@@ -41,7 +41,7 @@ def slurmctld_killed_while_jobs_run(bench: Workbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmctld right after it took the jobs, and its return", repetitions=3, alone=True)
+@CATALOGUE.add("kill -9 of slurmctld right after it took the jobs, and its return", repetitions=2, alone=True)
 def slurmctld_killed_after_submission(bench: Workbench) -> None:
     bench.order(seconds=2)
     bench.start()
@@ -50,7 +50,7 @@ def slurmctld_killed_after_submission(bench: Workbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmdbd, and its return", repetitions=2, alone=True)
+@CATALOGUE.add("kill -9 of slurmdbd, and its return", repetitions=1, alone=True)
 def slurmdbd_killed(bench: Workbench) -> None:
     bench.order(seconds=3)
     bench.start()
@@ -61,7 +61,7 @@ def slurmdbd_killed(bench: Workbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("a node goes down and comes back; Slurm requeues", repetitions=2, alone=True)
+@CATALOGUE.add("a node goes down and comes back; Slurm requeues", repetitions=1, alone=True)
 def node_down(bench: Workbench) -> None:
     bench.order(seconds=8)
     bench.start()

@@ -12,10 +12,11 @@ from pathlib import Path
 from conf.trainer_spec import LogSpec
 from launcher.command_trainer.step_book import StepBook
 from sweeps.logs import tail
-from train_core.job.faults import OUT_OF_MEMORY, PEER_LOST
-from train_core.measurement import Outcome, RankFailure
+from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes, this_node
+from train_core.measurement import Fault, Outcome, RankFailure
 
 MAX_LINES, MAX_CAUSE = 40, 300
+OUTCOME_OF_FAULT = {Fault.MEMORY: Outcome.OUT_OF_MEMORY, Fault.TIME: Outcome.TIMED_OUT}
 SPEAKER = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:\s?")
 """What torch, and torchrun with `--tee`, put before a rank's line."""
 
@@ -45,27 +46,45 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
         rank = speaker if speaker is not None else rank
     else:
         cause, block = _silent_end(code, spoken), "\n".join(spoken[-MAX_LINES:])
-    outcome = Outcome.OUT_OF_MEMORY if OUT_OF_MEMORY.search("\n".join(spoken)) else Outcome.FAILED
+    fault = _fault(cause, "\n".join(spoken), code)
     if code == -signal.SIGKILL and oom_kills > 0:  # SIGKILL alone may have come from anybody
-        outcome, cause = Outcome.OUT_OF_MEMORY, f"{cause}; the kernel ended a process for lack of memory"
-    return told(outcome, cause, block, rank)
+        fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
+    lacking = over_capacity_bytes("\n".join(spoken)) if fault is Fault.MEMORY else None
+    return told(fault, cause, block, rank).model_copy(update={"over_capacity_bytes": lacking})
 
 
-def told(outcome: Outcome, cause: str, words: str, rank: int, *, blamed: bool = True) -> RankFailure:
+def _fault(cause: str, said: str, code: int) -> Fault:
+    """What ended the program, as far as another attempt depends on it."""
+    if OUT_OF_MEMORY.search(said):
+        return Fault.MEMORY
+    if HARDWARE.search(cause) or PEER_LOST.search(cause):
+        return Fault.HARDWARE
+    killed = code < 0 and fault_of_signal(-code) is Fault.KILLED
+    return Fault.KILLED if killed else Fault.INPUT  # its crashes are for whoever wrote it
+
+
+def told(fault: Fault, cause: str, words: str, rank: int, *, blamed: bool = True) -> RankFailure:
     """A failure, with its cause cut to one line of a table."""
     line = " ".join(cause.split())
     line = line if len(line) <= MAX_CAUSE else f"{line[: MAX_CAUSE - 3]}..."
     return RankFailure(
-        rank=rank, outcome=outcome, cause=line, traceback=words, time=time.time(), blamed=rank if blamed else None
+        rank=rank,
+        outcome=OUTCOME_OF_FAULT.get(fault, Outcome.FAILED),
+        cause=line,
+        traceback=words,
+        time=time.time(),
+        blamed=rank if blamed else None,
+        fault=fault,
+        node=this_node(),
     )
 
 
 def error_line(line: str, log: Path) -> RankFailure:
     """A line that means failure by `trainer.log.errors`."""
     speaker = SPEAKER.match(line)
-    outcome = Outcome.OUT_OF_MEMORY if OUT_OF_MEMORY.search(line) else Outcome.FAILED
+    fault = Fault.MEMORY if OUT_OF_MEMORY.search(line) else Fault.INPUT
     rank = int(speaker["rank"]) if speaker else 0
-    return told(outcome, SPEAKER.sub("", line), last_lines([log]), rank, blamed=speaker is not None)
+    return told(fault, SPEAKER.sub("", line), last_lines([log]), rank, blamed=speaker is not None)
 
 
 def nothing_measured(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
@@ -80,7 +99,7 @@ def nothing_measured(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Rank
         cause = f"nothing measurable in its log: no line matches {names}"
     else:
         cause = "nothing measurable in its log: no line tells of a step together with its time"
-    return told(Outcome.FAILED, cause, last_lines(logs), 0, blamed=False)
+    return told(Fault.INPUT, cause, last_lines(logs), 0, blamed=False)
 
 
 def last_lines(logs: Iterable[Path]) -> str:

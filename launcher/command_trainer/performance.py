@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from conf.experiment import Experiment
 from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters, num_recomputed
-from train_core.measurement import Environment, Performance, StepMetrics
+from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics
 from train_core.process.git_sha import git_sha
 
 OF_THE_FILE = "the cluster file, not measured"
 """The source of a peak where our own trainer would measure it in the same run, as on a CPU."""
-
-NOT_KNOWN = "unknown"
 
 
 def devices_in_use(experiment: Experiment) -> int:

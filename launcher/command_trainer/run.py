@@ -15,7 +15,7 @@ from launcher.command_trainer.seat import Seat, ranks_to_read
 from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import oom_kill_count
-from train_core.measurement import Measurement, Outcome, Performance, RankFailure
+from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure
 from train_core.trial_folder import TrialFolder
 
 POLL_SECONDS = 0.1
@@ -72,7 +72,7 @@ class Run:
             programs.start()
             return self._followed(programs, oom_kills)
         except CannotStart as refusal:
-            return told(Outcome.FAILED, str(refusal), "", self.seats[0].first_rank)
+            return told(Fault.INPUT, str(refusal), "", self.seats[0].first_rank)
         finally:
             programs.end()
 
@@ -146,7 +146,7 @@ class Run:
         log = self.experiment.trainer.log
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
-            return told(Outcome.FAILED, cause, last_lines(self.logs), 0, blamed=False)
+            return told(Fault.INPUT, cause, last_lines(self.logs), 0, blamed=False)
         return None if self._performance() is not None else nothing_measured(self.book, log, self.logs)
 
     def _performance(self) -> Performance | None:
@@ -159,9 +159,9 @@ class Run:
     def _overdue(self, deadline: float) -> RankFailure | None:
         if time.monotonic() > deadline:
             cause = f"the trial ran longer than its limit of {self.time_limit_seconds:g} s"
-            return told(Outcome.TIMED_OUT, cause, last_lines(self.logs), 0, blamed=False)
+            return told(Fault.TIME, cause, last_lines(self.logs), 0, blamed=False)
         silence, most = time.monotonic() - self._heard, self.experiment.watch.hang_seconds
         if self._reads and silence > most:
             cause = f"hangs: no line in its log for {silence:.0f} s (watch.hang_seconds = {most:g})"
-            return told(Outcome.FAILED, cause, last_lines(self.logs), 0, blamed=False)
+            return told(Fault.HANG, cause, last_lines(self.logs), 0, blamed=False)
         return None

@@ -15,7 +15,7 @@ from results.scaling import Scaling, scalings
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome, Performance
+from train_core.measurement import NOT_KNOWN, Outcome, Performance
 
 Item = TypeVar("Item")
 NOISY_PEAK_RATIO = 1.15
@@ -88,17 +88,21 @@ def _facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[
     """Name and text of each fact. Where trials differ in it, all values are named."""
     environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
     performances = [result.performance for result in results if result.performance]
+    programs = [r.experiment.trainer for r in results if r.experiment and not r.experiment.trainer.is_own]
+    known = [environment for environment in environments if environment.torch_version != NOT_KNOWN]
     days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
     facts = [
         ("subject", _subject(record)),
         ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
         ("backend", _distinct(environments, lambda e: e.backend)),
-        ("software", _distinct(environments, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
+        ("trainer", _distinct(programs, lambda trainer: f"{trainer.name}, read from its log; FLOPs by our formula")),
+        ("software", _distinct(known, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
         ("git", _distinct((e for e in environments if e.git_sha != "unknown"), lambda e: e.git_sha) or record.git_sha),
         ("measured on", f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)),
         ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
         ("FLOPs formula", _distinct(performances, lambda p: p.flops_formula)),
         ("peak", _peak(performances)),
+        ("as printed", _as_printed([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
     ]
     return tuple((name, value) for name, value in facts if value)
 
@@ -112,6 +116,14 @@ def _peak(performances: Sequence[Performance]) -> str:
     shown = low if low == high else f"{low} to {high}"
     sources = _distinct(performances, lambda p: PEAK_SOURCES.get(p.peak_source, p.peak_source))
     return f"{shown} TFLOPS per device ({sources})"
+
+
+def _as_printed(figures: Sequence[float]) -> str:
+    """What another program said of its own rate, which no other figure here is compared with."""
+    if not figures:
+        return ""
+    low, high = (significant(figure, 4) for figure in (min(figures), max(figures)))
+    return f"{low if low == high else f'{low} to {high}'} TFLOPS per device, by the program's own formula"
 
 
 def _noise_note(performances: Sequence[Performance]) -> list[str]:

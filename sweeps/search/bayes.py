@@ -16,6 +16,7 @@ import numpy as np
 from conf.sweep_spec import Objective
 from sweeps.reading import TrialReading
 from sweeps.search.candidates import Candidates
+from sweeps.search.lessons import lessons
 from sweeps.search.memory_fit import MemoryFit
 from sweeps.search.objective import seconds_to_cost
 from sweeps.search.observed import IN_FLIGHT, Observed, Observer
@@ -58,7 +59,7 @@ class Bayes(Search):
         return clearly_slower(observed, seconds_to_cost(self.objective, observed.priced))
 
     def learned(self, trials: Sequence[TrialReading]) -> list[str]:
-        return []
+        return lessons(self._observer.observed(trials))
 
     def _chosen(self, observed: Observed, count: int) -> tuple[list[Proposal], str]:
         """Up to `count` proposals, and why there are no more where the search has an end."""

@@ -14,6 +14,7 @@ import numpy as np
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment, Parts
 from conf.schema import Value
+from sweeps.plan import MEMORY_MARGIN, nearly_fits
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
@@ -23,8 +24,6 @@ from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
 
-MEMORY_MARGIN = 1.1
-"""Plans that are predicted to need up to this share of the memory are kept: the prediction may be too high."""
 HOPELESS = 2.0  # times the step that is predicted for the fastest plan on as many devices
 MOST_OF_A_KIND = 20_000  # the fastest predicted ones of each schedule and ZeRO stage
 PlanKey = tuple[int | bool, ...]
@@ -97,7 +96,7 @@ class ListedPoints:
     """The points that a sweep's file lists, those that fit or nearly do."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
-        self._trials = [trial for trial in trials if _may_fit(trial)]
+        self._trials = [trial for trial in trials if nearly_fits(trial)]
         self.priced: Priced = joined([priced_experiment(_experiment(trial)) for trial in self._trials])
 
     def experiment(self, row: int) -> Experiment | None:
@@ -153,11 +152,6 @@ def _with_margin(space: Space, margin: float) -> Space:
     cluster, device = space.setting.cluster, space.setting.cluster.device
     larger = device.model_copy(update={"memory_bytes": int(device.memory_bytes * margin)})
     return replace(space, setting=replace(space.setting, cluster=cluster.model_copy(update={"device": larger})))
-
-
-def _may_fit(trial: Trial) -> bool:
-    predicted = trial.estimate
-    return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
 
 
 def _experiment(trial: Trial) -> Experiment:

@@ -6,8 +6,9 @@ from conf.errors import InfeasiblePlan
 from conf.load import Composition, value_at
 from conf.schema import Value
 from conf.sweep_spec import PointSet
-from sweeps.plan import make_trials, proxy_composition
+from sweeps.plan import chooses_layouts, make_trials, part_of
 from sweeps.planner.request import request
+from sweeps.search.axis_search import listed_with_seeds, search_of_axes
 from sweeps.search.bayes import Bayes
 from sweeps.search.candidates import Candidates, ListedPoints, PlansOfSpaces
 from sweeps.search.listed import Listed
@@ -15,6 +16,7 @@ from sweeps.search.objective import require_layouts_decide
 from sweeps.search.searcher import Search
 from sweeps.trial import SweepRecord
 
+BATCH = "batch.global_batch_size"
 DEVICES = "parallel.world_size"
 
 
@@ -29,19 +31,23 @@ def search_for(asked: Composition, record: SweepRecord) -> Search:
         ConfigError: the search cannot seek what it is told to.
         InfeasiblePlan: there is no plan to choose.
     """
-    points: PointSet = record.spec
-    if record.mode == "proxy":
-        assert record.spec.proxy is not None
-        asked, points = proxy_composition(record.spec.proxy, asked), record.spec.proxy
-    if asked.settings.search.kind == "bayes":
-        return _bayes(asked, points, record)
+    part = part_of(asked, record.spec, proxy=record.mode == "proxy")
+    search = part.composition.settings.search
+    if search.kind == "bayes" and chooses_layouts(part.composition.settings, part.points):
+        return _bayes(part.composition, part.points, record)
+    if search.kind in ("bayes", "random", "pareto"):
+        return search_of_axes(part, record.spec.max_trials)
+    if search.num_seeds > 1 or search.pruner != "none":
+        return listed_with_seeds(part, record.spec.max_trials)
     return Listed()
 
 
 def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     search = asked.settings.search
     objective = require_layouts_decide(search.objective)
-    candidates: Candidates = _listed(asked, points) if search.space == "listed" else _plans(asked, points)
+    # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
+    lists = search.space == "listed" or BATCH in points.varied_keys
+    candidates: Candidates = _listed(asked, points) if lists else _plans(asked, points)
     if not len(candidates.priced):
         problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
         remedy = "Use more devices or a smaller model, or pin fewer knobs."

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conf.knobs import RECOMPUTES, SCHEDULES
 from conf.units import GIBIBYTE, MEBIBYTE
+from sweeps.planner.space import MOST_ZERO_STAGE
 from sweeps.search.normal import cumulative
 from sweeps.search.priced import Priced
 from train_core.costs.setting import Booleans, Floats, Plans
 
 WHOLE_SPREAD = 0.05  # of the error that all plans share, as the standard deviation of its logarithm
 KIND_SPREAD = 0.02  # of that of each recomputation, ZeRO stage and schedule
-KINDS = ("recompute", "zero_stage", "schedule")
+KINDS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
+PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(KINDS.values())])
 NOISE = 0.01
 BEYOND = 0.02  # by how much a plan that ran out of memory is taken to exceed the least that it must have needed
 NOISE_BEYOND = 0.02
@@ -50,34 +53,38 @@ class MemorySeen:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """The posterior of the logarithm of needed over predicted bytes."""
+    """The posterior of the logarithm of needed over predicted bytes: a part that all plans share, and one of each kind.
 
-    plans: Plans
-    root: Floats
-    weights: Floats
+    Attributes:
+        mean: of these parts, (parts,).
+        covariance: of them, (parts, parts).
+    """
+
+    mean: Floats
+    covariance: Floats
 
     @classmethod
     def fitted(cls, seen: MemorySeen) -> MemoryFit:
-        fit = cls._of_exact(seen.plans.rows(~seen.is_bound), seen.ratios[~seen.is_bound], NOISE)
-        if not seen.is_bound.any():
+        is_exact = ~seen.is_bound
+        fit = cls._of(seen.plans.rows(is_exact), seen.ratios[is_exact], np.full(is_exact.sum(), NOISE))
+        if is_exact.all():
             return fit
         # What ran out of memory needed at least its bound; where more was expected anyway, it says nothing new.
-        mean, _ = fit.ratio(seen.plans)
-        values = np.where(seen.is_bound, np.maximum(mean, seen.ratios + BEYOND), seen.ratios)
-        return cls._of_exact(seen.plans, values, np.where(seen.is_bound, NOISE_BEYOND, NOISE))
+        expected, _ = fit.ratio(seen.plans)
+        values = np.where(seen.is_bound, np.maximum(expected, seen.ratios + BEYOND), seen.ratios)
+        return cls._of(seen.plans, values, np.where(seen.is_bound, NOISE_BEYOND, NOISE))
 
     @classmethod
-    def _of_exact(cls, plans: Plans, ratios: Floats, noise: Floats | float) -> MemoryFit:
-        covariance = _covariance(plans, plans)
-        root = np.linalg.cholesky(covariance + np.eye(len(plans)) * np.square(noise))
-        return cls(plans, root, np.linalg.solve(root.T, np.linalg.solve(root, ratios)))
+    def _of(cls, plans: Plans, ratios: Floats, noise: Floats) -> MemoryFit:
+        rows = _parts(plans) / noise[:, None]
+        covariance = np.linalg.inv(np.diag(1.0 / PRIOR) + rows.T @ rows)
+        return cls(covariance @ (rows.T @ (ratios / noise)), covariance)
 
     def ratio(self, plans: Plans) -> tuple[Floats, Floats]:
         """Mean and standard deviation of that logarithm for other plans, (n,)."""
-        near = _covariance(plans, self.plans)
-        explained = np.linalg.solve(self.root, near.T)
-        variance = WHOLE_SPREAD**2 + len(KINDS) * KIND_SPREAD**2 - (explained**2).sum(axis=0)
-        return near @ self.weights, np.sqrt(np.maximum(variance, NOISE**2))
+        rows = _parts(plans)
+        variance = ((rows @ self.covariance) * rows).sum(axis=1)
+        return rows @ self.mean, np.sqrt(np.maximum(variance, NOISE**2))
 
     def probability(self, priced: Priced) -> Floats:
         """That each plan fits, (n,)."""
@@ -95,8 +102,7 @@ def bytes_over(cause: str) -> float:
     return max(0.0, float(tried[1]) * _UNITS[tried[2]] - float(free[1]) * _UNITS[free[2]])
 
 
-def _covariance(left: Plans, right: Plans) -> Floats:
-    covariance = np.full((len(left), len(right)), WHOLE_SPREAD**2)
-    for name in KINDS:
-        covariance += KIND_SPREAD**2 * (getattr(left, name)[:, None] == getattr(right, name)[None, :])
-    return covariance
+def _parts(plans: Plans) -> Floats:
+    """Which parts the memory of each plan has, (n, parts)."""
+    kinds = [getattr(plans, name)[:, None] == np.arange(number) for name, number in KINDS.items()]
+    return np.concatenate([np.ones((len(plans), 1)), *kinds], axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import log, nan
 from statistics import median
 
 import numpy as np
@@ -13,8 +13,9 @@ from sweeps.reading import TrialReading
 from sweeps.search.candidates import Candidates, priced_experiment
 from sweeps.search.memory_fit import MemorySeen, bytes_over
 from sweeps.search.priced import Priced, joined
-from sweeps.search.surrogate import Seen
+from sweeps.search.surrogate import PARTS, Seen
 from train_core.costs.setting import Floats, Plans
+from train_core.costs.terms import STEP_TERMS
 from train_core.measurement import Outcome
 
 NOISE = 0.02  # of the median of a completed trial's steps, as a share of it
@@ -69,7 +70,9 @@ class Observed:
 
     def seen(self) -> Seen:
         chosen = np.array(self.has_rate, dtype=int)
-        return Seen(self.priced.rows(chosen), np.log(self.seconds[chosen]), self.noise[chosen])
+        parts = [_log_parts(self.readings[number], self.priced.terms[number]) for number in chosen]
+        log_parts = np.array(parts, dtype=np.float64).reshape(len(chosen), len(PARTS))
+        return Seen(self.priced.rows(chosen), np.log(self.seconds[chosen]), self.noise[chosen], log_parts)
 
     def memory(self) -> MemorySeen:
         """What is known of the bytes that plans need: exactly where they were measured, a bound where they ran out."""
@@ -137,4 +140,20 @@ def _measured(reading: TrialReading) -> tuple[float, float]:
         return reading.performance.step_seconds, NOISE
     if reading.outcome in (Outcome.RUNNING, Outcome.PRUNED) and (steps := timed_seconds(reading)):
         return median(steps), NOISE_OF_FEW_STEPS
-    return float("nan"), NOISE
+    return nan, NOISE
+
+
+def _log_parts(reading: TrialReading, terms: Floats) -> list[float]:
+    """Logarithms of the measured parts of the slowest rank's step; NaN where one is unknown or predicted to be 0."""
+    if reading.performance is None or reading.performance.breakdown is None:
+        return [nan] * len(PARTS)
+    slowest = reading.performance.breakdown.slowest
+    measured = (
+        slowest.compute_seconds,
+        slowest.tensor_seconds,
+        slowest.pipeline_wait_seconds,
+        slowest.data_seconds,
+        slowest.optimizer_seconds,
+    )
+    predicted = [sum(terms[STEP_TERMS.index(name)] for name in names) for names in PARTS]
+    return [log(one) if one and other > 0 else nan for one, other in zip(measured, predicted, strict=True)]

@@ -11,12 +11,12 @@ from sweeps.search.memory_fit import MemoryFit
 from sweeps.search.normal import expected_improvement
 from sweeps.search.observed import NOISE
 from sweeps.search.priced import Priced, joined
-from sweeps.search.surrogate import Seen, Surrogate
+from sweeps.search.surrogate import PARTS, Seen, Surrogate
 from train_core.costs.setting import Floats, Integers, Plans
 
 FEWEST_KEPT = 1500  # candidates that are looked at however many measurements there are
-MOST_WORK = 2.5e8  # measurements squared times candidates
-MOST_MEASUREMENTS = 200  # that the surrogate is fitted on: those with the best rates
+MOST_WORK = 5e7  # measurements squared times candidates
+MOST_MEASUREMENTS = 128  # that the surrogate is fitted on: those with the best rates
 LOST_JOB = 0.1  # what a job costs that runs out of memory, as a share of the best's cost
 NUM_DRAWN_TOGETHER = 200  # the candidates of largest gain, of which the gain of all is estimated
 NUM_DRAWS = 256
@@ -73,8 +73,7 @@ class Measured:
     def best_ones(self, number: int) -> Measured:
         """The measurements of lowest cost."""
         chosen = np.argsort(self.seen.log_seconds + self.to_cost, kind="stable")[:number]
-        seen = Seen(self.seen.priced.rows(chosen), self.seen.log_seconds[chosen], self.seen.noise[chosen])
-        return Measured(seen, self.to_cost[chosen])
+        return Measured(self.seen.rows(chosen), self.to_cost[chosen])
 
     def with_liars(self, plans: Priced, to_cost: Floats) -> Measured:
         """These and further plans, as if each had taken as long as is expected of it."""
@@ -83,6 +82,7 @@ class Measured:
             joined([self.seen.priced, plans]),
             np.concatenate([self.seen.log_seconds, expected]),
             np.concatenate([self.seen.noise, np.full(len(plans), NOISE)]),
+            np.concatenate([self.seen.log_parts, np.full((len(plans), len(PARTS)), np.nan)]),
         )
         return Measured(seen, np.concatenate([self.to_cost, to_cost]))
 

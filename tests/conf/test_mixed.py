@@ -62,6 +62,10 @@ def test_without_blocks_there_is_one_of_all_stages() -> None:
     assert [str(block) for block in plain.blocks] == ["selene:24"]
 
 
+def test_a_list_of_names_means_the_same() -> None:
+    assert experiment("mixed=[selene:16,dgx-h100:8]") == experiment(MIXED)
+
+
 def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
     assert experiment(MIXED, "parallel.world_size=null").parallel.world_size == 24
 
@@ -71,6 +75,8 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
     [
         (["mixed=selene"], "mixed = 'selene': is not a list of clusters and devices"),
         (["mixed=selene:8+"], "is not a list of clusters and devices. Write selene:512"),
+        (["mixed=5"], "mixed = '5': is not a list of clusters and devices"),
+        (["mixed=[]"], "names one block of stages"),
         (["mixed=selene:0+dgx-h100:24"], "is not a list of clusters and devices"),
         (["mixed=selene:16+nowhere:8"], "cluster = 'nowhere': is not an option of this group"),
         (["mixed=selene:24"], "names one block of stages"),

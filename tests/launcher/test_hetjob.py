@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from conf.errors import ConfigError
+from conf.sites import SlurmComponent
 from launcher.allocation_sweep import request
 from launcher.first_ranks import first_ranks
 from launcher.sweep import dry_run
@@ -52,6 +54,33 @@ def test_whole_nodes_are_charged_where_that_component_takes_them_whole(
 ) -> None:
     whole = slurm_of("slurm.gpu_request=none", "slurm.time_limit_minutes=60")
     assert [request.device_hours for request in dry_run(Sweep(FOLDER, mixed_record), whole)] == [24, 24]
+
+
+@pytest.mark.parametrize("payload", ["x; touch PWNED", "$(touch PWNED)", "`touch PWNED`", "'; touch PWNED; '"])
+def test_no_value_runs_anything_in_the_jobs_shell(
+    payload: str, mixed_record: SweepRecord, slurm_of: SlurmOf, tmp_path: Path
+) -> None:
+    component = SlurmComponent(partition=payload, gpu_type=payload, extra_sbatch={"comment": payload})
+    values = {"srun_args": (payload,), "environment": {"A": payload}, "components": {"dgx-h100": component}}
+    folder = SweepFolder(f"/shared/{payload}")
+    (shown, _) = dry_run(Sweep(folder, mixed_record), slurm_of().model_copy(update=values))
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\necho srun was called; exit 3\n")
+    srun.chmod(0o755)
+    environment = {"PATH": f"{srun.parent}:/usr/bin:/bin", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-2]"}
+    ended = subprocess.run(
+        ["bash"], input=shown.sbatch, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (3, "srun was called\n")  # the job ends as its step did
+    assert first_ranks(ended.stderr) == {"n1": 8, "n2": 8}
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+def test_a_line_break_in_a_components_value_is_refused(mixed_record: SweepRecord, slurm_of: SlurmOf) -> None:
+    broken = {"components": {"dgx-h100": SlurmComponent(partition="h100\n#SBATCH --account=other")}}
+    with pytest.raises(ConfigError, match="holds a control character"):
+        dry_run(Sweep(FOLDER, mixed_record), slurm_of().model_copy(update=broken))
 
 
 def test_an_allocation_has_nodes_of_one_type_and_takes_no_mixed_trial(

@@ -9,7 +9,7 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
-from launcher import slurm as slurm_module
+from launcher.arrays import max_array_size
 from launcher.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit
 from sweeps.submission import shape_of
@@ -89,8 +89,8 @@ def test_without_slurm_arrays_are_split_at_slurms_own_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slurm_of: SlurmOf
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert slurm_module.max_array_size(slurm_of()) == 1001
-    assert slurm_module.max_array_size(slurm_of("slurm.max_array_size=7")) == 7
+    assert max_array_size(slurm_of()) == 1001
+    assert max_array_size(slurm_of("slurm.max_array_size=7")) == 7
 
 
 def test_trials_of_one_shape_share_an_array_and_small_jobs_come_first(record_of: RecordOf) -> None:

@@ -122,7 +122,7 @@ def test_a_job_whose_submitter_died_runs_at_once_and_names_itself(
         from train_core.trial_folder import TrialFolder
 
         job.PATIENCE_SECONDS = 0
-        if job._own_submission(TrialFolder(folder)) is not None:
+        if job.own_submission(TrialFolder(folder)) is not None:
             Path(folder, "metrics.jsonl").touch()
 
     sweep = sweep_of(2)

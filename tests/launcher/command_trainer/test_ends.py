@@ -9,7 +9,7 @@ import pytest
 from launcher.command_trainer.ends import failure_from_log
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
-from train_core.measurement import Measurement, Outcome
+from train_core.measurement import Fault, Measurement, Outcome
 
 OF_TWO_RANKS = """\
 step 1 loss 4.1 time 0.2 s
@@ -18,7 +18,7 @@ step 1 loss 4.1 time 0.2 s
 [rank0]:   File "train.py", line 9, in <module>
 [rank1]:   File "train.py", line 7, in <module>
 [rank1]:     loss.backward()
-[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79 GiB
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 512.00 MiB is free.
 [rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited
 E1122 12:00:41.154000 1234 torch/distributed/elastic/multiprocessing/api.py:880] failed (exitcode: 1) local_rank: 1
 Traceback (most recent call last):
@@ -55,6 +55,7 @@ def test_of_several_ranks_the_one_that_did_not_merely_lose_a_peer_is_named(tmp_p
     failure = failure_from_log(log, first_rank=0, exit_code=1, oom_kills=0)
     assert failure.outcome is Outcome.OUT_OF_MEMORY
     assert failure.blamed == 1
+    assert failure.over_capacity_bytes == 1.5 * 2**30
     assert failure.cause.startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
     assert failure.traceback.splitlines()[2] == "    loss.backward()"
 
@@ -81,6 +82,7 @@ def ended(make_trial: MakeTrial, program: str, **values: object) -> Measurement:
 def test_a_crash_of_the_program_is_its_own_exception(make_trial: MakeTrial) -> None:
     measurement = ended(make_trial, STEPS + "raise ValueError('bad data')")
     assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "ValueError: bad data")
+    assert measurement.why is Fault.INPUT  # another attempt would end alike
     assert measurement.traceback is not None
     assert "program.py" in measurement.traceback
     assert measurement.failing_rank == 0
@@ -102,7 +104,7 @@ def test_a_signal_is_named(make_trial: MakeTrial) -> None:
 
 def test_a_program_that_falls_silent_hangs(make_trial: MakeTrial) -> None:
     measurement = ended(make_trial, STEPS + "import time; time.sleep(60)", watch__hang_seconds=0.5)
-    assert measurement.outcome is Outcome.FAILED
+    assert (measurement.outcome, measurement.why) == (Outcome.FAILED, Fault.HANG)
     assert measurement.cause.endswith("(watch.hang_seconds = 0.5)")
     assert measurement.cause.startswith("hangs: no line in its log for")
     assert measurement.traceback is not None

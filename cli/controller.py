@@ -1,0 +1,59 @@
+"""What the small Slurm job runs that goes on with a sweep: step after step, until the sweep or its own time is over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from cli.console import console
+from cli.progress import PlainProgress
+from cli.report import report_on
+from launcher.advance import PAUSED, Step
+from launcher.controller import sweep_of, take_up
+from launcher.folder_lock import holder, locked
+from launcher.job import own_submission
+from launcher.loop import go_on
+from launcher.requeue import requeue
+from sweeps.trial import SweepFolder
+from train_core.trial_folder import JobFolder
+
+KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID"})
+LOCK_SECONDS = 60.0
+"""Whoever submitted this job, or its own earlier run, may still be about to leave the sweep's folder."""
+
+
+def run_in_slurm(folder: str) -> None:
+    """Go on with the sweep whose controller's folder this is."""
+    if own_submission(JobFolder(folder)) is None:
+        return
+    # What this job submits would inherit what Slurm told this job of itself, such as how often it was started.
+    for name in [name for name in os.environ if name.startswith("SLURM_") and name not in KEPT]:
+        del os.environ[name]
+    sweep_folder = sweep_of(Path(folder))
+    _wait_for_lock(sweep_folder)
+    with locked(sweep_folder):
+        up = take_up(sweep_folder)
+        poll_seconds = up.composition.settings.controller.poll_seconds
+        try:
+            step = go_on(up.conductor, PlainProgress(console), poll_seconds, is_over=_leaves_nothing_to_do)
+        except KeyboardInterrupt as stop:
+            print(f"Stopped by signal {stop.args[0]}.", flush=True)
+            if stop.args[0] == signal.SIGUSR2:
+                requeue()
+            return
+    print(f"The sweep has ended: {step.finished}." if step.finished else "The sweep is paused.", flush=True)
+    if step.finished:
+        report_on(up.conductor.sweep, up.composition.settings.tracking)
+
+
+def _leaves_nothing_to_do(step: Step) -> bool:
+    """Whether this job would only wait: the sweep has ended, or a person has paused it."""
+    return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
+
+
+def _wait_for_lock(folder: SweepFolder) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while holder(folder) is not None and time.monotonic() < deadline:
+        time.sleep(1.0)

@@ -1,0 +1,35 @@
+"""`trisweep pause` and `trisweep resume`: whether a sweep starts anything new, whoever carries it out."""
+
+from __future__ import annotations
+
+from cli.arguments import OverrideTexts, SweepName, composed
+from cli.console import console
+
+
+def pause(name: SweepName, overrides: OverrideTexts = None) -> None:
+    """Start nothing new of the sweep. What is queued or running goes on."""
+    from launcher.orders import pause as pause_sweep
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    changed = pause_sweep(Sweep.stored_in(existing_folder(composed(name, overrides))))
+    console.print("Paused: what runs goes on, and nothing new is started." if changed else "It was paused already.")
+    console.print(f"  trisweep resume {' '.join((name, *(overrides or ())))}")
+
+
+def resume(name: SweepName, overrides: OverrideTexts = None) -> None:
+    """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
+    from launcher.controller import resume_controller
+    from launcher.orders import resume as resume_sweep
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    changed = resume_sweep(sweep)
+    console.print("Resumed." if changed else "It was not paused.")
+    job_id = resume_controller(sweep)
+    if job_id is not None:
+        console.print(f"Job {job_id} goes on with the sweep.")
+    else:
+        words = " ".join((name, *(overrides or ())))
+        console.print(f"Where no other process carries it out: `trisweep sweep {words}` or `trisweep advance {words}`.")

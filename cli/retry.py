@@ -1,0 +1,40 @@
+"""`trisweep retry`: have trials of a sweep run again that failed, or that are named."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.arguments import OverrideTexts, SweepName, composed
+from cli.console import console
+from conf.errors import UsageError
+
+Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
+Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
+
+
+def retry(name: SweepName, overrides: OverrideTexts = None, failed: Failed = False, trial: Trials = None) -> None:
+    """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
+    from launcher.controller import start_now
+    from launcher.orders import retry as retry_trials
+    from launcher.orders import retry_failed_trials, trial_named
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    if not failed and not trial:
+        raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
+    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    named = [sweep.read_trial(trial_named(sweep, each)) for each in trial or ()]
+    again = retry_trials(sweep, named)
+    if failed:
+        again += [each for each in retry_failed_trials(sweep) if each not in again]
+    for trial_id in again:
+        console.print(f"  {trial_id}")
+    words = " ".join((name, *(overrides or ())))
+    if not again:
+        console.print("No trial has failed.")
+    elif (step := start_now(sweep)) is not None:
+        console.print(f"{len(again)} trials are to run again; {len(step.started)} were submitted.")
+    else:
+        console.print(f"{len(again)} trials are to run again. If nobody carries the sweep out: trisweep sweep {words}")

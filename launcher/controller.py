@@ -1,0 +1,156 @@
+"""The small Slurm job that goes on with a sweep, and how any process takes a sweep up where the last one left it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.control import ControllerSpec
+from conf.errors import ConfigError, UsageError
+from conf.load import Composition, compose
+from conf.overrides import Overrides
+from conf.sites import SlurmSpec
+from launcher.advance import Conductor, Step
+from launcher.by_name import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE
+from launcher.capacity import this_machine
+from launcher.executor import Work
+from launcher.folder_lock import holder, locked
+from launcher.local import ThisMachine
+from launcher.long_run_slurm import LiveJob, live_job
+from launcher.queue import SlurmQueue
+from launcher.rules import rules_for, time_limit_here
+from launcher.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
+from launcher.slurm import logs_folder
+from launcher.slurm_executor import SlurmExecutor, require_sbatch
+from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
+from launcher.workplace import Workplace
+from sweeps.history import History
+from sweeps.journal import Journal
+from sweeps.submission import JobShape, read_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.trial_folder import TrialFolder
+
+WHOLE_NODES = ("exclusive", "gres", "gpus", "gpus-per-node", "mem")
+"""Options of the site's jobs that the controller, which needs one core, does not ask for."""
+
+
+@dataclass(frozen=True)
+class TakenUp:
+    """A sweep that goes on, with the configuration that its command had."""
+
+    composition: Composition
+    conductor: Conductor
+
+
+def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
+    """What goes on with the sweep in the folder, from what is on disk alone. Whoever calls holds the folder's lock.
+
+    Args:
+        further: overrides beside those of the command, such as another budget.
+
+    Raises:
+        UsageError: the sweep was not begun, or its record is damaged.
+        ConfigError: the configuration is wrong.
+    """
+    begun = History.of(Journal(folder.journal).read_new()).begun
+    if begun is None:
+        raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
+    asked = compose(Overrides.parse(begun.overrides) + (further or Overrides()))
+    sweep = Sweep(folder, folder.read_record())
+    rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
+    place = SlurmQueue(asked.settings.slurm) if begun.on_slurm else _this_machine(sweep)
+    return TakenUp(asked, Conductor(sweep, place, rules))
+
+
+def _this_machine(sweep: Sweep) -> Workplace:
+    code = sweep.folder.code.absolute()
+    return ThisMachine(
+        this_machine(), lambda: snapshot_code(code, PACKAGES), time_limit_here(sweep.record), RUN_ON_THIS_MACHINE
+    )
+
+
+def controller_folder(folder: SweepFolder) -> TrialFolder:
+    return TrialFolder(folder.controller)
+
+
+def live_controller(folder: SweepFolder) -> LiveJob | None:
+    """The job that goes on with the sweep, queued or running; None where there is none.
+
+    Raises:
+        UsageError: Slurm does not answer, or cannot know the last job here.
+    """
+    return live_job(controller_folder(folder))
+
+
+def had_controller(folder: SweepFolder) -> bool:
+    """Whether a job was ever to go on with the sweep. Needs no Slurm."""
+    return read_submission(controller_folder(folder)) is not None
+
+
+def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) -> str:
+    """Submit the job that goes on with the sweep, and return its id. Whoever calls holds the folder's lock.
+
+    Raises:
+        UsageError: there is no sbatch here, or Slurm refuses the request.
+        ConfigError: the controller's time limit is too short.
+    """
+    require_sbatch()
+    least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
+    if controller.time_limit_minutes < least:
+        problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
+        key = "controller.time_limit_minutes"
+        raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g}.")
+    folder, own = controller_folder(sweep.folder), _for_one_task(slurm, controller)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    code = snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES)
+    name = f"trisweep-{sweep.record.name}-controller"
+    executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
+    shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
+    last = read_submission(folder)
+    return executor.submit(CONTROL_IN_SLURM, [Work(folder, last.attempt + 1 if last else 1, 0)], shape)
+
+
+def resume_controller(sweep: Sweep) -> str | None:
+    """Submit the job again that left a sweep when it was paused, and return its id; that of one that is still there.
+
+    None where no such job ever carried the sweep out.
+
+    Raises:
+        UsageError: Slurm does not answer, or refuses; or another process works on the folder.
+    """
+    begun = History.of(Journal(sweep.folder.journal).read_new()).begun
+    if begun is None or not had_controller(sweep.folder):
+        return None
+    if (live := live_controller(sweep.folder)) is not None:
+        return live.job_id
+    settings = compose(Overrides.parse(begun.overrides)).settings
+    with locked(sweep.folder):
+        return submit_controller(sweep, settings.slurm, settings.controller)
+
+
+def start_now(sweep: Sweep) -> Step | None:
+    """Take one step of a sweep that nobody carries out now, if its trials are Slurm jobs; else None."""
+    begun = History.of(Journal(sweep.folder.journal).read_new()).begun
+    if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:
+        return None
+    if had_controller(sweep.folder) and live_controller(sweep.folder) is not None:
+        return None
+    with locked(sweep.folder):
+        return take_up(sweep.folder).conductor.advance()
+
+
+def _for_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
+    extra = {name: value for name, value in slurm.extra_sbatch.items() if name.lstrip("-") not in WHOLE_NODES}
+    changes = {
+        "time_limit_minutes": controller.time_limit_minutes,
+        "cpus_per_task": 1,
+        "extra_sbatch": extra,
+        "srun_args": (),
+    }
+    return slurm.model_copy(update=changes)
+
+
+def sweep_of(controller: Path) -> SweepFolder:
+    """The sweep that a controller's folder belongs to."""
+    return SweepFolder(controller.parent)

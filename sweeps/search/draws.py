@@ -1,0 +1,165 @@
+"""Points drawn from blocks of axes: who decides the values is asked for one after another, so that conditions hold.
+
+A drawn number keeps four significant digits, which is as much as a person would write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from conf.axes import Axis
+from conf.schema import Value
+from sweeps.axes import AxisSpace, Dimension, Point, value_in
+
+DRAWN_DIGITS = 4
+BLOCK = "space"
+"""The name of the choice among blocks of axes."""
+Choices = dict[str, float]
+"""What was decided, by name: the number of a row, or a value of a range."""
+
+
+class Chooser(Protocol):
+    """Decides one choice after another."""
+
+    def row(self, name: str, count: int, *, ordered: bool) -> int:
+        """The number of one of `count` rows; `ordered` says whether neighbours are alike."""
+
+    def number(self, name: str, axis: Axis) -> float:
+        """A value of a range, not yet rounded."""
+
+
+class Draws(Protocol):
+    """Where choosers come from: a new one for every draw."""
+
+    def chooser(self) -> Chooser: ...
+
+    def refuse(self) -> None:
+        """The point of the last chooser was of no use; one that is not refused counts as running."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomChooser:
+    """Every row and every value of a range is as likely as any other."""
+
+    rng: np.random.Generator
+
+    def row(self, name: str, count: int, *, ordered: bool) -> int:
+        return int(self.rng.integers(count))
+
+    def number(self, name: str, axis: Axis) -> float:
+        low, high, step = ends(axis)
+        if axis.log:
+            return math.exp(self.rng.uniform(math.log(low), math.log(high)))
+        if step is not None:
+            return float(low + step * self.rng.integers(round((high - low) / step) + 1))
+        return float(self.rng.uniform(low, high))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomDraws:
+    """Draws that learn nothing."""
+
+    rng: np.random.Generator
+
+    def chooser(self) -> RandomChooser:
+        return RandomChooser(self.rng)
+
+    def refuse(self) -> None:
+        """Nothing is remembered."""
+
+
+def ends(axis: Axis) -> tuple[float, float, float | None]:
+    """The two ends of a range, the upper one moved down to where steps lead; and the step, which whole numbers have."""
+    assert axis.low is not None
+    assert axis.high is not None
+    step = axis.step or (1 if axis.is_whole and not axis.log else None)
+    if step is None:
+        return axis.low, axis.high, None
+    return axis.low, axis.low + math.floor((axis.high - axis.low) / step * (1 + 1e-12)) * step, step
+
+
+def drawn(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
+    """One point; None where it breaks a constraint."""
+    space = spaces[chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0]
+    number = next(number for number, each in enumerate(spaces) if each is space)
+    point: Point = {}
+    for dimension in space.dimensions:
+        if space.exists(dimension, point):
+            point |= space.resolved(dimension, _row(dimension, chooser, number), point)
+    return point if space.allows(point) else None
+
+
+def choices_of(spaces: Sequence[AxisSpace], point: Mapping[str, Value]) -> Choices | None:
+    """The choices that lead to a point, in the first block that has it; None where none has."""
+    for number, space in enumerate(spaces):
+        found = _choices_in(space, point, number)
+        if found is not None:
+            return {BLOCK: number, **found} if len(spaces) > 1 else found
+    return None
+
+
+def _row(dimension: Dimension, chooser: Chooser, block: int) -> tuple[Value, ...]:
+    name = choice_name(dimension, block)
+    if dimension.axis is not None:
+        return (_rounded(chooser.number(name, dimension.axis), dimension.axis),)
+    assert dimension.rows is not None
+    count = len(dimension.rows)
+    return dimension.rows[chooser.row(name, count, ordered=is_ordered(dimension)) if count > 1 else 0]
+
+
+def choice_name(dimension: Dimension, block: int) -> str:
+    return f"{block}:{dimension.name}"
+
+
+def is_ordered(dimension: Dimension) -> bool:
+    """Whether the rows are numbers from small to large or the other way round, so that neighbours are alike."""
+    values = [row[0] for row in dimension.rows or ()]
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return len(dimension.keys) == 1 and numbers == values and numbers in (sorted(numbers), sorted(numbers)[::-1])
+
+
+def _choices_in(space: AxisSpace, point: Mapping[str, Value], block: int) -> Choices | None:
+    choices: Choices = {}
+    known: Point = {}
+    for dimension in space.dimensions:
+        if not space.exists(dimension, known):
+            if any(key in point for key in dimension.keys):
+                return None
+            continue
+        values = {key: value_in(key, dict(point), space.tree) for key in dimension.keys}
+        found = _found(space, dimension, values, known)
+        if found is None:
+            return None
+        known |= values
+        if dimension.rows is None or len(dimension.rows) > 1 or dimension.axis is not None:
+            choices[choice_name(dimension, block)] = found
+    return choices if set(point) <= set(known) else None
+
+
+def _found(space: AxisSpace, dimension: Dimension, values: Point, known: Point) -> float | None:
+    """The number of the row, or the value of the range, that gives these values; None where there is none."""
+    if dimension.axis is not None:
+        (value,) = values.values()
+        return float(value) if isinstance(value, int | float) and dimension.axis.holds(value) else None
+    rows = enumerate(dimension.rows or ())
+    return next((number for number, row in rows if space.resolved(dimension, row, known) == values), None)
+
+
+def _rounded(value: float, axis: Axis) -> int | float:
+    low, high, step = ends(axis)
+    if axis.is_whole:
+        return int(min(max(round(value), low), high))
+    if step is not None:
+        return float(f"{low + round((value - low) / step) * step:.12g}")
+    return min(max(float(f"{value:.{DRAWN_DIGITS}g}"), float(low)), float(high))
+
+
+def grid_points(spaces: Sequence[AxisSpace]) -> Iterator[Point]:
+    """Every point of the blocks, one after another; of continuous ranges there is none."""
+    for space in spaces:
+        yield from space.grid()

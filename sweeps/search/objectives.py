@@ -1,0 +1,141 @@
+"""What each objective makes of a trial: measured where it ran, predicted on paper. The two are never mixed.
+
+throughput   model FLOP/s per device                                                          the more, the better
+loss         held-out loss after the last step; without evaluations the mean of the last tenth of the losses
+step_time    seconds of a step
+dollars      for a trillion tokens, at the price in the cluster's file
+energy       joules for a token, at the declared power of the devices
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from conf.errors import ConfigError
+from conf.experiment import Experiment
+from conf.load import Tree, part_at
+from conf.sweep_spec import Objective, PointSet
+from sweeps.reading import Reading
+from train_core.costs import Estimate
+from train_core.measurement import Performance, StepMetrics
+
+SECONDS_PER_HOUR = 3600
+TRILLION = 10**12
+LAST_PART = 10
+"""Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, because that of a single
+batch says little."""
+UNITS: Mapping[Objective, str] = {
+    "throughput": "FLOP/s per device",
+    "loss": "nats per token",
+    "step_time": "s",
+    "dollars": "dollars per trillion tokens",
+    "energy": "J per token",
+}
+STEP_KEYS = frozenset({"batch.global_batch_size", "model.seq_length"})
+"""What decides how many tokens a step trains on."""
+OTHER_LOSSES = ("data.", "model.vocab_size", "model.seq_length")
+"""Keys whose values each have a loss of their own kind: other text, other tokens, other contexts."""
+
+
+def is_better_when_larger(objective: Objective) -> bool:
+    return objective == "throughput"
+
+
+def cost(objective: Objective, value: float) -> float:
+    """The value with its sign turned where more is better, so that the best is always the smallest."""
+    return -value if is_better_when_larger(objective) else value
+
+
+def measured(objective: Objective, reading: Reading) -> float | None:
+    """The value that a completed trial measured; None where it has not completed."""
+    performance, experiment = reading.performance, reading.experiment
+    if performance is None or experiment is None:
+        return None
+    if objective == "loss":
+        return final_loss(experiment, performance, reading.steps)
+    return _of_step(objective, experiment, performance)
+
+
+def predicted(objective: Objective, experiment: Experiment, estimate: Estimate) -> float | None:
+    """The value on paper; None of a loss, which no cost model knows."""
+    return None if objective == "loss" else _of_step(objective, experiment, estimate)
+
+
+def final_loss(experiment: Experiment, performance: Performance, steps: Sequence[StepMetrics]) -> float | None:
+    """The loss by which a training is judged; None where its evaluation after the last step is not on record."""
+    if experiment.training.evaluate_every is None:
+        count = max(1, len(performance.losses) // LAST_PART)
+        return math.fsum(performance.losses[-count:]) / count if performance.losses else performance.final_loss
+    return steps[-1].held_out_loss if steps else None
+
+
+def front(values: Sequence[Sequence[float]]) -> list[int]:
+    """Numbers of the rows that no other row beats; rows are costs, the smaller the better, and equal rows all stay."""
+    return [
+        number
+        for number, row in enumerate(values)
+        if not any(other != row and all(a <= b for a, b in zip(other, row, strict=True)) for other in values)
+    ]
+
+
+def _of_step(objective: Objective, experiment: Experiment, step: Performance | Estimate) -> float:
+    device, devices = experiment.cluster.device, experiment.parallel.world_size
+    match objective:
+        case "throughput":
+            return step.model_flops_per_second_per_device
+        case "dollars":
+            assert device.price_per_hour is not None, "a sweep for money is planned only where there is a price"
+            return device.price_per_hour * devices / SECONDS_PER_HOUR / step.tokens_per_second * TRILLION
+        case "energy":
+            return device.watts * devices / step.tokens_per_second
+    return step.step_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Which trials may be compared by which objectives.
+
+    Attributes:
+        pinned: keys that the user overrode.
+        tree: the configuration that the points change.
+    """
+
+    objectives: tuple[Objective, ...]
+    point_set: PointSet
+    pinned: Sequence[str]
+    tree: Tree
+
+    def require_sound(self) -> None:
+        """Refuse a sweep whose points cannot be compared by what it seeks.
+
+        Raises:
+            ConfigError: names the key that makes the difference, or that has no value.
+        """
+        keys = {key for key, _ in self.point_set.listed_values()}
+        tokens = part_at(self.tree, "search.tokens")
+        if tokens is not None and "training.num_steps" in keys.union(self.pinned):
+            problem = "decides the number of steps, and training.num_steps is given as well"
+            remedy = "Give only one of search.tokens and training.num_steps."
+            raise ConfigError("search.tokens", int(tokens), problem, remedy)
+        if "dollars" in self.objectives and part_at(self.tree, "cluster.device.price_per_hour") is None:
+            problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
+            raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)
+        if "loss" in self.objectives:
+            self._require_comparable_losses(keys, tokens)
+        if "step_time" in self.objectives and (varied := sorted(keys & STEP_KEYS)):
+            problem = f"would favour small steps: the sweep varies {varied[0]}"
+            remedy = "Seek throughput, dollars or energy, which are per token, or leave that key alone."
+            raise ConfigError("search.objective", "step_time", problem, remedy)
+
+    def _require_comparable_losses(self, keys: set[str], tokens: int | None) -> None:
+        foreign = sorted(key for key in keys if key.startswith(OTHER_LOSSES))
+        if foreign:
+            problem = f"of different {foreign[0]} cannot be compared, and the sweep varies it"
+            raise ConfigError("search.objective", "loss", problem, "Make a sweep for each value of that key.")
+        varied = sorted(keys & (STEP_KEYS | {"training.num_steps"}))
+        if varied and tokens is None:
+            problem = f"leaves trials with different numbers of tokens: the sweep varies {varied[0]}"
+            remedy = "Give search.tokens, the tokens of each trial, such as search.tokens=1e8."
+            raise ConfigError("search.tokens", None, problem, remedy)

@@ -1,0 +1,146 @@
+"""Which running trials end early, because their loss is worse than that of others was after as many tokens.
+
+`median` and `halving` are the rules of Optuna's MedianPruner and SuccessiveHalvingPruner (asynchronous successive
+halving, arXiv 1810.05934). Here they are computed from the metrics that trials leave on disk, with tokens in place of
+steps, so that trials of different batch sizes are compared after the same amount of training.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from sweeps.reading import TrialReading
+from sweeps.search.searcher import Pruning
+from train_core.measurement import Outcome, StepMetrics
+
+Pruner = Literal["none", "median", "halving"]
+REDUCTION = 3
+"""Of so many trials that reach a mark, one goes on."""
+NUM_MARKS = 3
+"""The marks lie at 1/27, 1/9 and 1/3 of the tokens."""
+FEWEST_ENDED = 5
+"""The median of fewer trials that ended is no measure."""
+FIRST_JUDGED = 0.1
+"""The share of its tokens before which no trial is held against the median."""
+LAST_PART = 10
+"""Training losses are averaged over this part of all steps, because that of a single batch says little."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The loss of one trial over its tokens.
+
+    Attributes:
+        num_tokens: of the whole training.
+        tokens: after each point of the curve, increasing.
+        losses: the held-out loss where it is evaluated, else the mean of the last training losses.
+        times: when each was written, in seconds since the epoch.
+    """
+
+    trial_id: str
+    num_tokens: int
+    tokens: tuple[int, ...]
+    losses: tuple[float, ...]
+    times: tuple[float, ...]
+
+    @classmethod
+    def of(cls, reading: TrialReading) -> Curve | None:
+        """None where there is nothing to judge yet."""
+        experiment = reading.experiment
+        if experiment is None or not reading.steps:
+            return None
+        each = experiment.batch.global_batch_size * experiment.model.seq_length
+        num_steps = experiment.training.num_steps
+        if experiment.training.evaluate_every is None:
+            points = _smoothed(reading.steps, max(1, num_steps // LAST_PART))
+        else:
+            points = [(step, step.held_out_loss) for step in reading.steps if step.held_out_loss is not None]
+        if not points:
+            return None
+        return cls(
+            reading.trial.trial_id,
+            each * num_steps,
+            tuple(each * step.step for step, _ in points),
+            tuple(loss for _, loss in points),
+            tuple(step.time for step, _ in points),
+        )
+
+    def reached(self, tokens: float) -> int | None:
+        """The number of the first point of the curve after so many tokens; None where it is not there yet."""
+        number = bisect_left(self.tokens, tokens)
+        return number if number < len(self.tokens) else None
+
+
+def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
+    """The running trials that are not worth their further steps."""
+    if pruner == "none":
+        return []
+    curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each))]
+    running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING]
+    if pruner == "halving":
+        found = [(curve, why_not_promoted(curve, [other for _, other in curves])) for curve in running]
+    else:
+        ended = [curve for outcome, curve in curves if outcome is Outcome.COMPLETED]
+        found = [(curve, why_below_median(curve, ended)) for curve in running]
+    return [Pruning(curve.trial_id, why) for curve, why in found if why]
+
+
+def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
+    """Why the trial does not pass the last mark that it reached; empty where it passes."""
+    for number in range(NUM_MARKS):
+        share = REDUCTION ** -(NUM_MARKS - number)
+        mark = curve.num_tokens * share
+        here = curve.reached(mark)
+        if here is None:
+            return ""
+        loss, time = curve.losses[here], curve.times[here]
+        if math.isnan(loss):
+            return f"its loss is NaN after {share:.0%} of the tokens"
+        # Who comes later is no reason to end a trial that had passed, so the rule gives the same answer whenever asked.
+        before = [
+            other.losses[there]
+            for other in others
+            if other.trial_id != curve.trial_id and (there := other.reached(mark)) is not None
+            if other.times[there] <= time and not math.isnan(other.losses[there])
+        ]
+        competing = sorted([*before, loss])
+        best = competing[: max(1, len(competing) // REDUCTION)]
+        if loss > best[-1]:
+            rank = competing.index(loss) + 1
+            return (
+                f"its loss {loss:.4g} after {share:.0%} of the tokens is number {rank} of {len(competing)}, and one in"
+                f" {REDUCTION} goes on"
+            )
+    return ""
+
+
+def why_below_median(curve: Curve, ended: Sequence[Curve]) -> str:
+    """Why the trial is worse than half of those that ended were after as many tokens; empty where it is not."""
+    tokens = curve.tokens[-1]
+    if tokens < FIRST_JUDGED * curve.num_tokens or len(ended) < FEWEST_ENDED:
+        return ""
+    losses = [other.losses[number] for other in ended if (number := other.reached(tokens)) is not None]
+    known = [loss for loss in losses if not math.isnan(loss)]
+    own = [loss for loss in curve.losses if not math.isnan(loss)]
+    if math.isnan(curve.losses[-1]) and not own:
+        return "its loss is NaN"
+    if known and min(own) > median(known):
+        share = tokens / curve.num_tokens
+        return f"its loss {min(own):.4g} after {share:.0%} of the tokens is above the median {median(known):.4g}"
+    return ""
+
+
+def _smoothed(steps: Sequence[StepMetrics], window: int) -> list[tuple[StepMetrics, float]]:
+    sums = [0.0]
+    for step in steps:
+        sums.append(sums[-1] + step.loss)
+    starts = (max(0, number - window) for number in range(1, len(steps) + 1))
+    return [
+        (step, (sums[number] - sums[start]) / (number - start))
+        for number, (step, start) in enumerate(zip(steps, starts, strict=True), start=1)
+    ]

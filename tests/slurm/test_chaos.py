@@ -1,0 +1,20 @@
+"""Those scenarios of `make chaos` that are short: nothing is lost, nothing runs twice, and every outcome is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos.__main__ import run
+from benchmarks.chaos.cluster import Cluster
+from benchmarks.chaos.scenario import CATALOGUE
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.mark.parametrize("name", ["answer-of-sbatch-lost", "memory-of-a-device-met", "files-torn"])
+def test_a_sweep_survives(cluster: Path, tmp_path: Path, name: str) -> None:
+    found = run(CATALOGUE.scenarios[name], tmp_path / "sweep", Cluster(cluster))
+    assert found.num_faults
+    assert found.survived, found.note
