@@ -14,6 +14,7 @@ from conf.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.slurm_answers import Patience
+    from sweeps.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
 
@@ -39,7 +40,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     if as_json:
         from results.documents import status_document
 
-        print_json("status", status_document(stored, trials, trainings))
+        print_json("status", status_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
     print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
@@ -63,6 +64,14 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
     return trials, known[len(trials) :]
 
 
+def _history(stored: Sweep) -> History:
+    """What the sweep's journal comes to."""
+    from sweeps.history import History
+    from sweeps.journal import Journal
+
+    return History.of(Journal(stored.folder.journal).read_new())
+
+
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
     from cli.sweep_state import state_lines
@@ -70,6 +79,11 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
+    history = _history(stored)
+    if history.finished:
+        console.print(f"The sweep has ended: {history.finished}.")
+    elif history.is_paused:
+        console.print("The sweep is paused: nothing new is started before it is resumed.")
     for bad in bad_nodes(trials):
         failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
         console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
