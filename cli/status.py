@@ -65,6 +65,7 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
+    from cli.sweep_state import state_lines
     from launcher.retries import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
@@ -72,6 +73,8 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     for bad in bad_nodes(trials):
         failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
         console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
+    for line in state_lines(stored):
+        console.print(line)
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))

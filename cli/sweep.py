@@ -85,6 +85,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
 
     print_plan(record)
     chosen = [trial for trial in record.trials if trial.selected]
+    _print_costs(place, record)
     if not place.on_slurm:
         console.print(f"{len(chosen)} trials would run on this machine:")
         for trial in chosen:
@@ -101,6 +102,24 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     console.print(
         f"{len(chosen)} trials in {len(requests)} job arrays, {hours_at_most(place, hours)}. Nothing was submitted."
     )
+
+
+def _print_costs(place: Place, record: SweepRecord) -> None:
+    """What the points cost, of which a search that chooses one after another knows only the first."""
+    from cli.costs import costs_table, num_too_long
+    from launcher.rules import budget_of
+    from sweeps.plan import ADAPTIVE
+
+    chosen = [trial for trial in record.trials if trial.selected]
+    budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
+    console.print(costs_table(chosen, budget))
+    if number := num_too_long(chosen, budget):
+        console.print(f"{number} of them are predicted to take longer than their time limit.")
+    if place.settings.search.kind in ADAPTIVE:
+        further = record.spec.max_trials - len(chosen)
+        console.print(
+            f"The search chooses up to {further} further points; each counts at its time limit until it ends."
+        )
 
 
 def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:

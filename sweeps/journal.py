@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from conf.schema import Frozen
+from sweeps.long_lived import long_lived
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 from train_core.whole_files import append_whole
@@ -175,7 +176,8 @@ class Journal:
         except FileNotFoundError:
             return []
         self._offset += len(whole) + len(newline)
-        return [entry for line in whole.split(b"\n") if newline and (entry := self._parsed(line)) is not None]
+        with long_lived():
+            return [entry for line in whole.split(b"\n") if newline and (entry := self._parsed(line)) is not None]
 
     def append(self, *entries: Entry) -> None:
         """Append all of the entries, or none. Raises OSError."""

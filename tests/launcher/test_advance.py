@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +40,7 @@ from train_core.measurement import Outcome
 LIMIT_SECONDS = 36.0
 POLL_SECONDS = 0.05
 NUM_POINTS = 4
+NUM_KILLS = 6
 TREE = ["sweep=smoke", "training.num_steps=3"]
 
 
@@ -276,6 +280,26 @@ def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: S
 def test_a_second_controller_is_told_who_has_the_sweep(sweep: Sweep) -> None:
     with locked(sweep.folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
         carried_out(sweep, adaptive())
+
+
+def test_a_controller_that_is_killed_at_any_instant_loses_nothing_and_runs_nothing_twice(sweep: Sweep) -> None:
+    """Jobs outlive their controller, and the next one adopts them."""
+    instants = random.Random(7)
+    for _ in range(NUM_KILLS):
+        child = os.fork()
+        if child == 0:
+            try:
+                carried_out(Sweep(sweep.folder, sweep.record), adaptive(), make_job(seconds=0.3))
+            finally:
+                os._exit(0)
+        time.sleep(instants.uniform(0.0, 0.6))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    done = carried_out(sweep, adaptive(), make_job(seconds=0.3))
+    assert {each.outcome for each in done.sweep.read()} == {Outcome.COMPLETED}
+    assert len(done.sweep.record.trials) == NUM_POINTS
+    ends = [len((each.folder.path / "ended").read_text().splitlines()) for each in done.sweep.read()]
+    assert ends == [1] * NUM_POINTS
 
 
 def by_seed() -> LocalJobFunction:

@@ -1,0 +1,96 @@
+"""Sweeps whose points are asked for one after another, through Slurm: by a job of its own, and a step at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.controller import live_controller
+from sweeps.history import History
+from sweeps.journal import Journal
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.measurement import Outcome
+
+TRISWEEP = Path(sys.executable).with_name("trisweep")
+ADAPTIVE = (
+    *("smoke", "cluster=local", "cluster.num_nodes=4", "slurm.time_limit_minutes=5", "controller.poll_seconds=0.5"),
+    *("search=bayes", "search.space=listed", "search.min_gain=0", "sweep.max_trials=2"),
+)
+GOES_ON = 75
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+
+
+def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TRISWEEP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False, umask=0o077
+    )
+
+
+def folder_in(path: Path) -> SweepFolder:
+    return SweepFolder(path / "runs" / "smoke-local")
+
+
+def history(folder: SweepFolder) -> History:
+    return History.of(Journal(folder.journal).read_new())
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_with_the_sweep_there_is_only_one_and_what_was_killed_is_continued(tmp_path: Path) -> None:
+    started = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
+    assert started.returncode == 0, started.stderr
+    folder = folder_in(tmp_path)
+    first = live_controller(folder)
+    assert first is not None
+    assert f"Job {first.job_id} goes on" in started.stdout
+    again = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
+    assert f"Job {first.job_id} goes on" in again.stdout
+
+    deadline = time.monotonic() + 60
+    while not history(folder).courses:  # the first trial has been submitted
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    subprocess.run(["scancel", "--signal=KILL", "--full", first.job_id], check=True)
+    while live_controller(folder) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+    while (step := trisweep("advance", "smoke", cwd=tmp_path)).returncode == GOES_ON:
+        assert time.monotonic() < deadline + 60, step.stdout
+    assert step.returncode == 0, step.stderr
+    assert "The sweep has ended: " in step.stdout
+    readings = Sweep.stored_in(folder).read()
+    assert [each.outcome for each in readings if each.trial.selected] == [Outcome.COMPLETED] * 2
+    assert [course.num_attempts for course in history(folder).courses.values()] == [1, 1]
+
+
+@pytest.mark.slow
+def test_the_foreground_leaves_its_jobs_when_it_is_interrupted_and_cancel_ends_them(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [TRISWEEP, "sweep", *ADAPTIVE, "+slurm.extra_sbatch.hold=true"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    folder, deadline = folder_in(tmp_path), time.monotonic() + 60
+    while not history(folder).courses:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    held = trisweep("advance", "smoke", cwd=tmp_path)
+    assert f"in use by process {process.pid} on {os.uname().nodename}" in held.stderr
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "The jobs go on" in said
+    assert "trisweep advance smoke cluster=local" in said
+    assert "trials cancelled in" in trisweep("cancel", "smoke", cwd=tmp_path).stdout
+    step = trisweep("advance", "smoke", cwd=tmp_path)
+    assert (step.returncode, "it was cancelled" in step.stdout) == (0, True)
