@@ -79,11 +79,6 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
-    history = _history(stored)
-    if history.finished:
-        console.print(f"The sweep has ended: {history.finished}.")
-    elif history.is_paused:
-        console.print("The sweep is paused: nothing new is started before it is resumed.")
     for bad in bad_nodes(trials):
         failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
         console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
