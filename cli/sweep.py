@@ -109,14 +109,13 @@ def _print_costs(place: Place, record: SweepRecord) -> None:
     """What the points cost, of which a search that chooses one after another knows only the first."""
     from cli.costs import costs_table, num_too_long
     from launcher.rules import budget_of
-    from sweeps.plan import ADAPTIVE
 
     chosen = [trial for trial in record.trials if trial.selected]
     budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
     console.print(costs_table(chosen, budget))
     if number := num_too_long(chosen, budget):
         console.print(f"{number} of them are predicted to take longer than their time limit.")
-    if place.settings.search.kind in ADAPTIVE:
+    if place.settings.search.asks_later:
         further = record.spec.max_trials - len(chosen)
         console.print(
             f"The search chooses up to {further} further points; each counts at its time limit until it ends."
