@@ -9,10 +9,12 @@ import typer
 
 from cli.console import console, shown_path
 from cli.plan import print_plan
+from cli.sweep_on_slurm import print_next_commands
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from conf.overrides import Overrides
+    from launcher.advance import Rules
     from launcher.where import Place
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
@@ -36,21 +38,20 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
     )
 
 
-def sweep_in_allocation(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
+def sweep_in_allocation(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
     """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
     from launcher.allocation import is_inside
     from launcher.allocation_sweep import require_time
 
     if is_inside(os.environ):
-        _run_inside(place, planned, retry_failed=retry_failed)
+        _run_inside(place, planned, rules, retry_failed)
     else:
         require_time(place.settings.slurm, place.settings.launcher)
-        _submit(place, planned, retry_failed=retry_failed)
+        _submit(place, planned, rules, retry_failed)
 
 
-def _submit(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
+def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
     from launcher.allocation_sweep import submit_allocation
-    from launcher.rules import rules_for
 
     settings, overrides = place.settings, place.composition.overrides
     done = submit_allocation(
@@ -58,7 +59,7 @@ def _submit(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
         settings.slurm,
         settings.launcher,
         settings.cluster,
-        rules=rules_for(place.composition, planned.record, on_slurm=True),
+        rules=rules,
         overrides=_recorded(overrides),
         retry_failed=retry_failed,
     )
@@ -69,16 +70,15 @@ def _submit(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
         console.print(f"Job {done.job_id} carries {waiting} out as steps. Folder: {shown_path(place.folder.path)}")
     else:
         console.print(f"Job {done.job_id} carries the sweep out already. Folder: {shown_path(place.folder.path)}")
-    where = " ".join((f"cluster={settings.cluster.name}", *overrides.of({"output_dir"}).texts))
-    for command in ("status", "report", "cancel"):
-        console.print(f"  trisweep {command} {planned.record.name} {where}")
+    print_next_commands(place, planned, "status", "report", "pause", "cancel")
 
 
-def _run_inside(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
+def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
     from cli.progress import progress_on
     from cli.report import report_on
+    from cli.sweep_on_slurm import print_why_it_ended
     from launcher.allocation_sweep import run_inside
-    from launcher.rules import rules_for
+    from sweeps.sweep import Sweep
 
     settings = place.settings
     try:
@@ -87,18 +87,20 @@ def _run_inside(place: Place, planned: Sweep, *, retry_failed: bool) -> None:
             settings.slurm,
             settings.cluster,
             progress_on(console),
-            rules=rules_for(place.composition, planned.record, on_slurm=True),
+            rules=rules,
             overrides=_recorded(place.composition.overrides),
             retry_failed=retry_failed,
         )
     except KeyboardInterrupt:
         console.print("Interrupted; the steps have been ended. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    if not step.finished:
-        console.print(
-            f"The allocation ends with {step.num_waiting} trials left. The same command continues in another."
-        )
-    report_on(planned, settings.tracking)
+    stored = Sweep.stored_in(planned.folder)
+    if step.finished:
+        print_why_it_ended(stored, rules)
+    else:
+        left = f"The allocation ends with {step.num_waiting} trials left."
+        console.print(f"{step.held or left} The same command continues in another.")
+    report_on(stored, settings.tracking)
 
 
 def _recorded(overrides: Overrides) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 def _cost(trial: Trial, budget: Budget, seconds: float) -> Cost:
     assert trial.experiment is not None
-    return Cost.of(trial.experiment.cluster.device, budget.num_devices(trial), seconds)
+    return Cost.of(trial.experiment, budget.num_devices(trial), seconds)
 
 
 def _written(value: float | None) -> str:

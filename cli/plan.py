@@ -119,6 +119,7 @@ def _predict(asked: Composition, as_json: bool) -> None:
         print_json("plan", plan_document(record))
     else:
         print_plan(record)
+        print_space(asked, record)
 
 
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -159,6 +160,20 @@ def print_plan(record: SweepRecord) -> None:
         if trial.chosen_because:
             console.print(f"  {trial.trial_id}: {trial.chosen_because}")
     console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
+
+
+def print_space(asked: Composition, record: SweepRecord) -> None:
+    """How large the space is that a search chooses from; nothing where all points are listed."""
+    from sweeps.plan import chooses_layouts, part_of
+    from sweeps.space_size import space_size
+
+    search, part = asked.settings.search, part_of(asked, record.spec, proxy=False)
+    if search.kind not in ("random", "bayes", "pareto"):
+        return
+    if search.space == "plans" and chooses_layouts(asked.settings, part.points):
+        console.print("Further points come from the search, out of all plans that fit on paper.")
+        return
+    console.print(f"Further points come from the search. {space_size(part)}")
 
 
 def print_question(record: SweepRecord) -> None:

@@ -75,7 +75,8 @@ def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec |
         return None
     begun = History.of(Journal(sweep.folder.journal).read_new()).begun
     before = Overrides.parse(begun.overrides if begun else sweep.record.overrides)
-    return compose_for_slurm(before + asked.overrides).settings.slurm
+    # The sweep's own overrides may name the sweep, as those with which it was begun do; it is chosen once.
+    return compose_for_slurm(before.without({"sweep"}) + asked.overrides).settings.slurm
 
 
 def _run(planned: Rerun) -> Reading:

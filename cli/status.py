@@ -14,6 +14,7 @@ from conf.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.slurm_answers import Patience
+    from sweeps.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
 
@@ -39,7 +40,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     if as_json:
         from results.documents import status_document
 
-        print_json("status", status_document(stored, trials, trainings))
+        print_json("status", status_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
     print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
@@ -61,6 +62,14 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
     known = reconciled([*stored.read(), *trainings], patience)
     trials = [each for each in known if isinstance(each, TrialReading)]
     return trials, known[len(trials) :]
+
+
+def _history(stored: Sweep) -> History:
+    """What the sweep's journal comes to."""
+    from sweeps.history import History
+    from sweeps.journal import Journal
+
+    return History.of(Journal(stored.folder.journal).read_new())
 
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:

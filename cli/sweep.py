@@ -9,7 +9,7 @@ import typer
 from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console
-from cli.plan import print_plan, print_question
+from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
 from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
@@ -69,7 +69,7 @@ def sweep(
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     if in_allocation:
-        sweep_in_allocation(place, planned, retry_failed=retry_failed)
+        sweep_in_allocation(place, planned, rules, retry_failed=retry_failed)
     elif place.on_slurm:
         from cli.sweep_on_slurm import carry_out
 
@@ -84,6 +84,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     from sweeps.sweep import Sweep
 
     print_plan(record)
+    print_space(place.composition, record)
     chosen = [trial for trial in record.trials if trial.selected]
     _print_costs(place, record)
     if not place.on_slurm:

@@ -11,6 +11,8 @@ from cli.progress import LiveProgress, PlainProgress, outcome_counts
 from launcher.folder_lock import holder
 from launcher.slurm_watch import SlurmWatch
 from launcher.trainings import trainings_of
+from sweeps.history import History
+from sweeps.journal import Journal
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -68,7 +70,11 @@ def _readings(folder: SweepFolder, name: str) -> list[Reading]:
 
 
 def _has_ended(folder: SweepFolder, states: Sequence[Reading]) -> bool:
-    return all(_is_final(state) for state in states) and holder(folder) is None
+    if holder(folder) is not None or not all(_is_final(state) for state in states):
+        return False
+    # A search that has asked for trials may ask for more, until it says that it has ended.
+    history = History.of(Journal(folder.journal).read_new())
+    return not history.asked or bool(history.finished) or history.is_cancelled
 
 
 def _is_final(state: Reading) -> bool:

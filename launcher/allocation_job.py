@@ -11,7 +11,7 @@ from typing import Self
 
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
-from launcher.advance import Conductor, Rules
+from launcher.advance import PAUSED, Conductor, Rules, Step
 from launcher.allocation import own_allocation
 from launcher.allocation_workplace import CLOSING_SECONDS, AllocationRoom
 from launcher.by_name import RUN_IN_SLURM
@@ -33,6 +33,7 @@ POLL_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
 """For so long Slurm may keep silent when the controller starts."""
 
+ENDED = "the allocation in which it ran was ended"
 NOTHING_ENDED = "No trial ended in this allocation, so it is not run again. Raise launcher.time_limit_minutes."
 
 
@@ -55,15 +56,26 @@ class AllocationJob:
 
     def __call__(self, folder: str) -> None:
         """Carry the sweep out in this allocation. If trials are left when its time is over, have Slurm run it again."""
-        sweep = Sweep.stored_in(SweepFolder(Path(folder).parent))
+        files = SweepFolder(Path(folder).parent)
+        sweep = Sweep(files, files.read_record())
         code = Path(__file__).parents[1]  # the snapshot that this job runs
         room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.closing_seconds)
-        with locked(sweep.folder), Printed() as progress:
-            step = go_on(Conductor(sweep, room, self._rules(sweep)), progress, POLL_SECONDS)
-        print(step.finished or f"left: {step.num_waiting} trials")
-        if step.finished:
+        with locked(sweep.folder):
+            conductor = Conductor(sweep, room, self._rules(sweep))
+            try:
+                step = go_on(conductor, Printed(), POLL_SECONDS, is_over=leaves_nothing_to_do)
+            except KeyboardInterrupt as stop:
+                room.interrupt_all(conductor.sweep, ENDED)
+                print(f"Stopped by signal {stop.args[0]}.")
+                return
+        self._leave(step, room.num_ended)
+
+    def _leave(self, step: Step, num_ended: int) -> None:
+        """Say why nothing more is done here, and have Slurm run the job again where that gets any further."""
+        print(step.finished or step.held or f"left: {step.num_waiting} trials", flush=True)
+        if step.finished or step.held == PAUSED:
             return
-        if room.num_ended:
+        if num_ended:
             requeue()
         else:
             print(NOTHING_ENDED)
@@ -76,6 +88,11 @@ class AllocationJob:
         if self.overrides is None:
             return slurm_rules(self.slurm)
         return rules_for(compose_for_slurm(Overrides.parse(self.overrides)), sweep.record, on_slurm=True)
+
+
+def leaves_nothing_to_do(step: Step) -> bool:
+    """Whether the allocation would only stand idle: the sweep has ended, or a person has paused it."""
+    return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
 
 
 def room_for(

@@ -11,19 +11,18 @@ from conf.sites import SlurmSpec
 from conf.world import ClusterSpec
 from launcher.advance import Conductor, Rules, Step
 from launcher.allocation_folder import allocation_folder, live_allocation
-from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
+from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.allocation_workplace import CLOSING_SECONDS
 from launcher.by_name import RUN_IN_SLURM
+from launcher.elsewhere import Elsewhere
 from launcher.executor import Work
 from launcher.folder_lock import locked
 from launcher.loop import go_on
 from launcher.progress import Progress
-from launcher.queue import SlurmQueue
 from launcher.slurm import logs_folder
 from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin, slurm_rules
-from sweeps.reading import TrialReading
 from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
 
@@ -58,16 +57,6 @@ class SubmittedAllocation:
     job_id: str | None
     is_new: bool
     step: Step | None
-
-
-class Elsewhere(SlurmQueue):
-    """Trials are started by somebody else. Whether anything is left to run is found out all the same."""
-
-    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
-        return []
-
-    def room(self) -> int | None:
-        return 1
 
 
 def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
@@ -150,7 +139,7 @@ def run_inside(
         begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
         with progress:
             try:
-                return go_on(conductor, progress, POLL_SECONDS)
+                return go_on(conductor, progress, POLL_SECONDS, is_over=leaves_nothing_to_do)
             except KeyboardInterrupt:
                 room.interrupt_all(conductor.sweep, INTERRUPTED)
                 progress.show(room.standing(conductor.sweep))

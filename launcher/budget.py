@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from conf.control import BudgetSpec
 from conf.errors import ConfigError
+from conf.experiment import Experiment
 from conf.sites import SlurmSpec
-from conf.world import DeviceSpec
 from launcher.resources import devices_charged
 from sweeps.trial import Trial
 
@@ -30,10 +30,11 @@ class Cost(NamedTuple):
     hours: float
 
     @classmethod
-    def of(cls, device: DeviceSpec, num_devices: int, seconds: float) -> Cost:
+    def of(cls, experiment: Experiment, num_devices: int, seconds: float) -> Cost:
         device_hours = num_devices * seconds / SECONDS_PER_HOUR
-        dollars = None if device.price_per_hour is None else device_hours * device.price_per_hour
-        return cls(device_hours, dollars, device_hours * device.watts / WATTS_PER_KILOWATT, seconds / SECONDS_PER_HOUR)
+        dollars = None if experiment.price_per_hour is None else device_hours * experiment.price_per_hour
+        energy_kwh = device_hours * experiment.watts / WATTS_PER_KILOWATT
+        return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
 
 
 class Limit(NamedTuple):

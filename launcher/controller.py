@@ -9,10 +9,12 @@ from conf.control import ControllerSpec
 from conf.errors import ConfigError, UsageError
 from conf.load import Composition, compose
 from conf.overrides import Overrides
+from conf.settings import Settings
 from conf.sites import SlurmSpec
 from launcher.advance import Conductor, Step
 from launcher.by_name import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.capacity import this_machine
+from launcher.elsewhere import Elsewhere
 from launcher.executor import Work
 from launcher.folder_lock import holder, locked
 from launcher.local import ThisMachine
@@ -59,8 +61,13 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
     asked = compose(Overrides.parse(begun.overrides) + (further or Overrides()))
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
-    place = SlurmQueue(asked.settings.slurm) if begun.on_slurm else _this_machine(sweep)
+    place = _in_slurm(asked.settings) if begun.on_slurm else _this_machine(sweep)
     return TakenUp(asked, Conductor(sweep, place, rules))
+
+
+def _in_slurm(settings: Settings) -> Workplace:
+    """The queue; trials that are to be steps of an allocation are never queued."""
+    return Elsewhere(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
 
 
 def _this_machine(sweep: Sweep) -> Workplace:

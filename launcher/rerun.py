@@ -25,7 +25,7 @@ from launcher.sbatch import python_command, srun_args
 from launcher.slurm_executor import SlurmExecutor
 from launcher.slurm_watch import SlurmWatch
 from sweeps.reading import Reading, TrialReading
-from sweeps.submission import JobShape, shape_of
+from sweeps.submission import JobShape, ShapePart, shape_of
 from sweeps.sweep import Sweep
 from train_core.trial_folder import TrialFolder
 
@@ -85,9 +85,18 @@ class Rerun:
         else:
             yield from self.slurm.setup
             yield from (f"export {name}={shlex.quote(value)}" for name, value in self.slurm.environment.items())
-            shape = [f"--nodes={self.shape.num_nodes}", f"--ntasks-per-node={self.shape.tasks_per_node}"]
-            srun = shlex.join(["srun", *shape, *srun_args(self.slurm, self.shape)])
-            yield f"{srun} {python_command(self.slurm)} -c {shlex.quote(self._program_of_a_rank())}"
+            yield "srun " + " : ".join(self._components(self.slurm))
+
+    def _components(self, slurm: SlurmSpec) -> Iterator[str]:
+        """What follows `srun`; of a job over several types of devices, for one type after the other."""
+        program = f"{python_command(slurm)} -c {shlex.quote(self._program_of_a_rank())}"
+        for part in self.shape.parts or (self.shape,):
+            args = [f"--nodes={part.num_nodes}", f"--ntasks-per-node={part.tasks_per_node}"]
+            settings = slurm.on(part.cluster) if isinstance(part, ShapePart) else slurm
+            if isinstance(part, ShapePart):  # on other nodes than these the stages would not be those of the plan
+                places = {"partition": settings.partition, "constraint": settings.constraint}
+                args += [f"--{option}={value}" for option, value in places.items() if value]
+            yield f"{shlex.join([*args, *srun_args(settings, self.shape)])} {program}"
 
     def _program_of_a_rank(self) -> str:
         assert self.trial.experiment is not None

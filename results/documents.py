@@ -11,6 +11,7 @@ from results.scaling import Scaling, scalings
 from results.score import Comparison, Score, grouped_by_table, score
 from results.trial_rows import Row, plan_row, trial_row
 from sweeps.age import age_seconds
+from sweeps.history import History
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -20,13 +21,19 @@ TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}
 """Columns of a report whose unit a program could not guess."""
 
 
-def status_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> Row:
+def status_document(
+    sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading], history: History
+) -> Row:
     """How every trial of a sweep stands, and every training that was begun from it."""
     now = time.time()
     rows = [_status_row(trial, relation, now) for trial, relation in zip(trials, scalings(trials), strict=True)]
     return {
         **_about(sweep),
         "read_unix_seconds": now,
+        "finished": history.finished or None,
+        "is_paused": history.is_paused,
+        "excluded_nodes": history.excluded,
+        "device_seconds": history.device_seconds,
         "counts": _counts(trials),
         "trials": rows,
         "trainings": [{"name": each.name} | _standing(each, now) for each in trainings],

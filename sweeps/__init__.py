@@ -3,6 +3,7 @@
 plan         `plan_sweep`: from a composition to the record of a sweep
 axes         blocks of axes over a configuration: what depends on what, and every point of the grid
 points       from axes and listed points to the values that set each trial apart
+space_size   how large the space of the axes is, for people
 token_budget how many steps a point trains where trials are compared at equal tokens
 trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together

@@ -34,6 +34,8 @@ def made_up_training(folder: str) -> None:
 
 def quick_job(folder: str) -> None:
     """The least that a job can do: one line that counts it, and a measurement. For sweeps of many points."""
+    if os.environ["SLURM_PROCID"] != "0":
+        return
     trial = Path(folder)
     orders: dict[str, Any] = json.loads((trial.parents[1] / ORDERS).read_text())
     note(trial, "start")

@@ -44,8 +44,7 @@ def pairs_of_lines(text: str) -> dict[str, str]:
 
 def pairs_of_words(line: str) -> dict[str, str]:
     """`scontrol -o show partition`: `Name=value` words."""
-    words = (word.partition("=") for word in line.split())
-    return {name: value for name, sign, value in words if sign}
+    return dict(re.findall(r"(?<!\S)([^\s=]+)=(\S*)", line))
 
 
 def minutes(text: str) -> float | None:

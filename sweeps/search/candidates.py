@@ -55,7 +55,9 @@ class PlansOfSpaces:
         self, spaces: Sequence[Space], parts: Parts, margin: float = MEMORY_MARGIN, hopeless: float = HOPELESS
     ) -> None:
         self.parts = parts
-        self._kinds = [(space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless)]
+        self._kinds = [
+            (space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless) if len(plans)
+        ]
         self._starts = np.cumsum([0, *(len(plans) for _, plans in self._kinds)])
 
     @cached_property

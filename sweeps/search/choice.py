@@ -47,7 +47,8 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     objective = require_layouts_decide(search.objective)
     # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
     lists = search.space == "listed" or BATCH in points.varied_keys
-    candidates: Candidates = _listed(asked, points) if lists else _plans(asked, points)
+    sizes = _sizes(asked, points, of_stand_in=record.mode == "proxy")
+    candidates: Candidates = _listed(asked, points) if lists else _plans(asked, sizes)
     if not len(candidates.priced):
         problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
         remedy = "Use more devices or a smaller model, or pin fewer knobs."
@@ -59,17 +60,25 @@ def _listed(asked: Composition, points: PointSet) -> ListedPoints:
     return ListedPoints(make_trials(asked.tree, points, _restricting(asked, points)))
 
 
-def _plans(asked: Composition, points: PointSet) -> PlansOfSpaces:
-    """Every plan on each number of devices that the sweep varies, else on the most that any of its points uses."""
-    sizes = () if DEVICES in asked.overrides.pinned() else _listed_sizes(points)
+def _plans(asked: Composition, sizes: list[int]) -> PlansOfSpaces:
+    """Every plan on each of these numbers of devices, else on as many as the sweep takes."""
     wanted = request(asked, devices=",".join(map(str, sizes)) or None)
     return PlansOfSpaces(wanted.spaces, wanted.settings)
 
 
-def _listed_sizes(points: PointSet) -> list[int]:
-    """The numbers of devices that an axis takes; single points of other sizes answer other questions."""
+def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[int]:
+    """The numbers of devices that an axis takes; none where the user says how many, or no axis does.
+
+    At full size, single points of other sizes answer other questions, such as how far a plan scales. A stand-in is
+    there to try layouts out, whatever number of ranks they take.
+    """
+    if DEVICES in asked.overrides.pinned():
+        return []
     axes = [block.axes[DEVICES] for block in points.blocks if DEVICES in block.axes]
-    return sorted({value for axis in axes for value in axis.values or () if isinstance(value, int)})
+    values = [value for axis in axes for value in axis.values or ()]
+    if of_stand_in and not values:
+        values = [value_at(asked.tree, DEVICES), *(value for key, value in points.listed_values() if key == DEVICES)]
+    return sorted({value for value in values if isinstance(value, int)})
 
 
 def _restricting(asked: Composition, points: PointSet) -> dict[str, Value]:

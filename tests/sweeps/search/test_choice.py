@@ -1,0 +1,19 @@
+"""Which plans a search chooses among."""
+
+from __future__ import annotations
+
+from conf.load import compose
+from conf.overrides import Overrides
+from sweeps.plan import plan_sweep
+from sweeps.search.bayes import Bayes
+from sweeps.search.choice import search_for
+
+
+def test_a_stand_in_is_searched_on_every_number_of_ranks_that_its_points_take() -> None:
+    # On one rank some kinds of plans, such as interleaved ones, do not exist at all.
+    asked = compose(Overrides.parse(["sweep=175b", "search=bayes"]))
+    search = search_for(asked, plan_sweep(asked, proxy=True, git_sha=""))
+    assert isinstance(search, Bayes)
+    plans = search.candidates.priced.plans
+    sizes = plans.tensor_parallel_size * plans.pipeline_parallel_size * plans.data_parallel_size
+    assert set(sizes.tolist()) == {1, 2, 4, 8}
