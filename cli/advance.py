@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from cli.arguments import OverrideTexts, SweepName, composed, overrides_of
-from cli.console import console, shown_path
+from cli.console import print_unwrapped, shown_path
 
 EXIT_GOES_ON = 75
 """The sweep has not ended yet; sysexits.h calls this number a temporary failure, after which one tries again later."""
@@ -29,7 +29,7 @@ def advance(name: SweepName, overrides: OverrideTexts = None) -> None:
     with locked(folder):
         step = take_up(folder, given.without(RECORDED)).conductor.advance()
     said = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
-    console.print(f"{', '.join(said)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
+    print_unwrapped(f"{', '.join(said)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
     if step.finished:
         return
     raise typer.Exit(0 if step.held == PAUSED and not step.num_in_flight else EXIT_GOES_ON)
