@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic_core import to_json
 
+from launcher.slurm_query import ENDED_STATES
 from sweeps.reading import Reading
 from train_core.whole_files import write_atomically
 
@@ -37,13 +38,19 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
         told = dict(_told([each.job_id or "" for each in part]))
         for each in part:
             record = told.get(each.job_id or "")
-            # A number is given out again once Slurm has lost its memory; a job's name is not.
-            if record is not None and each.submission is not None and record["JobName"] == each.submission.job_name:
+            if record is not None and _is_its_end(record, each):
                 with contextlib.suppress(OSError):
                     text = to_json(record, indent=1).decode()
                     write_atomically(each.folder.path / RECORD, text, durable=False)
                     num_written += 1
     return num_written
+
+
+def _is_its_end(record: dict[str, str], reading: Reading) -> bool:
+    # A number is given out again once Slurm has lost its memory; a job's name is not.
+    is_own = reading.submission is not None and record["JobName"] == reading.submission.job_name
+    # The accounting may hear of a job's end only some time after its trial has ended.
+    return is_own and record["State"].startswith(ENDED_STATES)
 
 
 def _lacks_record(reading: Reading) -> bool:

@@ -33,9 +33,10 @@ def test_a_trial_runs_again_with_its_own_code_and_comes_to_the_same_losses(copy:
 
 
 def test_the_printed_commands_name_code_and_configuration_and_run_nothing(copy: Path, trisweep: Command) -> None:
+    before = set((copy / "runs").rglob("*"))
     done = trisweep("rerun", "smoke", "zero1-c", "--print", cwd=copy)
     assert done.returncode == 0, done.stderr
-    assert not (copy / "runs/rerun").exists()
+    assert set((copy / "runs").rglob("*")) == before
     assert f"export PYTHONPATH={copy}/runs/smoke-local/code/" in done.stdout
     assert "run_on_this_machine" in done.stdout
     checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, capture_output=True, check=False)

@@ -86,14 +86,23 @@ def test_a_folder_that_cannot_be_written_ends_nothing() -> None:
     keep_job_provenance(TrialFolder("/proc/none-such"))
 
 
+NAMES = ("12_0", "12_1", "12_2", "12_3", "13")
+
+
 def test_slurms_record_is_kept_of_ended_jobs_that_are_ours(
     tmp_path: Path, tools: Callable[..., None], slurm_submission: Callable[..., Submission]
 ) -> None:
-    readings = [_ended(tmp_path / name, slurm_submission(name, job_name=name)) for name in ("12_0", "12_1", "13")]
-    rows = [["12_0", "12_0"], ["12_1", "somebody-elses"]]
-    lines = "\n".join("|".join([*row, *["x"] * (len(COLUMNS) - 2)]) for row in rows)
+    readings = [_ended(tmp_path / name, slurm_submission(name, job_name=name)) for name in NAMES]
+    rows = [
+        ["12_0", "12_0", "local", "COMPLETED"],
+        ["12_1", "somebody-elses", "local", "COMPLETED"],
+        ["12_2", "12_2", "local", "RUNNING"],  # the accounting hears of its end later
+        ["12_3", "12_3", "local", "CANCELLED by 1000"],
+    ]
+    lines = "\n".join("|".join([*row, *["x"] * (len(COLUMNS) - len(row))]) for row in rows)
     tools(sacct=f"echo '{lines}'; echo asked >> {tmp_path}/questions")
-    assert keep_job_records(readings) == 1
+    assert keep_job_records(readings) == 2
+    assert not (tmp_path / "12_2" / "slurm_job.json").exists()
     assert json.loads((tmp_path / "12_0" / "slurm_job.json").read_text())["JobName"] == "12_0"
     assert keep_job_records(readings[:1]) == 0
     assert (tmp_path / "questions").read_text() == "asked\n"

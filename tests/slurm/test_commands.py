@@ -56,8 +56,10 @@ def test_a_sweep_from_submission_to_report(tmp_path: Path) -> None:
     assert reported.count("COMPLETED") == 2
     assert "3 runs written" in reported
     assert (tmp_path / "runs" / "smoke-local" / "report.html").exists()
-    records = [json.loads(path.read_text()) for path in tmp_path.glob("runs/smoke-local/trials/*/slurm_job.json")]
-    assert [record["State"] for record in records] == ["COMPLETED"] * 2
+    while len(records := list(tmp_path.glob("runs/smoke-local/trials/*/slurm_job.json"))) < 2:
+        assert time.monotonic() < deadline, "the accounting never said that the jobs have ended"
+        trisweep("report", "smoke", cwd=tmp_path)
+    assert [json.loads(path.read_text())["State"] for path in records] == ["COMPLETED"] * 2
     assert "0 trials submitted" in trisweep("sweep", *SHAPES, cwd=tmp_path)
     assert "0 trials cancelled" in trisweep("cancel", "smoke", cwd=tmp_path)
 
