@@ -15,6 +15,7 @@ from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
+    from conf.sweep_spec import SearchPlan
     from launcher.advance import Rules
     from launcher.where import Place
     from sweeps.sweep import Sweep
@@ -131,7 +132,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     from sweeps.sweep import Sweep
 
     if place.proxy:
-        _print_full_size_summary(planned.record)
+        _print_full_size_summary(planned.record, place.settings.search)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit, progress = time_limit_here(planned.record), progress_on(console)
     texts = place.composition.overrides.without({"tracking"}).texts
@@ -156,11 +157,17 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     report_on(stored, place.settings.tracking)
 
 
-def _print_full_size_summary(record: SweepRecord) -> None:
+def _print_full_size_summary(record: SweepRecord, search: SearchPlan) -> None:
     """What the plan says of the full size, in a few lines, before the proxy is measured."""
+    print_question(record)
+    if search.asks_later:
+        most = record.spec.max_trials
+        console.print(
+            f"Measured here: its proxy, at most {most} points. search={search.kind} chooses each by those before."
+        )
+        return
     fitting = sum(trial.infeasible_reason is None for trial in record.plan)
     impossible = sum(trial.experiment is None for trial in record.plan)
     lacking = len(record.plan) - fitting - impossible
-    print_question(record)
     console.print(f"{len(record.plan)} points: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
     console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
