@@ -84,7 +84,7 @@ def node_down_without_requeue(bench: Workbench) -> None:
     assert {attempt.fault for attempt in lost} == {Fault.NODE}, lost
 
 
-@CATALOGUE.add("no accounting: sacct is refused, and slurmctld forgets the jobs", repetitions=1)
+@CATALOGUE.add("no accounting: sacct is refused", repetitions=1)
 def accounting_off(bench: Workbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}})
     with _stand_in(bench, "sacct", NO_ACCOUNTING):
