@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console, shown_path
+from cli.console import console, counted, shown_path
 
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 TrialIds = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]
@@ -34,4 +34,6 @@ def cancel(name: SweepName, overrides: OverrideTexts = None, training: Training 
             console.print(f"  {trial_id}")
         return
     number = cancel_sweep(sweep)
-    console.print(f"{number} trials cancelled in {shown_path(folder.path)}; finished points keep their results.")
+    console.print(
+        f"{counted(number, 'trial')} cancelled in {shown_path(folder.path)}; finished points keep their results."
+    )

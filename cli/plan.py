@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from cli.arguments import AsJson, OverrideTexts, ShowConfig, complete_override, complete_sweep, composed, print_config
-from cli.console import console, headed, print_json
+from cli.console import console, counted, headed, print_json
 from cli.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Override
@@ -159,7 +159,7 @@ def print_plan(record: SweepRecord) -> None:
     for trial in record.plan:
         if trial.chosen_because:
             console.print(f"  {trial.trial_id}: {trial.chosen_because}")
-    console.print(f"{len(record.plan)} points at full size, {feasible} fit. Predicted, not measured.")
+    console.print(f"{counted(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
 
 
 def print_space(asked: Composition, record: SweepRecord) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
-from cli.console import console
+from cli.console import console, counted
 from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
 from cli.sweep_on_slurm import hours_at_most
@@ -89,7 +89,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     chosen = [trial for trial in record.trials if trial.selected]
     _print_costs(place, record)
     if not place.on_slurm:
-        console.print(f"{len(chosen)} trials would run on this machine:")
+        console.print(f"{counted(len(chosen), 'trial')} would run on this machine:")
         for trial in chosen:
             console.print(f"  {trial.trial_id}")
         return
@@ -97,13 +97,12 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     hours = sum(request.device_hours for request in requests)
     for request in requests:
         each = hours_at_most(place, request.device_hours / len(request.trials))
-        console.rule(f"{len(request.trials)} trials of {request.shape} tasks, each {each}")
+        console.rule(f"{counted(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
         typer.echo(request.sbatch)  # by no rich console, which would wrap its lines
-    console.print(
-        f"{len(chosen)} trials in {len(requests)} job arrays, {hours_at_most(place, hours)}. Nothing was submitted."
-    )
+    trials, arrays = counted(len(chosen), "trial"), counted(len(requests), "job array")
+    console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
 
 
 def _print_costs(place: Place, record: SweepRecord) -> None:
@@ -115,7 +114,7 @@ def _print_costs(place: Place, record: SweepRecord) -> None:
     budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
     console.print(costs_table(chosen, budget))
     if number := num_too_long(chosen, budget):
-        console.print(f"{number} of them are predicted to take longer than their time limit.")
+        console.print(f"Predicted to take longer than the time limit: {counted(number, 'trial')}.")
     if place.settings.search.asks_later:
         further = record.spec.max_trials - len(chosen)
         console.print(

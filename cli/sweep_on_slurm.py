@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console, shown_path
+from cli.console import console, counted, shown_path
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
     texts = place.composition.overrides.without({"tracking"}).texts
     done = submit(planned, place.settings.slurm, retry_failed=retry_failed, rules=rules, overrides=texts)
     for array in done.arrays:
-        console.print(f"  job {array.job_id}: {len(array.trial_ids)} trials of {array.shape} tasks")
+        console.print(f"  job {array.job_id}: {counted(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     console.print(
-        f"{done.num_submitted} trials submitted ({hours_at_most(place, done.device_hours)}), {done.num_live} queued or"
+        f"{counted(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)}),"
+        f" {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
     if done.step.held:
