@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.errors import UsageError
+from conf.errors import ConfigError, UsageError
 from conf.load import Composition, compose, options
 from conf.overrides import Overrides
 from conf.settings import Settings
@@ -60,6 +60,8 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> Place:
             f"Say which with cluster=NAME (one of {', '.join(options('cluster'))}; with make: CLUSTER=NAME), or measure"
             " the proxy on this very machine with --here (with make: OPTIONS=--here).",
         )
+    if not on_slurm:
+        _require_nothing_of_slurm(composition.settings)
     return Place(composition, on_slurm, proxy=not on_slurm and composition.settings.sweep.proxy is not None)
 
 
@@ -112,6 +114,15 @@ def slurm_answers() -> bool:
     except subprocess.TimeoutExpired:
         return False
     return ping.returncode == 0
+
+
+def _require_nothing_of_slurm(settings: Settings) -> None:
+    """Raises ConfigError where the configuration asks for a job of Slurm and the sweep runs on this machine."""
+    chosen = {"launcher": settings.launcher.kind, "controller": settings.controller.kind}
+    for (key, kind), plain in zip(chosen.items(), ("jobs", "foreground"), strict=True):
+        if kind != plain:
+            problem = "is a job of Slurm's, and this sweep would run on this machine"
+            raise ConfigError(key, kind, problem, f"Choose a cluster with cluster=NAME, or use {key}={plain}.")
 
 
 def _require_slurm() -> None:
