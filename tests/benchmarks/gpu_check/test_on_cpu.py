@@ -63,7 +63,9 @@ def test_what_a_gpu_held_when_memory_ended_is_read_from_torchs_own_words() -> No
 
 
 def test_a_rank_that_stops_is_named_and_ctrl_c_keeps_the_report(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--ranks", "2", "--parts", "faults"]
+    # Where a shell runs the tests in the background, it has their processes ignore Ctrl-C.
+    python = ["env", "--default-signal=INT", sys.executable]
+    command = [*python, "-m", "benchmarks.gpu_check", "--device", "cpu", "--ranks", "2", "--parts", "faults"]
     with subprocess.Popen(
         [*command, "--out", str(tmp_path)],
         cwd=ROOT,
