@@ -66,14 +66,7 @@ def plan(
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    sweep, texts = sweep_and_overrides(name, overrides or [])
-    if as_program is not None:
-        if as_json:
-            raise UsageError("--as prints a command, which --json has no document for", "Leave one of them out.")
-        from cli.as_program import choosing
-
-        texts = choosing(as_program, texts)
-    asked = composed(sweep, texts)
+    asked = _asked(name, overrides or [], as_program, as_json)
     if cfg:
         print_config(asked)
         return
@@ -96,6 +89,22 @@ def plan(
         top=top,
         output_format=_known("format", output_format, FORMATS),
     )
+    _answer(asked, options, as_json, as_program)
+
+
+def _asked(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
+    """The configuration that is asked for, with the trainer of `--as` in it."""
+    sweep, texts = sweep_and_overrides(name, overrides)
+    if as_program is None:
+        return composed(sweep, texts)
+    if as_json:
+        raise UsageError("--as prints a command, which --json has no document for", "Leave one of them out.")
+    from cli.as_program import choosing
+
+    return composed(sweep, choosing(as_program, texts))
+
+
+def _answer(asked: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:
     if as_program is not None:
         from cli.as_program import print_as
 
