@@ -69,11 +69,10 @@ def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec |
     from conf.overrides import Overrides
     from launcher.where import compose_for_slurm, slurm_answers
     from sweeps.history import History
-    from sweeps.journal import Journal
 
     if not (print_only or slurm_answers()):
         return None
-    begun = History.of(Journal(sweep.folder.journal).read_new()).begun
+    begun = History.kept_in(sweep.folder).begun
     before = Overrides.parse(begun.overrides if begun else sweep.record.overrides)
     # The sweep's own overrides may name the sweep, as those with which it was begun do; it is chosen once.
     return compose_for_slurm(before.without({"sweep"}) + asked.overrides).settings.slurm

@@ -67,9 +67,8 @@ def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialR
 def _history(stored: Sweep) -> History:
     """What the sweep's journal comes to."""
     from sweeps.history import History
-    from sweeps.journal import Journal
 
-    return History.of(Journal(stored.folder.journal).read_new())
+    return History.kept_in(stored.folder)
 
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:

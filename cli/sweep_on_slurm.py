@@ -30,9 +30,8 @@ def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool)
 def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
     """What ended a sweep that chose its points, and what its search has learned."""
     from sweeps.history import History
-    from sweeps.journal import Journal
 
-    finished = History.of(Journal(stored.folder.journal).read_new()).finished
+    finished = History.kept_in(stored.folder).finished
     if rules.draft is not None and finished:
         console.print(f"The sweep has ended: {finished}.")
         for sentence in rules.search.learned(stored.read()):

@@ -12,7 +12,6 @@ from launcher.folder_lock import holder
 from launcher.slurm_watch import SlurmWatch
 from launcher.trainings import trainings_of
 from sweeps.history import History
-from sweeps.journal import Journal
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -73,7 +72,7 @@ def _has_ended(folder: SweepFolder, states: Sequence[Reading]) -> bool:
     if holder(folder) is not None or not all(_is_final(state) for state in states):
         return False
     # A search that has asked for trials may ask for more, until it says that it has ended.
-    history = History.of(Journal(folder.journal).read_new())
+    history = History.kept_in(folder)
     return not history.asked or bool(history.finished) or history.is_cancelled
 
 

@@ -27,7 +27,6 @@ from launcher.slurm_executor import SlurmExecutor, require_sbatch
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.workplace import Workplace
 from sweeps.history import History
-from sweeps.journal import Journal
 from sweeps.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -55,7 +54,7 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
         UsageError: the sweep was not begun, or its record is damaged.
         ConfigError: the configuration is wrong.
     """
-    begun = History.of(Journal(folder.journal).read_new()).begun
+    begun = History.kept_in(folder).begun
     if begun is None:
         raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
     asked = compose(Overrides.parse(begun.overrides) + (further or Overrides()))
@@ -126,7 +125,7 @@ def resume_controller(sweep: Sweep) -> str | None:
     Raises:
         UsageError: Slurm does not answer, or refuses; or another process works on the folder.
     """
-    begun = History.of(Journal(sweep.folder.journal).read_new()).begun
+    begun = History.kept_in(sweep.folder).begun
     if begun is None or not had_controller(sweep.folder):
         return None
     if (live := live_controller(sweep.folder)) is not None:
@@ -138,7 +137,7 @@ def resume_controller(sweep: Sweep) -> str | None:
 
 def start_now(sweep: Sweep) -> Step | None:
     """Take one step of a sweep that nobody carries out now, if its trials are Slurm jobs; else None."""
-    begun = History.of(Journal(sweep.folder.journal).read_new()).begun
+    begun = History.kept_in(sweep.folder).begun
     if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:
         return None
     if had_controller(sweep.folder) and live_controller(sweep.folder) is not None:

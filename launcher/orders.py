@@ -29,7 +29,7 @@ def resume(sweep: Sweep) -> bool:
 
 def require_not_paused(folder: SweepFolder, name: str) -> None:
     """Raises UsageError where a person has paused the sweep."""
-    if History.of(Journal(folder.journal).read_new()).is_paused:
+    if History.kept_in(folder).is_paused:
         raise UsageError(f"Sweep {name} is paused", f"Give `trisweep resume {name}` first.")
 
 

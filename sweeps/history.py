@@ -14,6 +14,7 @@ from sweeps.journal import (
     Entry,
     Excluded,
     Finished,
+    Journal,
     Paused,
     Pruned,
     Resumed,
@@ -21,7 +22,7 @@ from sweeps.journal import (
     Started,
     Submitted,
 )
-from sweeps.trial import SweepRecord, Trial
+from sweeps.trial import SweepFolder, SweepRecord, Trial
 
 
 @dataclass
@@ -77,6 +78,11 @@ class History:
         history = cls()
         history.add(entries)
         return history
+
+    @classmethod
+    def kept_in(cls, folder: SweepFolder) -> History:
+        """What the journal in a sweep's folder comes to."""
+        return cls.of(Journal(folder.journal).read_new())
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from sweeps.attempts import keep_attempt
 from sweeps.history import History
-from sweeps.journal import Journal
 from sweeps.long_lived import long_lived
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
@@ -27,7 +26,7 @@ class Sweep(NamedTuple):
         Raises:
             UsageError: its record is damaged, or was written by another version.
         """
-        history = History.of(Journal(folder.journal).read_new())
+        history = History.kept_in(folder)
         with long_lived():
             sweep = cls(folder, history.completed(folder.read_record()))
         gc.freeze()  # nor does the collector look at the record later
