@@ -13,8 +13,9 @@ from benchmarks.target import Target
 from conf.load import load_cluster, options
 from conf.units import GIBIBYTE, GIGA
 from conf.world import ClusterSpec
-from train_core.costs.implementation import IMPLEMENTATIONS, Implementation
-from train_core.costs.kernels import ALIGNMENTS, PROLOGUE, TILES
+from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES
+from train_core.costs.trainers.declared import IMPLEMENTATIONS
+from train_core.costs.trainers.implementation import Implementation
 from train_core.whole_files import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"

@@ -77,7 +77,7 @@ def _megatron_table_2_and_bloom(megatron: RowSet, bloom: RowSet) -> Section:
     return Section(
         "Megatron-LM SC21, table 2, and BLOOM's sweeps",
         f"SC21: {_standing('sc21-table-2', megatron)} The ZeRO-3 rows: fitted on, two constants of the trainer"
-        f" megatron-deepspeed (train_core/costs/implementation.py). BLOOM: {_standing('bloom', bloom)}",
+        f" megatron-deepspeed (train_core/costs/trainers/implementation.py). BLOOM: {_standing('bloom', bloom)}",
         (
             _step_target("SC21 table 2 and BLOOM", both, 6),
             _step_target("  SC21 table 2 alone", megatron.comparisons, None),

@@ -24,7 +24,7 @@ Published figures beside predictions of the cost model, row by row; misses are s
 
 "Constant" is what no model at all would score: one rate per device, the best for those very rows. "Fitted on" says that
 constants of a cluster were chosen on these rows, by the word of the cluster file; such rows are no test. Constants of a
-trainer are in train_core/costs/implementation.py, which says of each where it comes from.
+trainer are in train_core/costs/trainers/implementation.py, which says of each where it comes from.
 """
 ROW_COLUMNS = ("model", "devices", "layout", "published s", "predicted s", "error %")
 MEMORY_COLUMNS = ("published GiB", "predicted GiB", "error %", "fits")

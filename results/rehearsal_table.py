@@ -14,8 +14,8 @@ from conf.experiment import Experiment
 from conf.units import GIGA, TERA
 from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate
+from train_core.costs.counts.traffic import GroupTraffic, Kind, stage_traffic
 from train_core.costs.terms import HELD_KINDS
-from train_core.costs.traffic import GroupTraffic, Kind, stage_traffic
 from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
 
 HEADINGS = {

@@ -22,7 +22,7 @@ from sweeps.planner.search import Found, search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
-from train_core.costs.flops import model_flops
+from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
 from train_core.costs.terms import row_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from conf.errors import ConfigError
 from conf.schema import BatchPlan
 from conf.world import ModelSpec
-from train_core.costs.computable import require_computable
+from train_core.costs.counts.computable import require_computable
 
 MOST_SEQUENCES = 10**9
 """The largest global batch that is searched. Real trainings use thousands of sequences. A search finds every divisor

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conf.knobs import RECOMPUTES
-from train_core.costs.layer import Shard
+from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.work import Work, shard_work
 

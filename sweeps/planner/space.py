@@ -19,9 +19,9 @@ import numpy as np
 
 from conf.knobs import KNOB, RECOMPUTES, SCHEDULES, SEARCHED_KNOBS, KnobValue, Listed
 from sweeps.planner.strategy import even_ends
-from train_core.costs.computable import largest_micro_batch_size
-from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
+from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
+from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 
 MOST_LAYERS_LIGHTER = 4
 """The first and the last stage are tried with up to this many layers less than an even spread gives them. What they

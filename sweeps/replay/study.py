@@ -22,8 +22,8 @@ from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed
 from sweeps.search.seen_points import PointKey, point_key
 from sweeps.trial import Trial
+from train_core.costs.counts.flops import model_flops
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.flops import model_flops
 from train_core.costs.setting import Booleans, Floats, Plans
 
 NEAR = 0.98

@@ -10,7 +10,7 @@ import numpy as np
 
 from conf.world import ClusterSpec
 from sweeps.planner.search import concatenated
-from train_core.costs.flops import model_flops
+from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
 from train_core.costs.terms import STEP_TERMS, StepColumns

@@ -18,7 +18,7 @@ from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text
 from sweeps.table.clusters import cluster_of
 from sweeps.table.words import about_columns
 from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.computable import require_computable
+from train_core.costs.counts.computable import require_computable
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")

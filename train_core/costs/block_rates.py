@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from conf.setup import Setup
-from train_core.costs.flops import stage_model_flops
+from train_core.costs.counts.flops import stage_model_flops
 from train_core.measurement import BlockRates
 
 

@@ -12,10 +12,10 @@ from math import log2
 
 import numpy as np
 
-from train_core.costs.memory import group_memory
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step_time import (
+from train_core.costs.step.stage_memory import group_memory
+from train_core.costs.step.step_time import (
     Passes,
     hop_seconds,
     reduction_seconds,

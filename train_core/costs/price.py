@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_core.costs.memory import group_memory
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup, spread_stages
-from train_core.costs.step_time import step_columns
+from train_core.costs.step.stage_memory import group_memory
+from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, work_of
 

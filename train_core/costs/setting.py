@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from conf.knobs import KNOB
 from conf.schema import Dtype
 from conf.world import ClusterSpec, ModelSpec
-from train_core.costs.implementation import Implementation
+from train_core.costs.trainers.implementation import Implementation
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Booleans: TypeAlias = NDArray[np.bool_]
+Size = TypeVar("Size", int, Integers)
 
 DTYPE_BYTES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 

@@ -7,8 +7,7 @@ from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
-from train_core.costs.parameters import Size
-from train_core.costs.setting import Booleans, Integers, Plans
+from train_core.costs.setting import Booleans, Integers, Plans, Size
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,17 @@ import numpy as np
 
 from conf.knobs import RECOMPUTES
 from conf.units import FLOAT32_BYTES
-from train_core.costs.kernels import memory_bound_seconds
-from train_core.costs.layer import EndBytes, LayerCosts, Shard, end_bytes, head_costs, layer_costs
-from train_core.costs.parameters import (
+from train_core.costs.counts.parameters import (
     embedding_parameters,
     final_norm_parameters,
     layer_parameters,
     token_embedding_parameters,
 )
+from train_core.costs.layer.end_bytes import EndBytes, end_bytes
+from train_core.costs.layer.head_time import head_costs
+from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
+from train_core.costs.layer.shard import Shard
+from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import recomputed_layers
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from conf.schema import Dtype
 from conf.world import ClusterSpec
-from train_core.costs.implementation import TRISWEEP
-from train_core.costs.layer import Shard, layer_costs
+from train_core.costs.layer.layer_costs import layer_costs
+from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Setting
+from train_core.costs.trainers.declared import TRISWEEP
 from train_core.rates.record import SMALL_LAYER, AttentionShape, LinkPlan, Product, RatesPlan
 
 KIBIBYTE, MEBIBYTE = 2**10, 2**20

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from conf.schema import Count, Dtype, Frozen, Name, Positive
 from conf.world import ModelSpec
-from train_core.costs.layer import FLASH_BACKWARD_TO_FORWARD
+from train_core.costs.layer.attention_time import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "transfer"]

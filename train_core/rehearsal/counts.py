@@ -7,8 +7,8 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 
 from conf.schema import Frozen
+from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HeldBytes
-from train_core.costs.traffic import GroupTraffic
 
 StageBytes: TypeAlias = HeldBytes[int]
 """Bytes on one rank at the fullest moment of a step."""

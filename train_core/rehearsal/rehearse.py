@@ -7,7 +7,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from conf.experiment import Experiment
-from train_core.costs.computable import require_computable
+from train_core.costs.counts.computable import require_computable
 from train_core.rehearsal.counts import Rehearsal, StageStep
 from train_core.rehearsal.micro_batches import what_it_does
 

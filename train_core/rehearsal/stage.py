@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from conf.experiment import Experiment
-from train_core.costs.traffic import GroupTraffic
+from train_core.costs.counts.traffic import GroupTraffic
 from train_core.model.dropout import DroppingAttention
 from train_core.model.transformer import causal_attention
 from train_core.parallel.collectives import Pending

@@ -18,12 +18,12 @@ from sweeps.planner.space import Space
 from sweeps.planner.strategy import spread_layers
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
-from train_core.costs.memory import group_memory
 from train_core.costs.price import price
-from train_core.costs.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
+from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.step.stage_memory import group_memory
+from train_core.costs.step.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
 from train_core.costs.work import Work, work_of
 
 SMALL = {

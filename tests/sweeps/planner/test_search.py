@@ -19,7 +19,7 @@ from sweeps.planner.space import SEARCHED_SCHEDULES, Space, blocks
 from sweeps.planner.strategy import Strategy, strategies_of
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
-from train_core.costs.computable import largest_micro_batch_size
+from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
 
 SMALL = {

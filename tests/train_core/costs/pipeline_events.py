@@ -1,4 +1,4 @@
-"""Pipelines pass by pass: who waits for whom, without any formula. The reference for `train_core.costs.schedule`."""
+"""Pipelines pass by pass: who waits for whom, without a formula. The reference for `train_core.costs.step.schedule`."""
 
 from __future__ import annotations
 

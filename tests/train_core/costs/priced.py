@@ -11,11 +11,11 @@ import numpy as np
 from conf.knobs import RECOMPUTES, SCHEDULES
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
-from train_core.costs.layer import Shard
-from train_core.costs.memory import group_memory
+from train_core.costs.layer.shard import Shard
 from train_core.costs.price import Prices, price
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import each_stage, spread_stages
+from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import work_of
 

@@ -23,10 +23,10 @@ from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import with_links, with_trainer
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
-from train_core.costs.collectives import ring
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.memory import group_memory
+from train_core.costs.primitives.collectives import ring
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.work import work_of
 from train_core.model.dropout import AttentionWithDropout
 from train_core.model.transformer import CausalAttention, Transformer

@@ -7,8 +7,8 @@ import pytest
 from conf.experiment import Experiment
 from tests.composed import load
 from train_core.costs import estimate, hardware_flops
+from train_core.costs.counts.traffic import stage_traffic
 from train_core.costs.terms import HELD_KINDS
-from train_core.costs.traffic import stage_traffic
 from train_core.rehearsal.stage import rehearse_stage
 
 FEW = 1e-4

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import num_parameters
-from train_core.costs.buckets import layer_parameters_of
+from train_core.costs.counts.buckets import layer_parameters_of
 from train_core.model.dropout import DroppingAttention
 from train_core.parallel import data_parallel, fully_sharded
 from train_core.parallel.data_parallel import FlatReplicas, ShardReduction

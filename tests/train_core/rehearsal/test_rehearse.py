@@ -10,8 +10,8 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment
 from tests.composed import load
 from train_core.costs import estimate, hardware_flops
-from train_core.costs.buckets import parameters_of
-from train_core.costs.traffic import stage_traffic
+from train_core.costs.counts.buckets import parameters_of
+from train_core.costs.counts.traffic import stage_traffic
 from train_core.rehearsal.micro_batches import enough_micro_batches
 from train_core.rehearsal.observer import FLOPS
 from train_core.rehearsal.rehearse import rehearse

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, with_efficiency, with_links, with_trainer
-from train_core.costs.collectives import all_reduce_seconds, gather_seconds, pair_seconds, ring, transfer_seconds
+from train_core.costs.primitives.collectives import (
+    all_reduce_seconds,
+    gather_seconds,
+    pair_seconds,
+    ring,
+    transfer_seconds,
+)
 from train_core.costs.setting import Setting
 
 GIGA = 1e9

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency, with_links, with_model, with_trainer
-from train_core.costs.kernels import matmul_seconds
-from train_core.costs.layer import Shard, end_bytes, head_costs, layer_costs
+from train_core.costs.layer.end_bytes import end_bytes
+from train_core.costs.layer.head_time import head_costs
+from train_core.costs.layer.layer_costs import layer_costs
+from train_core.costs.layer.shard import Shard
+from train_core.costs.primitives.kernels import matmul_seconds
 from train_core.costs.setting import Setting
 
 TENSOR = 8

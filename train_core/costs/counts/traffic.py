@@ -14,7 +14,7 @@ from pydantic import Field
 from conf.experiment import Experiment
 from conf.schema import Frozen
 from conf.units import FLOAT32_BYTES
-from train_core.costs.buckets import Parameter, buckets_of, layer_parameters_of, parameters_of
+from train_core.costs.counts.buckets import Parameter, buckets_of, layer_parameters_of, parameters_of
 from train_core.costs.setting import DTYPE_BYTES
 from train_core.costs.stages import recomputed_layers
 

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.published_rows import RowSet, row_sets
 from tests.train_core.costs.priced import plan_of, priced, setting_of, stage_memories, with_trainer
-from train_core.costs.memory import chunks_in_flight
 from train_core.costs.setting import Setting
+from train_core.costs.step.stage_memory import chunks_in_flight
 from train_core.costs.work import work_of
 
 REPLICAS, TENSOR = 16, 8

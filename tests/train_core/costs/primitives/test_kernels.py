@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, with_device, with_efficiency
-from train_core.costs import kernels
-from train_core.costs.kernels import PROLOGUE, alignment_rate, attention_seconds, matmul_seconds, memory_bound_seconds
+from train_core.costs.primitives import kernels
+from train_core.costs.primitives.kernels import (
+    PROLOGUE,
+    alignment_rate,
+    attention_seconds,
+    matmul_seconds,
+    memory_bound_seconds,
+)
 from train_core.costs.setting import Setting
 
 DEPTH = 8192

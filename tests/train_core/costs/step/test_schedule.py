@@ -18,8 +18,8 @@ from tests.train_core.costs.pipeline_events import (
     simulated_seconds,
     zero_bubble_passes,
 )
-from train_core.costs.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, StageSeconds, pipeline_seconds
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, StageSeconds, pipeline_seconds
 
 MOST_STAGES = 8
 fifty = settings(deadline=None, max_examples=50)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from conf.world import ModelSpec
-from train_core.costs.setting import Integers
-
-Size = TypeVar("Size", int, Integers)
+from train_core.costs.setting import Size
 
 
 def num_parameters(model: ModelSpec) -> int:

@@ -8,10 +8,10 @@ import numpy as np
 
 from conf.units import FLOAT32_BYTES
 from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
-from train_core.costs.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
-from train_core.costs.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
+from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import Work, group_parameters, of_layers
 

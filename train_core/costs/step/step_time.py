@@ -8,11 +8,11 @@ from math import log2
 import numpy as np
 
 from conf.world import ClusterSpec
-from train_core.costs.collectives import gather_seconds, pair_seconds, transfer_seconds
-from train_core.costs.kernels import memory_bound_seconds
-from train_core.costs.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, transfer_seconds
+from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, group_parameters, of_layers
 

@@ -1,0 +1,35 @@
+"""Seconds of the output projection and of its loss."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conf.units import FLOAT32_BYTES
+from train_core.costs.layer.shard import Shard, tokens_of
+from train_core.costs.primitives.collectives import all_reduce_seconds
+from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
+from train_core.costs.setting import Floats, Setting
+
+
+def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats]:
+    """The output projection and its loss: forward, input gradient and weight gradient seconds, and the
+    vocabulary-parallel reductions.
+
+    Source: arXiv 1909.08053, section 3 (only scalars per token are reduced for the loss).
+    """
+    model, t, tokens = setting.model, shard.tensor_parallel_size, tokens_of(setting, shard)
+    h, vocab = model.hidden_size, model.vocab_size // t
+    elements = tokens * vocab
+    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + 3 * FLOAT32_BYTES), 4)
+    gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + FLOAT32_BYTES), 2)
+    scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)
+    hidden = (tokens * h * setting.dtype_bytes).astype(np.float64)
+    reduced = all_reduce_seconds(setting, scalars, t, np.ones_like(t)) + all_reduce_seconds(
+        setting, hidden, t, np.ones_like(t)
+    )
+    return (
+        matmul_seconds(setting, tokens, vocab, h) + loss,
+        matmul_seconds(setting, tokens, h, vocab) + gradient,
+        matmul_seconds(setting, vocab, h, tokens),
+        reduced,
+    )

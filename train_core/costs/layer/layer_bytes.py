@@ -1,0 +1,84 @@
+"""Bytes that one layer keeps for backward, and holds while it runs backward, for one micro-batch on one rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from train_core.attention_rules import flash_runs
+from train_core.costs.layer.shard import (
+    FULL,
+    NONE,
+    Shard,
+    held_tokens_of,
+    hidden_bytes_of,
+    products_of,
+    scores_of,
+    tokens_of,
+)
+from train_core.costs.setting import Integers, Setting
+
+
+def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
+    """What one layer keeps for backward, counted exactly (tests hold it against the real layer).
+
+    The inputs of both norms and of both column products are whole on every tensor-parallel rank, unless sequence
+    parallelism shards them; queries, keys, values, the attention's output and both sides of the activation are split.
+    Source: arXiv 2205.05198, section 4.
+    """
+    model, implementation, width = setting.model, setting.implementation, setting.dtype_bytes
+    tokens, held, t = tokens_of(setting, shard), held_tokens_of(setting, shard), shard.tensor_parallel_size
+    masks = 2 * model.hidden_size if implementation.dropout else 0
+    whole = held * ((4 * model.hidden_size + implementation.norm_statistics) * width + masks)
+    units = 2 * model.query_size + 2 * model.key_value_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
+    split = tokens * units // t * width
+    core = np.where(recompute == NONE, _core_kept_bytes(setting, shard), 0)
+    return np.where(recompute == FULL, held * model.hidden_size * width, whole + split + core)
+
+
+def deferred_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of inputs and output gradients of the four products; sequence parallelism shards one of each product."""
+    ends = held_tokens_of(setting, shard) * 4 * setting.model.hidden_size
+    (qkv, _), (_, q), (up, _), (_, f) = products_of(setting, shard)
+    split = tokens_of(setting, shard) * (qkv + q + up + f)
+    return (ends + split) * setting.dtype_bytes
+
+
+def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of the softmax, its dropout mask and the result of that.
+
+    Of a fused kernel those of its log-sum-exp, and what keys and values grow by where they are repeated for it.
+    """
+    implementation, width = setting.implementation, setting.dtype_bytes
+    if implementation.flash_attention:
+        heads, model = setting.model.num_attention_heads // shard.tensor_parallel_size, setting.model
+        repeated = 2 * (model.query_size - model.key_value_size) // shard.tensor_parallel_size
+        grown = 0 if _takes_groups(setting) else repeated * width
+        return tokens_of(setting, shard) * (heads * implementation.log_sum_exp_bytes + grown)
+    return scores_of(setting, shard) * (2 * width + 1 if implementation.dropout else width)
+
+
+def _takes_groups(setting: Setting) -> bool:
+    """Whether the device's fused kernel takes the keys and values of groups as they are, as that of a CPU does."""
+    device, model = setting.cluster.device, setting.model
+    head_size = model.query_size // model.num_attention_heads
+    has_bf16 = "bf16" in device.peak_flops_per_second
+    return device.kind == "cpu" or flash_runs(setting.dtype_bytes, head_size, has_bf16=has_bf16)
+
+
+def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes that the fullest moment of a layer's backward holds beside the layer's activations.
+
+    That moment is the weight gradient of the way down, next to the gradient of its input; or that of the way up, next
+    to the gradient of the hidden state, when both sides of the activation are gone and one gradient is left; or the end
+    of a repeated forward pass, whose output is there once more.
+    """
+    model, width = setting.model, setting.dtype_bytes
+    if not setting.implementation.counted_moments:
+        both = tokens_of(setting, shard) * (2 * model.ffn_hidden_size // shard.tensor_parallel_size)
+        return (both + 2 * held_tokens_of(setting, shard) * model.hidden_size) * width
+    inside = tokens_of(setting, shard) * (model.ffn_hidden_size // shard.tensor_parallel_size) * width
+    (up, _), (_, down) = products_of(setting, shard)[2:]
+    made = setting.weight_gradient_copy_bytes * model.hidden_size
+    hidden = hidden_bytes_of(setting, shard)
+    fullest: Integers = np.maximum(inside + made * down, hidden - inside + made * up)
+    return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)

@@ -1,0 +1,74 @@
+"""Time and memory of one transformer layer, for one micro-batch on one rank.
+
+Everything here depends on four choices only - tensor-parallel size, micro-batch, sequence parallelism, recomputation -
+so that a search prices each combination once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from train_core.costs.layer.attention_time import core_backward, core_forward
+from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
+from train_core.costs.layer.layer_time import (
+    projections_forward,
+    projections_input_gradient,
+    tensor_seconds,
+    weight_gradients_of,
+)
+from train_core.costs.layer.shard import FULL, NONE, SELECTIVE, Shard, hidden_bytes_of
+from train_core.costs.setting import Floats, Integers, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """Columns, (n,): seconds of one micro-batch in one layer, and bytes it keeps from forward to backward.
+
+    Attributes:
+        forward_seconds: forward computation without collectives; so are the next two.
+        input_gradient_seconds: backward to the input, recomputation included.
+        weight_gradient_seconds: backward to the weights, which zero-bubble schedules defer.
+        tensor_forward_seconds: tensor-parallel collectives that computation does not hide.
+        tensor_backward_seconds: the same, those of the repeated forward included.
+        kept_bytes: held for every micro-batch in flight.
+        deferred_bytes: bytes held on top (or less) for a micro-batch of which only weight gradients are to come.
+        working_bytes: further bytes held while one layer runs backward, without the gradient of its output.
+        gathered_bytes: the whole sequence that sequence parallelism gathers meanwhile.
+    """
+
+    forward_seconds: Floats
+    input_gradient_seconds: Floats
+    weight_gradient_seconds: Floats
+    tensor_forward_seconds: Floats
+    tensor_backward_seconds: Floats
+    kept_bytes: Integers
+    deferred_bytes: Integers
+    working_bytes: Integers
+    gathered_bytes: Integers
+
+    def rows(self, selection: Integers) -> LayerCosts:
+        """The entries at `selection`, in that order."""
+        return LayerCosts(*(getattr(self, name)[selection] for name in self.__slots__))
+
+
+def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
+    forward, core = projections_forward(setting, shard), core_forward(setting, shard)
+    repeated = np.where(shard.recompute == FULL, forward + core, np.where(shard.recompute == SELECTIVE, core, 0.0))
+    weight_gradients = weight_gradients_of(setting, shard)
+    # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
+    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[::2])
+    kept = kept_bytes(setting, shard, shard.recompute)
+    whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
+    return LayerCosts(
+        forward_seconds=forward + core,
+        input_gradient_seconds=projections_input_gradient(setting, shard) + core_backward(setting, shard) + repeated,
+        weight_gradient_seconds=np.asarray(sum(weight_gradients)),
+        tensor_forward_seconds=tensor_forward,
+        tensor_backward_seconds=tensor_backward,
+        kept_bytes=kept,
+        deferred_bytes=deferred_bytes(setting, shard) - kept,
+        working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + gradient_bytes(setting, shard),
+        gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
+    )

@@ -1,0 +1,1 @@
+"""Trainers: what each does differently, and which plans it can run."""
