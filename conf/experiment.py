@@ -8,15 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from conf.errors import InfeasiblePlan
-from conf.schema import ROTARY_BASE, CheckpointPlan, DataSpec, ProfilePlan, TrainingPlan, WatchPlan
+from conf.schema import (
+    ROTARY_BASE,
+    CheckpointPlan,
+    DataSpec,
+    ParallelPlan,
+    PrecisionPlan,
+    ProfilePlan,
+    TrainingPlan,
+    WatchPlan,
+)
 from conf.setup import Setup, SetupParts
 from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.trainer_spec import TRISWEEP, TrainerSpec
+from conf.world import ModelSpec
 
 
 class Parts(SetupParts):
@@ -57,10 +67,9 @@ class Experiment(Setup, Parts):
         content["data"]["max_bytes"] = self.data.max_bytes or 1
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
         content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
-        if self.model.rotary_scaling is None:  # folders written before there was a choice do not name it
-            del content["model"]["rotary_scaling"]
         if not self.training.deterministic:  # likewise
             del content["training"]["deterministic"]
+        _leave_out_later_keys(content)
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
         del content["trainer"]
         if not self.trainer.is_own:  # another program measures something else
@@ -72,6 +81,34 @@ class Experiment(Setup, Parts):
         for check in OWN_RUN_CHECKS if self.trainer.is_own else (_check_command,):
             check(self)
         return self
+
+
+def _leave_out_later_keys(content: dict[str, Any]) -> None:
+    """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
+    for group, spec in (("parallel", ParallelPlan), ("precision", PrecisionPlan), ("model", ModelSpec)):
+        for name, field in spec.model_fields.items():
+            if not field.is_required() and content[group].get(name) == field.default:
+                content[group].pop(name, None)
+
+
+def _check_own_trainer(experiment: Experiment) -> None:
+    """Refuse what can be priced for other trainers, and what this package's own does not carry out."""
+    parallel, model = experiment.parallel, experiment.model
+    remedy = "Choose another trainer, such as trainer=megatron-lm, or plan it with --implementation megatron-core."
+    chosen = {
+        "parallel.context_parallel_size": (parallel.context_parallel_size, 1),
+        "parallel.expert_parallel_size": (parallel.expert_parallel_size, 1),
+        "parallel.expert_tensor_parallel_size": (parallel.expert_tensor_parallel_size, None),
+        "parallel.zero_group_size": (parallel.zero_group_size, None),
+        "parallel.offload_optimizer": (parallel.offload_optimizer, False),
+        "parallel.pipeline_before_data": (parallel.pipeline_before_data, False),
+        "precision.matmul_recipe": (experiment.precision.matmul_recipe, None),
+        "model.experts": (model.experts and model.experts.num_experts, None),
+        "model.latent_attention": (model.latent_attention and model.latent_attention.key_value_rank, None),
+    }
+    for key, (value, plain) in chosen.items():
+        if value != plain:
+            raise InfeasiblePlan(key, value, "is not carried out by this package's own trainer", remedy)
 
 
 def _check_profile(experiment: Experiment) -> None:
@@ -124,6 +161,7 @@ def _check_command(experiment: Experiment) -> None:
 
 
 OWN_RUN_CHECKS = (
+    _check_own_trainer,
     _check_profile,
     _check_training,
     _check_watch,

@@ -20,7 +20,7 @@ Role: TypeAlias = Literal["searched", "held", "given"]
 Shown: TypeAlias = Literal["in every row", "in rows of a search", "nowhere"]
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full", "pointwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,12 @@ KNOBS = (
     Knob("zero_stage", "zero{}", "zero_stage", plain=0, values=(0, 1, 2, 3)),
     Knob("recompute", "{}", "recompute", plain="none", values=RECOMPUTES),
     Knob("recompute_every", "every{}", plain=1, role="held", shown="nowhere"),
+    Knob("context_parallel_size", "cp{}", "cp", plain=1, role="held", shown="in rows of a search"),
+    Knob("expert_parallel_size", "ep{}", "ep", plain=1, role="held", shown="in rows of a search"),
+    Knob("expert_tensor_parallel_size", "etp{}", role="held", shown="nowhere"),
+    Knob("zero_group_size", "zg{}", role="held", shown="nowhere"),
+    Knob("offload_optimizer", "offload", plain=False, values=(False, True), role="held", shown="nowhere"),
+    Knob("pipeline_before_data", "pd", plain=False, values=(False, True), role="held", shown="nowhere"),
     Knob("micro_batch_size", "mb{}", "micro_batch", plain=1, in_every_label=True),
     Knob("global_batch_size", "gb{}", "global_batch", role="given", in_every_label=True),
     Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
@@ -126,7 +132,8 @@ def value_of(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
 
 
 def data_parallel_size_of(parallel: ParallelPlan) -> int:
-    return parallel.world_size // (parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
+    model_parallel_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return parallel.world_size // (model_parallel_size * parallel.context_parallel_size)
 
 
 def label_of(

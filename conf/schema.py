@@ -19,9 +19,10 @@ NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Dtype = Literal["fp32", "bf16", "fp16"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "full", "pointwise"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Family = Literal["gpt", "llama"]
+MatmulRecipe = Literal["fp8-delayed", "fp8-tensorwise", "fp8-rowwise", "fp8-blockwise", "mxfp8", "nvfp4"]
 Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
 """The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
@@ -49,9 +50,16 @@ class ParallelPlan(Frozen):
         sequence_parallel: shard LayerNorm and residual activations over the tensor-parallel ranks.
         zero_stage: what the data-parallel ranks share out: 0 nothing, 1 the optimizer state, 2 also the gradients,
             3 also the weights.
-        recompute: activations recomputed in backward: none, selective (attention core), full (whole layer).
+        recompute: activations recomputed in backward: none, selective (attention core), full (whole layer), pointwise
+            (outputs of norms and the activation's product, which are cheap to make again).
         recompute_every: recompute in the first layer of each model chunk and in every n-th after it; 1 means all.
         tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node.
+        context_parallel_size: ranks that share out the tokens of a sequence in every layer, attention included.
+        expert_parallel_size: ranks over which a layer's experts are spread.
+        expert_tensor_parallel_size: ranks that share out each expert's matrices; null takes tensor_parallel_size.
+        zero_group_size: replicas among which ZeRO shares out, all groups holding the same; null means all of them.
+        offload_optimizer: keep the optimizer's state in the host's memory and update there.
+        pipeline_before_data: neighbouring nodes hold stages of one replica, instead of replicas of one stage.
     """
 
     world_size: Count
@@ -65,6 +73,12 @@ class ParallelPlan(Frozen):
     recompute: Recompute
     recompute_every: Count
     tensor_parallel_across_nodes: bool
+    context_parallel_size: Count = 1
+    expert_parallel_size: Count = 1
+    expert_tensor_parallel_size: Count | None = None
+    zero_group_size: Count | None = None
+    offload_optimizer: bool = False
+    pipeline_before_data: bool = False
 
     @model_validator(mode="after")
     def _chunks_need_interleaving(self) -> ParallelPlan:
@@ -94,12 +108,14 @@ class PrecisionPlan(Frozen):
         initial_loss_scale: fp16 multiplies the loss by this, so that small gradients do not vanish; it halves at every
             overflow. Other precisions do not scale.
         loss_scale_window: steps without overflow after which fp16 doubles the scale.
+        matmul_recipe: narrower type of the layers' matrix products, and how it is scaled; null multiplies in `dtype`.
     """
 
     dtype: Dtype
     gradient_dtype: Literal["fp32", "bf16"]
     initial_loss_scale: Positive
     loss_scale_window: Count
+    matmul_recipe: MatmulRecipe | None = None
 
     @model_validator(mode="after")
     def _gradients_are_as_wide_as_weights(self) -> PrecisionPlan:

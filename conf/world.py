@@ -10,6 +10,8 @@ from conf.errors import ConfigError
 from conf.remedies import nearest_divisor
 from conf.schema import Count, Dtype, Family, Fraction, Frozen, Name, NonNegative, Positive
 
+MatmulDtype = Literal[Dtype, "fp8", "fp4"]
+
 
 class RotaryScaling(Frozen):
     """How rotary positions are stretched for sequences longer than those of pretraining: Hugging Face's type `llama3`.
@@ -36,6 +38,45 @@ class RotaryScaling(Frozen):
         return self
 
 
+class ExpertsSpec(Frozen):
+    """Feed-forward layers of which each token passes through a few: a mixture of experts.
+
+    Attributes:
+        num_experts: in every such layer.
+        top_k: experts that one token passes through.
+        ffn_hidden_size: width of one expert.
+        shared_ffn_hidden_size: width of the expert that every token passes through; 0 where there is none.
+        num_dense_layers: first layers that have an ordinary feed-forward layer instead.
+        capacity_factor: tokens that an expert takes at most, relative to an even share; the rest is dropped. Null drops
+            none.
+    """
+
+    num_experts: Count
+    top_k: Count
+    ffn_hidden_size: Count
+    shared_ffn_hidden_size: Annotated[int, Field(ge=0)] = 0
+    num_dense_layers: Annotated[int, Field(ge=0)] = 0
+    capacity_factor: Positive | None = None
+
+
+class LatentAttentionSpec(Frozen):
+    """Attention whose queries, keys and values are made from short vectors (multi-head latent attention).
+
+    Source: arXiv 2405.04434, section 2.1.
+
+    Attributes:
+        query_rank: width of the vector that queries are made from; null makes them from the hidden state.
+        key_value_rank: the same of keys and values.
+        rotary_head_size: part of a query head that has rotary positions; all heads share such a part of the key.
+        value_head_size: width of one value head.
+    """
+
+    query_rank: Count | None
+    key_value_rank: Count
+    rotary_head_size: Count
+    value_head_size: Count
+
+
 class ModelSpec(Frozen):
     """A transformer decoder.
 
@@ -51,6 +92,8 @@ class ModelSpec(Frozen):
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
         seq_length: tokens per sequence; also the number of learned positions.
+        experts: null where every layer has one ordinary feed-forward layer.
+        latent_attention: null where queries, keys and values are made from the hidden state.
     """
 
     name: Name
@@ -67,6 +110,8 @@ class ModelSpec(Frozen):
     tied_embeddings: bool
     vocab_size: Count
     seq_length: Count
+    experts: ExpertsSpec | None = None
+    latent_attention: LatentAttentionSpec | None = None
 
     @property
     def query_size(self) -> int:
@@ -118,7 +163,7 @@ class DeviceSpec(Frozen):
 
     Attributes:
         kind: what the trainer runs on; `cpu` means gloo, `gpu` NCCL or RCCL.
-        peak_flops_per_second: dense peak by precision.
+        peak_flops_per_second: dense peak by precision; `fp8` and `fp4` are types of matrix products alone.
         peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
             same run and utilization is stated against that, while the numbers given here serve only the prediction.
         num_multiprocessors: units that each compute one tile of a matrix product at a time (SMs, CUs; 1 on a CPU rank).
@@ -128,7 +173,7 @@ class DeviceSpec(Frozen):
 
     name: str
     kind: Literal["gpu", "cpu"]
-    peak_flops_per_second: dict[Dtype, Positive]
+    peak_flops_per_second: dict[MatmulDtype, Positive]
     peak_source: str
     memory_bytes: Count
     memory_bandwidth_bytes_per_second: Positive
@@ -138,6 +183,12 @@ class DeviceSpec(Frozen):
     watts_source: str
     price_per_hour: Positive | None
     price_source: str
+
+    @property
+    def dtypes(self) -> tuple[Dtype, ...]:
+        """Types of weights and activations that the device computes in, sorted."""
+        known: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")
+        return tuple(dtype for dtype in known if dtype in self.peak_flops_per_second)
 
 
 class LinkSpec(Frozen):
@@ -165,6 +216,7 @@ class EfficiencySpec(Frozen):
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         jitter: share of the step lost to the slowest rank with every doubling of the nodes.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
+        link_source: the same of `link`.
     """
 
     matmul: Fraction
@@ -174,6 +226,7 @@ class EfficiencySpec(Frozen):
     kernel_seconds: NonNegative
     jitter: Annotated[float, Field(ge=0, lt=1)]
     source: str
+    link_source: str = ""
 
 
 class ClusterSpec(Frozen):

@@ -58,4 +58,7 @@ def price_shards(setting: Setting, tensor_parallel_sizes: Sequence[int], micro_b
     """The table for these sizes, both ascending."""
     t, b = np.array(tensor_parallel_sizes, dtype=np.int64), np.array(micro_batch_sizes, dtype=np.int64)
     grid = np.meshgrid(t, b, np.array([False, True]), np.arange(len(RECOMPUTES)), indexing="ij")
-    return ShardWork(shard_work(setting, Shard(*(axis.ravel() for axis in grid))), t, b)
+    t_axis, b_axis, sequence_parallel, recompute = (axis.ravel() for axis in grid)
+    one = np.ones_like(t_axis)
+    shard = Shard(t_axis, b_axis, sequence_parallel, recompute, one, one)
+    return ShardWork(shard_work(setting, shard), t, b)

@@ -15,6 +15,10 @@ from train_core.costs.setting import Plans
 GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": ParallelPlan, "batch": BatchPlan}
 
 
+PLAIN: Mapping[str, KnobValue] = {knob.name: knob.plain for knob in KNOBS if knob.role == "held"}
+"""Knobs that few plans mention, at their plain values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """Every choice that a search makes.
@@ -28,6 +32,7 @@ class Strategy:
     @classmethod
     def of(cls, values: Mapping[str, KnobValue]) -> Strategy:
         """The strategy of these knobs, by their names; sizes that follow from others are not looked at."""
+        values = {**PLAIN, **values}
         stated: dict[str, Any] = {name: values[name] for plan in GROUPS.values() for name in plan.model_fields}
         # `model_construct` skips pydantic's checks, which would refuse what a strategy is allowed to describe.
         parallel = ParallelPlan.model_construct(**{name: stated[name] for name in ParallelPlan.model_fields})

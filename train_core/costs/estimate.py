@@ -118,6 +118,11 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         implementation.dropping(setup.dropout),
         precision.gradient_dtype,
         parallel.recompute_every,
+        precision.matmul_recipe,
+        parallel.expert_tensor_parallel_size,
+        parallel.zero_group_size,
+        parallel.offload_optimizer,
+        parallel.pipeline_before_data,
     )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conf.knobs import KNOB
-from conf.schema import Dtype
+from conf.schema import Dtype, MatmulRecipe
 from conf.world import ClusterSpec, ModelSpec
+from train_core.costs.scale import SCALE, Scale
 from train_core.costs.trainers.implementation import Implementation
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
@@ -28,7 +29,10 @@ class Setting:
     Attributes:
         gradient_dtype: the type in which gradients are accumulated and reduced, if it is narrower than the trainer's
             own.
-        recompute_every: as in ParallelPlan; one value for all plans, because the search does not vary it.
+        recompute_every: as in ParallelPlan; one value for all plans, because the search does not vary it. So are the
+            four before `scale`.
+        matmul_recipe: as in PrecisionPlan.
+        scale: what sharing devices and many nodes costs.
     """
 
     model: ModelSpec
@@ -37,6 +41,12 @@ class Setting:
     implementation: Implementation
     gradient_dtype: Dtype = "fp32"
     recompute_every: int = 1
+    matmul_recipe: MatmulRecipe | None = None
+    expert_tensor_parallel_size: int | None = None
+    zero_group_size: int | None = None
+    offload_optimizer: bool = False
+    pipeline_before_data: bool = False
+    scale: Scale = SCALE
 
     @property
     def dtype_bytes(self) -> int:
@@ -95,13 +105,20 @@ class Plans:
     schedule: Integers
     first_stage_layers: Integers
     last_stage_layers: Integers
+    context_parallel_size: Integers
+    expert_parallel_size: Integers
 
     def __len__(self) -> int:
         return len(self.tensor_parallel_size)
 
     @property
     def world_size(self) -> Integers:
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.num_replicas
+
+    @property
+    def num_replicas(self) -> Integers:
+        """Ranks that hold the same weights, and among which gradients are reduced and ZeRO shares out."""
+        return self.data_parallel_size * self.context_parallel_size
 
     def rows(self, selection: Integers | Booleans | slice) -> Plans:
         """The selected plans, in that order."""

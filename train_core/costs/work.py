@@ -72,13 +72,14 @@ def work_of(setting: Setting, plans: Plans) -> Work:
 
 def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     """The different shards among the plans, and for each plan the index of its own."""
-    # The four choices are packed into one integer, since `np.unique` is much faster on integers than on rows.
+    # The choices are packed into one integer, since `np.unique` is much faster on integers than on rows.
     bound = int(plans.micro_batch_size.max()) + 1
     flags = plans.sequence_parallel * len(RECOMPUTES) + plans.recompute
     keys = (plans.tensor_parallel_size * bound + plans.micro_batch_size) * (2 * len(RECOMPUTES)) + flags
+    for column in (plans.context_parallel_size, plans.expert_parallel_size):
+        keys = keys * (int(column.max()) + 1) + column
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
-    names = ("tensor_parallel_size", "micro_batch_size", "sequence_parallel", "recompute")
-    shard = Shard(*(np.broadcast_to(getattr(plans, name), keys.shape).ravel()[first] for name in names))
+    shard = Shard(*(np.broadcast_to(getattr(plans, name), keys.shape).ravel()[first] for name in Shard.__slots__))
     return shard, index.reshape(keys.shape)
 
 

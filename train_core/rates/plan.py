@@ -56,7 +56,7 @@ def rates_plan(cluster: ClusterSpec, kind: Literal["gpu", "cpu"], world_size: in
     return RatesPlan(
         kind=kind,
         world_size=world_size,
-        dtypes=tuple(sorted(cluster.device.peak_flops_per_second)),
+        dtypes=cluster.device.dtypes,
         large_products=_products(LARGE_PRODUCTS[kind]),
         thin_products=_products(THIN_PRODUCTS[kind]),
         attention_shapes=tuple(
@@ -79,14 +79,12 @@ def kernels_per_layer(cluster: ClusterSpec) -> int:
     It is asked and not repeated here: if every kernel takes a second longer, a layer takes so many seconds longer.
     """
     one = np.array([1])
-    shard = Shard(one, one, np.array([False]), 0 * one)
+    shard = Shard(one, one, np.array([False]), 0 * one, one, one)
 
     def seconds(kernel_seconds: float) -> float:
         efficiency = cluster.efficiency.model_copy(update={"kernel_seconds": kernel_seconds})
         costing = cluster.model_copy(update={"efficiency": efficiency})
-        costs = layer_costs(
-            Setting(SMALL_LAYER, costing, sorted(cluster.device.peak_flops_per_second)[0], TRISWEEP), shard
-        )
+        costs = layer_costs(Setting(SMALL_LAYER, costing, cluster.device.dtypes[0], TRISWEEP), shard)
         return float((costs.forward_seconds + costs.input_gradient_seconds + costs.weight_gradient_seconds)[0])
 
     return round(seconds(1.0) - seconds(0.0))

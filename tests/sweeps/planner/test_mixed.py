@@ -67,7 +67,7 @@ def everything(spaces: list[Space]) -> Iterator[float]:
 
 
 def plan_of(t: int, p: int, d: int, b: int, m: int, sp: bool, zero: int, recompute: int) -> Plans:
-    values = (t, p, 1, d, b, m, sp, zero, recompute, 0, 1, 1)
+    values = (t, p, 1, d, b, m, sp, zero, recompute, 0, 1, 1, 1, 1)
     return Plans(*(np.array([value]) for value in values))
 
 

@@ -62,12 +62,16 @@ def shard_of(
     *,
     sequence_parallel: bool = False,
     recompute: str = "none",
+    context_parallel_size: int = 1,
+    expert_parallel_size: int = 1,
 ) -> Shard:
     return Shard(
         np.array([tensor_parallel_size]),
         np.array([micro_batch_size]),
         np.array([sequence_parallel]),
         np.array([RECOMPUTES.index(recompute)]),
+        np.array([context_parallel_size]),
+        np.array([expert_parallel_size]),
     )
 
 
@@ -88,6 +92,8 @@ def plan_of(setting: Setting, *, recompute: str = "none", schedule: str = "1f1b"
         "schedule": SCHEDULES.index(schedule),
         "first_stage_layers": layers + (more > 0),
         "last_stage_layers": layers,
+        "context_parallel_size": 1,
+        "expert_parallel_size": 1,
         **sizes,
     }
     return Plans(**{name: np.array([value]) for name, value in named.items()})

@@ -20,6 +20,8 @@ class Shard:
     micro_batch_size: Integers
     sequence_parallel: Booleans
     recompute: Integers
+    context_parallel_size: Integers
+    expert_parallel_size: Integers
 
 
 def tokens_of(setting: Setting, shard: Shard) -> Integers:
