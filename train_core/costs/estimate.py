@@ -21,8 +21,8 @@ from train_core.costs.stages import StageGroup, each_stage, listed_blocks, liste
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
-from train_core.costs.trainers.declared import TRISWEEP
 from train_core.costs.trainers.implementation import Implementation
+from train_core.costs.trainers.trisweep import TRISWEEP
 from train_core.costs.work import Work, work_of
 from train_core.measurement import BlockRates
 

@@ -62,6 +62,7 @@ def hardware_flops(
         "none": 0,
         "selective": attention_core_forward_flops(model, num_sequences),
         "full": layer_forward_flops(model, num_sequences),
+        "pointwise": 0,  # no matrix product is repeated
     }[recompute]
     layers = model.num_layers if num_recomputed is None else num_recomputed
     return model_flops(model, num_sequences) + layers * repeated

@@ -1,0 +1,19 @@
+"""PyTorch FSDP, eager."""
+
+from __future__ import annotations
+
+from train_core.costs.trainers.trisweep import TRISWEEP
+
+FSDP = TRISWEEP.model_copy(
+    update={
+        "name": "fsdp",
+        "counted_moments": False,
+        "overlaps_weight_gradient": False,
+        "attention_rate": 0.6,
+        "memory_traffic": 2.0,
+        "sharded_overlap": 1.0,
+        "data_overlap": 1.0,
+        "norm_statistics": 0,
+    }
+)
+"""PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. The two rates are fitted on its tables."""

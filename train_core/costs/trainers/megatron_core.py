@@ -1,0 +1,15 @@
+"""Megatron-Core with Transformer Engine, as NeMo and Megatron-LM run it since 2024."""
+
+from __future__ import annotations
+
+from train_core.costs.trainers.megatron_lm import MEGATRON_LM
+
+MEGATRON_CORE = MEGATRON_LM.model_copy(
+    update={
+        "name": "megatron-core",
+        "flash_attention": True,
+        "dropout": False,
+        "data_overlap": 1.0,
+    }
+)
+"""Fused attention, and a distributed optimizer whose reduction and gathers run beside computation."""

@@ -1,0 +1,19 @@
+"""Megatron-DeepSpeed of 2022 and 2023."""
+
+from __future__ import annotations
+
+from train_core.costs.trainers.megatron_lm import MEGATRON_LM
+
+MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
+    update={
+        "name": "megatron-deepspeed",
+        "overlaps_weight_gradient": False,
+        "fp16_gradient_bytes": 2,
+        "whole_stage_outputs": False,
+        "rings_use_all_ports": False,
+        "sharded_overlap": 0.65,
+        "sharded_link": 0.9,
+    }
+)
+"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023). `sharded_overlap`
+and `sharded_link` are fitted on the six ZeRO-3 rows of arXiv 2104.04473, table 2, which are no test of them."""

@@ -1,0 +1,21 @@
+"""Megatron-LM as it was in 2021."""
+
+from __future__ import annotations
+
+from train_core.costs.trainers.trisweep import TRISWEEP
+
+MEGATRON_LM = TRISWEEP.model_copy(
+    update={
+        "name": "megatron-lm",
+        "flash_attention": False,
+        "counted_moments": False,
+        "dropout": True,
+        "reduced_bytes": 2,
+        "norm_statistics": 0,
+        "scattered_transfers": True,
+        "overlaps_weight_gradient": True,
+        "optimizer_bytes_per_parameter": 42.0,  # copies fp16 gradients into fp32 first
+    }
+)
+"""Megatron-LM as of arXiv 2104.04473 and 2205.05198. Source of the overlap: megatron/core/tensor_parallel/layers.py,
+LinearWithGradAccumulationAndAsyncCommunication."""
