@@ -12,9 +12,10 @@ from train_core.costs.primitives.collectives import gather_seconds, pair_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.replicas import owned_parameters, replica_seconds
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, group_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,12 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
-    layer, layers = work.layer, group.layers
-    v = plans.virtual_pipeline_size
-    forward = layers * layer.forward_seconds
-    backward = of_layers(setting, work, "input_gradient_seconds", layers, v)
-    weights, tensor = layers * layer.weight_gradient_seconds, layers * layer.tensor_forward_seconds
+    layers, v = group.layers, plans.virtual_pipeline_size
+    dense = dense_layers(setting, layers, group.is_first)
+    forward = of_layers(setting, work, "forward_seconds", layers, v, dense)
+    backward = of_layers(setting, work, "input_gradient_seconds", layers, v, dense)
+    weights = of_layers(setting, work, "weight_gradient_seconds", layers, v, dense)
+    tensor = of_layers(setting, work, "tensor_forward_seconds", layers, v, dense)
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
@@ -135,7 +137,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=of_layers(setting, work, "tensor_backward_seconds", layers, v),
+        tensor_backward=of_layers(setting, work, "tensor_backward_seconds", layers, v, dense),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
@@ -165,20 +167,15 @@ def _sharded_seconds(
     """
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    d, t, overlap = plans.num_replicas, plans.tensor_parallel_size, setting.implementation.sharded_overlap
-    parameters = _parameters(setting, plans, work, group) / setting.implementation.sharded_link
+    overlap, link = setting.implementation.sharded_overlap, setting.implementation.sharded_link
     gathered: Floats = np.asarray(0.0)
     if np.any(plans.zero_stage >= 3):
-        weights = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
+        weights = replica_seconds(setting, plans, work, group, setting.dtype_bytes / link)
         gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
-    scattered = gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
+    scattered = replica_seconds(setting, plans, work, group, setting.reduced_bytes / link)
     reduced = gathered + np.where(plans.zero_stage >= 2, scattered, 0.0)
     shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
     return shown[0], shown[1]
-
-
-def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    return group_parameters(setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last)
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
@@ -187,10 +184,9 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
     """
-    implementation, d, t = setting.implementation, plans.num_replicas, plans.tensor_parallel_size
-    parameters = _parameters(setting, plans, work, group).astype(np.float64)
-    scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
-    weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
+    implementation = setting.implementation
+    scattered = replica_seconds(setting, plans, work, group, setting.reduced_bytes)
+    weights = replica_seconds(setting, plans, work, group, setting.dtype_bytes)
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
@@ -204,8 +200,9 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
     """The update of what a rank of the first stage owns, bound by memory bandwidth."""
-    shards = np.where(plans.zero_stage >= 1, plans.num_replicas, 1)
-    owned = _parameters(setting, plans, work, group) / shards
+    p = plans.pipeline_parallel_size
+    whole = group_parameters(setting, work, p, group.layers, group.is_first, group.is_last)
+    owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, work, group), whole)
     return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
 
 
