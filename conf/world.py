@@ -166,8 +166,8 @@ class ModelSpec(Frozen):
             )
         if self.family == "gpt" and (self.experts or self.latent_attention):
             key = "model.experts" if self.experts else "model.latent_attention"
-            problem = "is priced without biases and with rotary positions, and model.family = gpt has both otherwise"
-            raise ConfigError(key, "given", problem, f"Use model.family=llama, or {key}=null.")
+            problem = f"has biases and learned positions, and {key} is priced without"
+            raise ConfigError("model.family", "gpt", problem, f"Use model.family=llama, or {key}=null.")
         return self
 
     @model_validator(mode="after")

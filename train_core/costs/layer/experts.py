@@ -140,10 +140,10 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
 
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
-    """Bytes kept for backward: the rows that came, both sides of the activation, and the results to be weighted."""
+    """Bytes kept for backward: the rows that came and both sides of the activation, by which results are weighted."""
     f, h = experts_of(setting).ffn_hidden_size, setting.model.hidden_size
     sides = (3 if setting.model.gated_mlp else 2) * f // sent.tensor_parallel_size
-    kept: Integers = (sent.rows * (h + sides) + sent.copies * h) * setting.dtype_bytes
+    kept: Integers = sent.rows * (h + sides) * setting.dtype_bytes
     return kept
 
 
