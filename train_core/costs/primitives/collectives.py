@@ -10,7 +10,7 @@ ring passes through it. Source: the multi-ring construction of NCCL and RCCL.
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log2
 
 import numpy as np
 
@@ -41,9 +41,13 @@ def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
         members = num_ranks if link is widest else min(num_ranks, max(1, link.num_devices // stride))
         if members > inside:
             ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
-            slowest = min(slowest, link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports)
+            blocks = -(-members // inside)
+            bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports
+            if link.num_devices > setting.cluster.devices_per_node:
+                bandwidth /= 1.0 + setting.scale.taper * log2(blocks)
+            slowest = min(slowest, bandwidth)
             # One hop from each block of the tier below to the next.
-            latency += link.latency_seconds * (-(-members // inside) - 1)
+            latency += setting.scale.latency * link.latency_seconds * (blocks - 1)
         inside = members
     return slowest, latency
 
@@ -69,8 +73,21 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     links = setting.cluster.links
     tier = np.minimum(np.searchsorted([link.num_devices for link in links], num_devices), len(links) - 1)
     bandwidth = np.array([link.bandwidth_bytes_per_second for link in links])[tier] * setting.cluster.efficiency.link
-    latency = np.array([link.latency_seconds for link in links])[tier]
+    latency = setting.scale.latency * np.array([link.latency_seconds for link in links])[tier]
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
+
+
+def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: float = 1.0) -> Floats:
+    """What is left of a collective beside which computation runs.
+
+    Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory
+    bandwidth from the computation.
+
+    Args:
+        hiding: seconds of the computation that can run beside it.
+        overlap: share of the collective that the trainer starts early enough for that.
+    """
+    return comm - overlap * (1.0 - setting.scale.shown) * np.minimum(comm, hiding)
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:
