@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.errors import ConfigError
-from conf.schema import ParallelPlan, PrecisionPlan
+from conf.schema import PrecisionPlan
 from conf.setup import Setup
 from conf.world import ClusterSpec, ModelSpec
-from sweeps.table.cells import Row, index_of
+from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
@@ -23,6 +23,8 @@ from sweeps.table.unread import require_read
 from sweeps.table.words import about_columns
 from train_core.costs import Implementation
 from train_core.costs.counts.computable import require_computable
+from train_core.costs.trainers.capabilities import require_runnable
+from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
@@ -55,6 +57,7 @@ OPTIONAL_COLUMNS = (
     "network_gbits_per_node",
     "stage",
 )
+MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
     trainer = trainer_of(row, parallel.zero_stage, implementation)
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
-    _require_priced(model, parallel, precision)
+    _require_priced(model, precision)
     setup = Setup(
         model=model,
         cluster=_widened(cluster, parallel.world_size),
@@ -102,20 +105,26 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
         raise ConfigError("stage", stage, f"is not one of pp = {parallel.pipeline_parallel_size} stages", remedy)
+    # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
+    if (implementation is not None or text_of(row, "implementation")) and not _was_run(row):
+        require_runnable(setup, trainer.name, CAPABILITIES[trainer.name])
     has_adam = not said(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer", "notes"))
     return Configuration(setup, trainer, stage, models_memory=has_adam)
 
 
-def _require_priced(model: ModelSpec, parallel: ParallelPlan, precision: PrecisionPlan) -> None:
+def _was_run(row: Row) -> bool:
+    return any(text_of(row, column) for column in MEASURED_COLUMNS) or bool(said(row, "out of memory", ("notes",)))
+
+
+def _require_priced(model: ModelSpec, precision: PrecisionPlan) -> None:
     """Refuse what the cost model has no formulas for."""
     refused = (
-        ("cp", parallel.context_parallel_size, 1, "context parallelism"),
-        ("num_experts", model.experts and model.experts.num_experts, None, "a mixture of experts"),
-        ("head_dim", model.latent_attention and model.head_size, None, "latent attention"),
-        ("precision", precision.matmul_recipe, None, "a product in narrow types"),
+        ("num_experts", model.experts and model.experts.num_experts, "a mixture of experts"),
+        ("head_dim", model.latent_attention and model.head_size, "latent attention"),
+        ("precision", precision.matmul_recipe, "a product in narrow types"),
     )
-    for column, value, plain, name in refused:
-        if value != plain:
+    for column, value, name in refused:
+        if value is not None:
             raise ConfigError(column, value, f"{name} is not modelled", "Only rows without it can be priced.")
 
 
