@@ -164,10 +164,6 @@ class ModelSpec(Frozen):
                 f"leaves none of model.num_layers = {self.num_layers} layers with experts",
                 "Use fewer dense layers, or model.experts=null.",
             )
-        if self.family == "gpt" and (self.experts or self.latent_attention):
-            key = "model.experts" if self.experts else "model.latent_attention"
-            problem = f"has biases and learned positions, and {key} is priced without"
-            raise ConfigError("model.family", "gpt", problem, f"Use model.family=llama, or {key}=null.")
         return self
 
     @model_validator(mode="after")
@@ -175,6 +171,10 @@ class ModelSpec(Frozen):
         latent, size = self.latent_attention, self.query_size // self.num_attention_heads
         if latent is None:
             return self
+        if self.family == "gpt":
+            problem = "has learned positions, and model.latent_attention rotary ones"
+            remedy = "Use model.family=llama, or model.latent_attention=null."
+            raise ConfigError("model.family", "gpt", problem, remedy)
         if latent.rotary_head_size >= size:
             raise ConfigError(
                 "model.latent_attention.rotary_head_size",
@@ -285,7 +285,6 @@ class EfficiencySpec(Frozen):
         memory: share of the memory bandwidth that memory-bound kernels reach.
         link: share of a link's bandwidth that collectives and transfers reach.
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
-        jitter: share of the step lost to the slowest rank with every doubling of the nodes.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
     """
@@ -295,9 +294,16 @@ class EfficiencySpec(Frozen):
     memory: Fraction
     link: Fraction
     kernel_seconds: NonNegative
-    jitter: Annotated[float, Field(ge=0, lt=1)]
     source: str
     link_source: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _jitter_is_no_more(cls, value: object) -> object:
+        """Read old folders: `jitter` was a constant that the waits for the slowest device have replaced."""
+        if not isinstance(value, dict) or "jitter" not in value:
+            return value
+        return {name: constant for name, constant in value.items() if name != "jitter"}
 
 
 class ClusterSpec(Frozen):

@@ -80,7 +80,7 @@ def test_a_model_without_experts_cannot_spread_them(override: str, remedy: str) 
             "model.experts.num_dense_layers=32",
             r"num_dense_layers = 32: leaves none of model\.num_layers",
         ),
-        ("mixtral-8x7b", "model.family=gpt", r"model\.family = 'gpt': has biases .* Use model\.family=llama"),
+        ("deepseek-v3", "model.family=gpt", r"model\.family = 'gpt': has learned positions.* Use model\.family=llama"),
         (
             "deepseek-v3",
             "model.num_query_groups=8",

@@ -21,7 +21,7 @@ from train_core.costs.layer.end_bytes import EndBytes, end_bytes
 from train_core.costs.layer.experts import expert_layer_costs
 from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
-from train_core.costs.layer.shard import Shard, hidden_bytes_of, tokens_of
+from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import recomputed_layers
@@ -78,7 +78,7 @@ class Work:
 def work_of(setting: Setting, plans: Plans) -> Work:
     """What each plan's ranks do. Plans with the same shard share one computation."""
     shards, index = _distinct(plans)
-    return shard_work(setting, shards).rows(index)
+    return shard_work(setting, shards, some_layers_are_plain=recompute_by_layer(plans)).rows(index)
 
 
 def _distinct(plans: Plans) -> tuple[Shard, Integers]:
@@ -94,16 +94,20 @@ def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     return shard, index.reshape(keys.shape)
 
 
-def shard_work(setting: Setting, shard: Shard) -> Work:
-    """What a rank of each shard does."""
+def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = False) -> Work:
+    """What a rank of each shard does.
+
+    Args:
+        some_layers_are_plain: layers that recompute nothing are asked for, too.
+    """
     model, t = setting.model, shard.tensor_parallel_size
     hidden = hidden_bytes_of(setting, shard)
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
     costs_of_layer = layer_costs if model.experts is None else expert_layer_costs
     layer = plain = costs_of_layer(setting, shard)
-    if setting.recompute_every > 1:
-        plain = costs_of_layer(setting, replace(shard, recompute=np.zeros_like(shard.recompute)))
+    if some_layers_are_plain:
+        plain = costs_of_layer(setting, replace(shard, recompute=np.full_like(shard.recompute, NONE)))
     dense = layer_costs(setting, shard) if model.num_dense_layers and model.experts else layer
     experts = np.zeros_like(t)
     if model.experts is not None:
@@ -142,33 +146,46 @@ def dense_layers(setting: Setting, layers: Integers, is_first: Booleans) -> Inte
     return dense
 
 
-def of_layers(
-    setting: Setting, work: Work, name: str, layers: Integers, num_chunks: Integers, dense: Integers | int = 0
-) -> Any:
+def recompute_by_layer(plans: Plans) -> bool:
+    """Whether in some plan not all layers of a stage recompute alike."""
+    return bool(np.any(plans.recompute_every > 1))
+
+
+def of_layers(plans: Plans, work: Work, name: str, layers: Integers, dense: Integers | int = 0) -> Any:
     """A column of `LayerCosts` for all layers of a stage, of which some may recompute and the others not.
 
     Args:
-        dense: how many of them have no experts.
+        dense: how many of them have no experts although others have.
     """
     each = getattr(work.layer, name)
-    more = dense * (getattr(work.dense_layer, name) - each) if work.dense_layer is not work.layer else 0
-    if setting.recompute_every == 1:
-        return layers * each + more
-    some = recomputed_layers(layers, num_chunks, setting.recompute_every)
-    return some * each + (layers - some) * getattr(work.plain_layer, name) + more
+    whole = layers * each
+    if recompute_by_layer(plans):
+        some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
+        whole = some * each + (layers - some) * getattr(work.plain_layer, name)
+    if work.dense_layer is work.layer:
+        return whole
+    return whole + dense * (getattr(work.dense_layer, name) - each)
 
 
 def group_parameters(
     setting: Setting, work: Work, num_stages: Integers, layers: Integers, is_first: Booleans, is_last: Booleans
 ) -> Integers:
     """Parameters of one rank of a stage; the last stage holds its own copy of a tied token embedding."""
+    dense = dense_layers(setting, layers, is_first) * (work.dense_layer_parameters - work.layer_parameters)
+    return layers * work.layer_parameters + dense + end_parameters(setting, work, num_stages, is_first, is_last)
+
+
+def end_parameters(
+    setting: Setting, work: Work, num_stages: Integers, is_first: Booleans, is_last: Booleans
+) -> Integers:
+    """Those of `group_parameters` that are in no layer: embedding, last norm and head."""
     embedding = np.where(is_first, work.embedding_parameters, 0)
     # With one stage a tied head is the embedding itself; with several, the last needs a copy of its own.
     has_head = is_last & (num_stages > 1) if setting.model.tied_embeddings else is_last
     head = np.where(has_head, work.token_embedding_parameters, 0)
     norm = np.where(is_last, final_norm_parameters(setting.model), 0)
-    dense = dense_layers(setting, layers, is_first) * (work.dense_layer_parameters - work.layer_parameters)
-    return layers * work.layer_parameters + dense + embedding + head + norm
+    ends: Integers = embedding + head + norm
+    return ends
 
 
 def group_experts(setting: Setting, work: Work, layers: Integers, is_first: Booleans) -> Integers:

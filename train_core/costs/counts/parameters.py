@@ -25,13 +25,7 @@ def num_parameters(model: ModelSpec) -> int:
 
 def dense_layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     """One layer with an ordinary feed-forward layer on one tensor rank: matrices, norms, biases of the GPT family."""
-    f, t = model.ffn_hidden_size, tensor_parallel_size
-    held = _shared_parameters(model, f, t)
-    # Biases of column products are split with their outputs; those of row products and of norms are whole on each rank.
-    if model.family == "gpt":
-        h, q, kv = model.hidden_size, model.query_size, model.key_value_size
-        held = held + (q + 2 * kv) // t + h + (2 if model.gated_mlp else 1) * (f // t) + h + 2 * h
-    return held
+    return _shared_parameters(model, model.ffn_hidden_size, tensor_parallel_size)
 
 
 def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
@@ -48,23 +42,29 @@ def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tens
     """The experts of one layer on one rank: `num_experts / expert_parallel_size` of them, or parts of so many."""
     experts = model.experts
     assert experts is not None
-    each: Size = _split(feed_forward_matrices(model, experts.ffn_hidden_size), expert_tensor_parallel_size)
+    each: Size = _split(model, feed_forward_matrices(model, experts.ffn_hidden_size), expert_tensor_parallel_size)
     return experts.num_experts // expert_parallel_size * each
 
 
 def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
     """Attention, a feed-forward layer of this width and the norms."""
     matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
-    latent, norms = model.latent_attention, 2 * model.hidden_size
+    latent, norms = model.latent_attention, 2 * final_norm_parameters(model)
     if latent is not None:  # the short vectors have norms of their own
         norms += (latent.query_rank or 0) + latent.key_value_rank
-    held: Size = _split(matrices, t) + norms
+    held: Size = _split(model, matrices, t) + norms
     return held
 
 
-def _split(matrices: tuple[Matrix, ...], t: Size) -> Size:
+def _split(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:
+    """Matrices on one of `t` ranks, and for the GPT family their biases."""
+    shared = sum(matrix.size for matrix in matrices if matrix.split != "nothing")
     whole = sum(matrix.size for matrix in matrices if matrix.split == "nothing")
-    held: Size = sum(matrix.size for matrix in matrices if matrix.split != "nothing") // t + whole
+    # Biases of column products are split with their outputs; those of row products and of norms are whole on each rank.
+    if model.family == "gpt":
+        shared += sum(matrix.columns for matrix in matrices if matrix.split == "columns")
+        whole += sum(matrix.columns for matrix in matrices if matrix.split != "columns")
+    held: Size = shared // t + whole
     return held
 
 

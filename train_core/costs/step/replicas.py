@@ -17,23 +17,36 @@ def expert_replicas(setting: Setting, plans: Plans) -> Integers:
     return np.maximum(plans.num_replicas * t // among, 1)
 
 
-def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    """A rank's share of its stage's parameters. Shards are padded to the same length, so all ranks hold as much."""
+def held_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
+    """Parameters of one rank of a stage, and those of them that are experts'."""
     p = plans.pipeline_parallel_size
     parameters = group_parameters(setting, work, p, group.layers, group.is_first, group.is_last)
+    return parameters, group_experts(setting, work, group.layers, group.is_first)
+
+
+def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    """A rank's share of its stage's parameters. Shards are padded to the same length, so all ranks hold as much."""
+    parameters, experts = held_parameters(setting, plans, work, group)
     if setting.model.experts is None:
         return -(-parameters // plans.num_replicas)
-    experts = group_experts(setting, work, group.layers, group.is_first)
     return -(-(parameters - experts) // plans.num_replicas) - (-experts // expert_replicas(setting, plans))
 
 
-def replica_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, bytes_each: float) -> Floats:
-    """Seconds in which replicas gather, or reduce and scatter, all parameters of a stage's rank, `bytes_each` wide."""
-    t, p = plans.tensor_parallel_size, plans.pipeline_parallel_size
-    parameters = group_parameters(setting, work, p, group.layers, group.is_first, group.is_last)
+def replica_seconds(
+    setting: Setting, plans: Plans, parameters: Integers, experts: Integers | int, bytes_each: int
+) -> Floats:
+    """Seconds in which replicas gather so many parameters, or reduce and scatter them.
+
+    Args:
+        experts: those of the parameters that are experts'.
+        bytes_each: of one of them on the wire.
+    """
+    t = plans.tensor_parallel_size
+    others = (parameters - experts) * float(bytes_each)
+    seconds = gather_seconds(setting, others, plans.num_replicas, t)
     if setting.model.experts is None:
-        return gather_seconds(setting, parameters * bytes_each, plans.num_replicas, t)
-    experts = group_experts(setting, work, group.layers, group.is_first)
+        return seconds
     stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
-    of_experts = gather_seconds(setting, experts * bytes_each, expert_replicas(setting, plans), stride)
-    return gather_seconds(setting, (parameters - experts) * bytes_each, plans.num_replicas, t) + of_experts
+    sent = np.asarray(experts * float(bytes_each))
+    of_experts = gather_seconds(setting, sent, expert_replicas(setting, plans), stride)
+    return seconds + of_experts

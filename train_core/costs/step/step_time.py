@@ -1,21 +1,20 @@
-"""Time of one step: what stages do for a micro-batch, the pipeline around it, then gradients, optimizer and jitter."""
+"""Time of one step: what stages do for a micro-batch, the pipeline around it, then gradients and optimizer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
 
 import numpy as np
 
 from conf.world import ClusterSpec
-from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, transfer_seconds
+from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.replicas import owned_parameters, replica_seconds
+from train_core.costs.step.replicas import held_parameters, owned_parameters, replica_seconds
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageG
     pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
     reduced = reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
     update = update_seconds(setting, plans, work, groups[0])
-    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, _jitter(plans, setting.cluster))
+    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower_share(setting, plans.world_size))
 
 
 def run_pipeline(
@@ -82,22 +81,20 @@ def run_pipeline(
     return Pipeline(compute, tensor, transfers, bubble, gathers)
 
 
-def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) -> StepColumns:
+def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) -> StepColumns:
     """The terms of the step, from its parts.
 
     Args:
-        jitter: the share of the step that waiting for the slowest rank adds to it.
+        slower: share by which computation takes longer on the slowest device.
     """
-    compute, tensor, transfers, bubble = pipeline.compute, pipeline.tensor, pipeline.transfers, pipeline.bubble
-    step = compute + tensor + transfers + bubble + pipeline.gathers + reduced + update
     return StepColumns(
-        compute_seconds=compute,
-        tensor_seconds=tensor,
-        pipeline_seconds=transfers,
-        bubble_seconds=bubble,
+        compute_seconds=pipeline.compute,
+        tensor_seconds=pipeline.tensor,
+        pipeline_seconds=pipeline.transfers,
+        bubble_seconds=pipeline.bubble,
         data_seconds=pipeline.gathers + reduced,
         optimizer_seconds=update,
-        jitter_seconds=step * jitter,
+        waiting_seconds=pipeline.compute * slower,
     )
 
 
@@ -116,12 +113,11 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
-    layers, v = group.layers, plans.virtual_pipeline_size
-    dense = dense_layers(setting, layers, group.is_first)
-    forward = of_layers(setting, work, "forward_seconds", layers, v, dense)
-    backward = of_layers(setting, work, "input_gradient_seconds", layers, v, dense)
-    weights = of_layers(setting, work, "weight_gradient_seconds", layers, v, dense)
-    tensor = of_layers(setting, work, "tensor_forward_seconds", layers, v, dense)
+    layers, dense = group.layers, dense_layers(setting, group.layers, group.is_first)
+    forward = of_layers(plans, work, "forward_seconds", layers, dense)
+    backward = of_layers(plans, work, "input_gradient_seconds", layers, dense)
+    weights = of_layers(plans, work, "weight_gradient_seconds", layers, dense)
+    tensor = of_layers(plans, work, "tensor_forward_seconds", layers, dense)
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
@@ -137,7 +133,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=of_layers(setting, work, "tensor_backward_seconds", layers, v, dense),
+        tensor_backward=of_layers(plans, work, "tensor_backward_seconds", layers, dense),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
@@ -167,15 +163,26 @@ def _sharded_seconds(
     """
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    overlap, link = setting.implementation.sharded_overlap, setting.implementation.sharded_link
+    is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
+    dense = dense_layers(setting, group.layers, group.is_first)
+    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
+    none = np.zeros_like(ends)
+    units: list[tuple[Integers, Integers, Integers]] = [
+        (work.layer_parameters, work.expert_parameters, group.layers - dense),
+        (ends, none, (ends > 0).astype(np.int64)),
+    ]
+    if np.any(dense):
+        units.append((work.dense_layer_parameters, none, dense * np.ones_like(ends)))
     gathered: Floats = np.asarray(0.0)
-    if np.any(plans.zero_stage >= 3):
-        weights = replica_seconds(setting, plans, work, group, setting.dtype_bytes / link)
-        gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
-    scattered = replica_seconds(setting, plans, work, group, setting.reduced_bytes / link)
-    reduced = gathered + np.where(plans.zero_stage >= 2, scattered, 0.0)
-    shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
-    return shown[0], shown[1]
+    scattered: Floats = np.asarray(0.0)
+    for parameters, experts, number in units:
+        gather = replica_seconds(setting, plans, parameters, experts, setting.dtype_bytes)
+        scatter = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
+        gathered, scattered = gathered + number * gather, scattered + number * scatter
+    gathered = np.where(is_kept, 0.0, gathered)
+    reduced = gathered + np.where(is_whole, 0.0, scattered)
+    overlap = setting.implementation.sharded_overlap
+    return shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
@@ -185,12 +192,13 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
     """
     implementation = setting.implementation
-    scattered = replica_seconds(setting, plans, work, group, setting.reduced_bytes)
-    weights = replica_seconds(setting, plans, work, group, setting.dtype_bytes)
+    parameters, experts = held_parameters(setting, plans, work, group)
+    scattered = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
+    weights = replica_seconds(setting, plans, parameters, experts, setting.dtype_bytes)
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = comm - implementation.data_overlap * np.minimum(comm, hiding)
+    shown = shown_seconds(setting, comm, hiding, implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
     copies = work.token_embedding_parameters * float(setting.reduced_bytes)
@@ -200,8 +208,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
     """The update of what a rank of the first stage owns, bound by memory bandwidth."""
-    p = plans.pipeline_parallel_size
-    whole = group_parameters(setting, work, p, group.layers, group.is_first, group.is_last)
+    whole, _ = held_parameters(setting, plans, work, group)
     owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, work, group), whole)
     return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
 
@@ -212,8 +219,9 @@ def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
     return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
 
-def _jitter(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """Share of the step lost to the slowest rank, which grows with every doubling of the number of nodes."""
-    sizes, index = np.unique(plans.world_size, return_inverse=True)
-    doublings = np.array([log2(max(1.0, size / cluster.devices_per_node)) for size in sizes.tolist()])
-    return cluster.efficiency.jitter * doublings[index].reshape(plans.world_size.shape)
+def slower_share(setting: Setting, num_devices: Integers) -> Floats:
+    """By which share of its computation the slowest of so many devices is behind, for which all others wait.
+
+    That is what the largest of n normal values is expected to be, n being large (a Gumbel distribution).
+    """
+    return setting.scale.slowest * np.sqrt(2.0 * np.log(num_devices))
