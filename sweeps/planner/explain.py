@@ -14,6 +14,8 @@ from conf.units import GIBIBYTE
 from sweeps.planner.space import SEARCHED_SCHEDULES, divisors, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import Estimate, Implementation, estimate
+from train_core.costs.trainers.capabilities import require_runnable
+from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
     """
     try:
         experiment = strategy.experiment(parts)
+        require_runnable(experiment, implementation.name, CAPABILITIES[implementation.name])
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
     predicted = estimate(experiment, implementation)
@@ -122,7 +125,9 @@ def _alternative(
 ) -> Alternative:
     value = _shown(knob, changed)
     try:
-        predicted = estimate(changed.experiment(parts), implementation)
+        experiment = changed.experiment(parts)
+        require_runnable(experiment, implementation.name, CAPABILITIES[implementation.name])
+        predicted = estimate(experiment, implementation)
     except InfeasiblePlan as error:
         return Alternative(knob, value, None, f"{error.key} = {error.value}: {error.problem}", None)
     slower = predicted.step_seconds / plan.step_seconds - 1 if predicted.fits else None
