@@ -96,9 +96,8 @@ def _beside_ring(setting: Setting, shard: Shard, block: Floats, times: float = 1
     c = shard.context_parallel_size
     # A ring is as slow as its widest hop; a transfer over half of the group's extent is on that tier.
     stride = -(-c * shard.tensor_parallel_size // 2)
-    return (c - 1) * shown_seconds(
-        setting, transfer_seconds(setting, times * exchanged_bytes(setting, shard), stride), block
-    )
+    hop = transfer_seconds(setting, times * exchanged_bytes(setting, shard), stride)
+    return (c - 1) * shown_seconds(setting, hop, block)
 
 
 def _beside_gather(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:

@@ -45,9 +45,10 @@ def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
             ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
             blocks = -(-members // inside)
             bandwidth = link.bandwidth_bytes_per_second * _reached(link, blocks, link.num_devices // below)
+            bandwidth *= setting.cluster.efficiency.link * ports
             if link.num_devices > setting.cluster.devices_per_node:
                 bandwidth /= 1.0 + setting.scale.taper * log2(blocks)
-            slowest = min(slowest, bandwidth * setting.cluster.efficiency.link * ports)
+            slowest = min(slowest, bandwidth)
             # One hop from each block of the tier below to the next.
             latency += setting.scale.latency * link.latency_seconds * (blocks - 1)
         inside, below = members, link.num_devices
