@@ -28,7 +28,6 @@ CONSTANTS = (
     Constant("memory", 0.02, 1.0),
     Constant("link", 0.01, 1.0),
     Constant("kernel_seconds", 1e-7, 1e-2),
-    Constant("jitter", 0.0, 0.3, factor=0.0, unit=0.05),
 )
 """Fields of `EfficiencySpec`. The bounds are physical: no share above 1, no kernel that takes only a few cycles."""
 

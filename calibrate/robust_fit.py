@@ -1,6 +1,6 @@
 """Refitting a few positive constants so that predictions come nearer to measurements: robust and regularised.
 
-Constants are varied in steps of a factor of two (the jitter, which may be 0, in steps of 0.05). What is minimised is
+Constants are varied in steps of a factor of two (those that may be 0 in steps of their own). What is minimised is
 the sum of the absolute log ratios of predicted to measured, smoothed near 0, plus springs that pull towards the present
 values and decide what the trials leave open. The method is reweighted least squares with derivatives by differences.
 """
