@@ -6,7 +6,7 @@ Every effect follows from the seed and from what it acts on alone, so that the s
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import exp
 
@@ -77,14 +77,8 @@ class Machine:
 
     def _altered(self, setting: Setting) -> Setting:
         """The setting with the machine's own constants and overlaps, which may be better than the file says."""
-        return Setting(
-            setting.model,
-            self._altered_cluster(setting.cluster),
-            setting.dtype,
-            self._altered_trainer(setting.implementation),
-            setting.gradient_dtype,
-            setting.recompute_every,
-        )
+        cluster, trainer = self._altered_cluster(setting.cluster), self._altered_trainer(setting.implementation)
+        return replace(setting, cluster=cluster, implementation=trainer)
 
     def _altered_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
         efficiency = cluster.efficiency

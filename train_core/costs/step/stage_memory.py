@@ -119,7 +119,7 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held
-    deferred = of_layers(setting, work, "deferred_bytes", group.layers, plans.virtual_pipeline_size)
+    deferred = of_layers(plans, work, "deferred_bytes", group.layers)
     deferred = deferred + np.where(group.is_last, work.head_deferred_bytes, 0)
     more, most, stage = deferred - ends, plans.num_micro_batches - 1, group.start
     if np.any(group.count > 1):
@@ -131,8 +131,7 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
 
 def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
-    v = plans.virtual_pipeline_size
-    kept: Integers = of_layers(setting, work, "kept_bytes", group.layers, v) // v
+    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers) // plans.virtual_pipeline_size
     return kept
 
 

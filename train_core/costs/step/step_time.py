@@ -113,9 +113,8 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layer, layers = work.layer, group.layers
-    v = plans.virtual_pipeline_size
     forward = layers * layer.forward_seconds
-    backward = of_layers(setting, work, "input_gradient_seconds", layers, v)
+    backward = of_layers(plans, work, "input_gradient_seconds", layers)
     weights, tensor = layers * layer.weight_gradient_seconds, layers * layer.tensor_forward_seconds
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
@@ -132,7 +131,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=of_layers(setting, work, "tensor_backward_seconds", layers, v),
+        tensor_backward=of_layers(plans, work, "tensor_backward_seconds", layers),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
