@@ -13,6 +13,7 @@ from results.units import ABSENT
 from sweeps.table.cells import text_of
 
 COLUMNS = ("n", "step %", "constant %", "rank corr.", "worst row", "memory %", "fits right")
+SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
 
 
@@ -37,20 +38,22 @@ def series_table(comparisons: Sequence[Comparison]) -> Table | None:
     mean = mean_of_series(comparisons)
     if mean is None:
         return None
-    table = _table("By series", "series", "A series is one model on one machine. The mean counts each of them once.")
+    caption = "A series is one model on one machine. The mean counts each of them once, however many rows it has."
+    table = _table("By series", "series", caption, SERIES_COLUMNS)
     for name, members in grouped_by_series(comparisons).items():
-        table.add_row(Text(name), *_cells(score(members)))
+        cells = dict(zip(COLUMNS, _cells(score(members)), strict=True))
+        table.add_row(Text(name), *(cells[column] for column in SERIES_COLUMNS))
+    shares = (mean.step_error, mean.constant_error, mean.memory_error)
     fits = ABSENT if mean.fits_right is None else f"{_percent(mean.fits_right)} %"
-    errors = [_percent(share) for share in (mean.step_error, mean.constant_error)]
-    table.add_row(f"mean of {mean.num_series} series", "", *errors, "", "", _percent(mean.memory_error), fits)
+    table.add_row(f"mean of {mean.num_series} series", "", *map(_percent, shares), fits)
     return table
 
 
-def _table(title: str, first: str, caption: str) -> Table:
+def _table(title: str, first: str, caption: str, columns: Sequence[str] = COLUMNS) -> Table:
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.caption_justify = "left"
     table.add_column(first, overflow="fold")
-    for name in COLUMNS:
+    for name in columns:
         table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
     return table
 
