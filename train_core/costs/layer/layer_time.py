@@ -7,7 +7,7 @@ import numpy as np
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import FULL, Shard, held_tokens_of, products_of, tokens_of
 from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products
-from train_core.costs.primitives.collectives import gather_seconds
+from train_core.costs.primitives.collectives import gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_share, recipe_of
 from train_core.costs.setting import Floats, Setting
@@ -78,7 +78,7 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
         reduction = np.where(shard.sequence_parallel, scatter, forward / 2.0)
         shown = np.where(shard.sequence_parallel, gathers, 0.0)
-        shown = shown + sum(np.maximum(reduction - gradient, 0.0) for gradient in hiding)
+        shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
     backward = shown + np.where(shard.recompute == FULL, forward, 0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.costs.layer.shard import FULL, Shard, products_of, tokens_of
+from train_core.costs.primitives.collectives import shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds
 from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Setting
@@ -44,6 +45,5 @@ def pipelined_seconds(
 
 
 def _beside(setting: Setting, comm: Floats, product: Floats) -> Floats:
-    """Seconds of a collective that its product does not hide, and what it takes from it meanwhile."""
-    hidden = setting.implementation.tensor_overlap * np.minimum(comm, product)
-    return comm - (1.0 - setting.scale.shown) * hidden
+    """Seconds that show of a collective in pieces beside its product."""
+    return shown_seconds(setting, comm, product, setting.implementation.tensor_overlap)
