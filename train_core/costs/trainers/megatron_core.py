@@ -9,6 +9,9 @@ MEGATRON_CORE = MEGATRON_LM.model_copy(
         "name": "megatron-core",
         "flash_attention": True,
         "dropout": False,
+        "tensor_overlap": 1.0,
+        "keeps_narrow_inputs": True,
+        "gathers_narrow_weights": True,
         "data_overlap": 1.0,
     }
 )
