@@ -9,6 +9,9 @@ MEGATRON_CORE = MEGATRON_LM.model_copy(
         "name": "megatron-core",
         "flash_attention": True,
         "dropout": False,
+        **dict.fromkeys(("loss_copies", "split_loss_copies"), 1),  # the softmax is made in place of the fp32 logits
+        "rotated_copies": True,
+        "narrow_inputs": True,
         "data_overlap": 1.0,
     }
 )
