@@ -9,6 +9,9 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "name": "megatron-lm",
         "flash_attention": False,
         "counted_moments": False,
+        "shards_masters": False,
+        **dict.fromkeys(("loss_copies", "split_loss_copies"), 2),  # the softmax beside the fp32 logits
+        "kept_outputs": "none",
         "dropout": True,
         "reduced_bytes": 2,
         "norm_statistics": 0,
