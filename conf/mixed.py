@@ -86,8 +86,9 @@ def _check_numbers(setup: Setup, blocks: Sequence[StageBlock], shown: str) -> No
     if total != world_size:
         problem, remedy = f"names {total} devices, and parallel.world_size = {world_size}", "Make both the same."
         raise InfeasiblePlan(KEY, shown, problem, remedy)
-    size = setup.parallel.tensor_parallel_size * setup.parallel.pipeline_parallel_size
-    stage = world_size // size * setup.parallel.tensor_parallel_size
+    replica = setup.parallel.tensor_parallel_size * setup.parallel.context_parallel_size
+    size = replica * setup.parallel.pipeline_parallel_size
+    stage = world_size // size * replica
     if world_size % size or any(block.num_devices % stage for block in blocks):
         sizes = f"tensor_parallel_size {setup.parallel.tensor_parallel_size} in {setup.parallel.pipeline_parallel_size}"
         problem = f"cannot be cut into equal stages of {world_size / size:g} replicas with {sizes} stages"

@@ -12,6 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from conf.context_axis import check_context_axis
 from conf.errors import InfeasiblePlan
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
 from conf.mixed import StageBlock, check_blocks, written_blocks
@@ -156,7 +157,13 @@ def _check_devices(setup: Setup) -> None:
         check_blocks(setup)
         return
     parallel, cluster = setup.parallel, setup.cluster
-    model_parallel_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    sizes = {
+        "tensor_parallel_size": parallel.tensor_parallel_size,
+        "pipeline_parallel_size": parallel.pipeline_parallel_size,
+    }
+    if parallel.context_parallel_size > 1:
+        sizes["context_parallel_size"] = parallel.context_parallel_size
+    model_parallel_size = math.prod(sizes.values())
     if parallel.world_size > cluster.num_devices:
         raise InfeasiblePlan(
             "parallel.world_size",
@@ -172,8 +179,7 @@ def _check_devices(setup: Setup) -> None:
     problem, otherwise = f"does not fill whole nodes of {cluster.devices_per_node} devices", ""
     if parallel.world_size % model_parallel_size:
         problem = (
-            f"is not a multiple of tensor_parallel_size x pipeline_parallel_size = {parallel.tensor_parallel_size} x"
-            f" {parallel.pipeline_parallel_size} = {model_parallel_size}"
+            f"is not a multiple of {' x '.join(sizes)} = {' x '.join(map(str, sizes.values()))} = {model_parallel_size}"
         )
         otherwise = "use smaller tensor- or pipeline-parallel sizes"
     _require_multiple("parallel.world_size", parallel.world_size, multiple, problem, most, otherwise)
@@ -327,6 +333,7 @@ def _check_precision(setup: Setup) -> None:
 CHECKS = (
     _check_devices,
     _check_tensor_axis,
+    check_context_axis,
     _check_pipeline_axis,
     _check_batch,
     _check_schedule,

@@ -91,7 +91,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "tokens_per_step": setup.batch.global_batch_size * model.seq_length,
         "layers_per_stage": layers,
         "layers_per_chunk": layers[0] // parallel.virtual_pipeline_size,
-        "layer_split": _layer_split(layers),
+        "layer_split": layer_split(layers),
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
         "head_size": model.query_size // model.num_attention_heads,
@@ -102,7 +102,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     }
 
 
-def _layer_split(layers: Sequence[int]) -> str:
+def layer_split(layers: Sequence[int]) -> str:
     """`even`; `ends` where the first and the last stage alone differ from the others; else `uneven`."""
     if len(set(layers)) == 1:
         return "even"

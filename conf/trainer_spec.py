@@ -20,7 +20,7 @@ from conf.overrides import written
 from conf.schema import Frozen, Name, Value
 
 Start = Literal["torchrun", "srun", "once"]
-CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "fsdp"]
+CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
 """The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
 
 QUANTITIES = (

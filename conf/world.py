@@ -197,12 +197,15 @@ class LinkSpec(Frozen):
     Attributes:
         bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate, as stated by
             the maker; collectives reach ClusterSpec.efficiency.link of it.
+        mesh: blocks of the tier below are wired to each other in pairs, without a switch, so that a group that fills n
+            of the N blocks uses (n-1)/(N-1) of the bandwidth.
     """
 
     name: str
     num_devices: Count
     bandwidth_bytes_per_second: Positive
     latency_seconds: NonNegative
+    mesh: bool = False
 
 
 class EfficiencySpec(Frozen):

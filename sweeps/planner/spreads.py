@@ -7,6 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from conf.knobs import SCHEDULES
+from conf.trainer_call import layer_split
 from sweeps.planner.divisors import divisors
 from sweeps.planner.strategy import even_ends, spread_layers
 from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
@@ -24,6 +25,7 @@ class Layout(NamedTuple):
         schedule: index into SCHEDULES.
         num_chunks: of a stage.
         chunk_layers: layers of the fullest chunk.
+        split: in which way stages differ, as trainers are asked (`conf.trainer_call.layer_split`).
     """
 
     schedule: int
@@ -31,6 +33,7 @@ class Layout(NamedTuple):
     first_stage_layers: int
     last_stage_layers: int
     chunk_layers: int
+    split: str
 
 
 def layer_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
@@ -63,5 +66,5 @@ def all_layouts(num_layers: int, num_stages: int, ends: tuple[tuple[int, int], .
 
 
 def _layout(schedule: int, num_chunks: int, num_layers: int, num_stages: int, ends: tuple[int, int]) -> Layout:
-    most = max(spread_layers(num_layers, num_stages, *ends))
-    return Layout(schedule, num_chunks, *ends, -(-most // num_chunks))
+    layers = spread_layers(num_layers, num_stages, *ends)
+    return Layout(schedule, num_chunks, *ends, -(-max(layers) // num_chunks), layer_split(layers))

@@ -19,6 +19,8 @@ from sweeps.table.clusters import cluster_of
 from sweeps.table.words import about_columns
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.counts.computable import require_computable
+from train_core.costs.trainers.capabilities import require_runnable
+from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
@@ -41,6 +43,7 @@ OPTIONAL_COLUMNS = (
     "implementation",
     "stage",
 )
+MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
 VOCABULARY_MULTIPLE = 128
@@ -118,7 +121,12 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
         raise ConfigError("stage", stage, f"is not one of pp = {parallel.pipeline_parallel_size} stages", remedy)
-    return Configuration(setup, _implementation_of(row, parallel, implementation), stage)
+    trainer = _implementation_of(row, parallel, implementation)
+    # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
+    is_chosen = implementation is not None or text_of(row, "implementation")
+    if is_chosen and not any(text_of(row, column) for column in MEASURED_COLUMNS):
+        require_runnable(setup, trainer.name, CAPABILITIES[trainer.name])
+    return Configuration(setup, trainer, stage)
 
 
 def _require_one(row: Row, column: str) -> None:

@@ -24,7 +24,7 @@ class SecondsByTerm(Generic[Number]):
 
     Attributes:
         compute_seconds: matrix products and memory-bound operations, recomputation included.
-        tensor_seconds: tensor-parallel collectives.
+        tensor_seconds: collectives inside layers, among tensor and context ranks and among those that share experts.
         pipeline_seconds: sending activations and their gradients between stages.
         bubble_seconds: waiting for the pipeline to fill and drain, and for slower stages.
         data_seconds: reducing gradients and gathering weights over replicas.

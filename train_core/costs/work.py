@@ -18,7 +18,7 @@ from train_core.costs.counts.parameters import (
 from train_core.costs.layer.end_bytes import EndBytes, end_bytes
 from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
-from train_core.costs.layer.shard import NONE, Shard
+from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import recomputed_layers
@@ -90,9 +90,9 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
         some_layers_are_plain: layers that recompute nothing are asked for, too.
     """
     model, t = setting.model, shard.tensor_parallel_size
-    hidden = shard.micro_batch_size * model.seq_length * model.hidden_size * setting.dtype_bytes
+    hidden = hidden_bytes_of(setting, shard)
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
-    num_logits = shard.micro_batch_size * model.seq_length * (model.vocab_size // t)
+    num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
     layer = plain = layer_costs(setting, shard)
     if some_layers_are_plain:
         plain = layer_costs(setting, replace(shard, recompute=np.full_like(shard.recompute, NONE)))

@@ -14,6 +14,7 @@ from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES
 from conf.settings import Settings
 from sweeps.planner.blocks import blocks
+from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
 from sweeps.planner.search import Found, search_space
 from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
@@ -48,11 +49,10 @@ def recomputations() -> list[tuple[str, int]]:
 
 def says_something(space: Space, recompute: str, every: int, chunk_layers: int) -> bool:
     """Whether it is a plan of its own, and none that another one always beats."""
-    if recompute == "selective" and space.setting.implementation.flash_attention:
-        return space.setting.implementation.name not in ("trisweep", "megatron-core")
+    if recompute == "selective" and space.setting.implementation.name == "trisweep":
+        return False
     place = RECOMPUTE_EVERY.index(every)
-    fewer = place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
-    return fewer and (recompute != "pointwise" or space.setting.implementation.name in ("trisweep", "megatron-core"))
+    return place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
 
 
 def everything(
@@ -95,10 +95,10 @@ def everything(
             }
         )
         try:
-            experiment = strategy.experiment(settings)
+            setup = priceable(strategy, settings, space.setting.implementation)
         except InfeasiblePlan:
             continue
-        yield strategy, estimate(experiment, space.setting.implementation)
+        yield strategy, estimate(setup, space.setting.implementation)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -214,7 +214,7 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"sequence_parallel": "maybe"}, "sequence_parallel = 'maybe': is not known here. Known: yes"),
         ({"flash_attention": "v9"}, "flash_attention = 'v9': is not known here"),
         ({"implementation": "colossal"}, "implementation = 'colossal': is not known here. Known: trisweep"),
-        ({"gpu": "B200"}, "gpu = 'B200': is not the device of a known cluster. Known: "),
+        ({"gpu": "TPU v5p"}, "gpu = 'TPU v5p': is not the device of a known cluster. Known: "),
         ({"gpu": ""}, "gpu = '': is empty, and no device is taken for granted"),
         ({"cluster": "nowhere"}, "cluster = 'nowhere': is no file of conf/cluster. Known: "),
         ({"cluster": "frontier"}, "gpu = 'A100-80GB-SXM': is not the device of cluster = frontier"),

@@ -1,7 +1,6 @@
 """Time and memory of one transformer layer, for one micro-batch on one rank.
 
-Everything here depends on four choices only - tensor-parallel size, micro-batch, sequence parallelism, recomputation -
-so that a search prices each combination once.
+Everything here depends on the choices of a `Shard` only, so that a search prices each combination once.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_core.costs.layer.attention_time import core_backward, core_forward
+from train_core.costs.layer.context import buffer_bytes, core_seconds
 from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
 from train_core.costs.layer.layer_time import (
     projections_forward,
@@ -18,7 +17,7 @@ from train_core.costs.layer.layer_time import (
     tensor_seconds,
     weight_gradients_of,
 )
-from train_core.costs.layer.shard import FULL, NONE, SELECTIVE, Shard, hidden_bytes_of
+from train_core.costs.layer.shard import FULL, NONE, Shard, hidden_bytes_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -30,7 +29,7 @@ class LayerCosts:
         forward_seconds: forward computation without collectives; so are the next two.
         input_gradient_seconds: backward to the input, recomputation included.
         weight_gradient_seconds: backward to the weights, which zero-bubble schedules defer.
-        tensor_forward_seconds: tensor-parallel collectives that computation does not hide.
+        tensor_forward_seconds: collectives of tensor and context ranks that computation does not hide.
         tensor_backward_seconds: the same, those of the repeated forward included.
         kept_bytes: held for every micro-batch in flight.
         deferred_bytes: bytes held on top (or less) for a micro-batch of which only weight gradients are to come.
@@ -54,21 +53,22 @@ class LayerCosts:
 
 
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
-    forward, core = projections_forward(setting, shard), core_forward(setting, shard)
-    repeated = np.where(shard.recompute == FULL, forward + core, np.where(shard.recompute == SELECTIVE, core, 0.0))
+    forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
+    repeated = np.where(shard.recompute == FULL, forward, 0.0) + core.repeated
     weight_gradients = weight_gradients_of(setting, shard)
     # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
     tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[::2])
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
+    working = gradient_bytes(setting, shard) + buffer_bytes(setting, shard)
     return LayerCosts(
-        forward_seconds=forward + core,
-        input_gradient_seconds=projections_input_gradient(setting, shard) + core_backward(setting, shard) + repeated,
+        forward_seconds=forward + core.forward,
+        input_gradient_seconds=projections_input_gradient(setting, shard) + core.backward + repeated,
         weight_gradient_seconds=np.asarray(sum(weight_gradients)),
-        tensor_forward_seconds=tensor_forward,
-        tensor_backward_seconds=tensor_backward,
+        tensor_forward_seconds=tensor_forward + core.exchange_forward,
+        tensor_backward_seconds=tensor_backward + core.exchange_backward,
         kept_bytes=kept,
         deferred_bytes=deferred_bytes(setting, shard) - kept,
-        working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + gradient_bytes(setting, shard),
+        working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + working,
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
     )

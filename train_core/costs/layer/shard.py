@@ -25,7 +25,8 @@ class Shard:
 
 
 def tokens_of(setting: Setting, shard: Shard) -> Integers:
-    return shard.micro_batch_size * setting.model.seq_length
+    """Tokens of a rank's micro-batch: context ranks share out every sequence."""
+    return shard.micro_batch_size * setting.model.seq_length // shard.context_parallel_size
 
 
 def held_tokens_of(setting: Setting, shard: Shard) -> Integers:
@@ -48,6 +49,6 @@ def products_of(setting: Setting, shard: Shard) -> tuple[tuple[Integers | int, I
 
 
 def scores_of(setting: Setting, shard: Shard) -> Integers:
-    """Elements of the attention scores on one rank."""
+    """Elements of the attention scores on one rank, whose queries meet the keys of the whole sequence."""
     heads = setting.model.num_attention_heads // shard.tensor_parallel_size
-    return shard.micro_batch_size * heads * setting.model.seq_length**2
+    return tokens_of(setting, shard) * heads * setting.model.seq_length

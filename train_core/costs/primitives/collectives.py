@@ -5,7 +5,8 @@ Each takes a latency and its bytes over a bandwidth, which is known as the alpha
 A group is `num_ranks` ranks, `stride` apart in the order of devices. Its ring passes through a tier once for every
 block of the tier below, and the members inside that lower block bring their ports along, so that a ring over nodes
 runs at (members in a node) x (bandwidth of a device's port). A node that the group does not fill has fewer, and every
-ring passes through it. Source: the multi-ring construction of NCCL and RCCL.
+ring passes through it. Source: the multi-ring construction of NCCL and RCCL. Without a switch, as between the GPUs of
+an AMD node, a device's bandwidth is divided over wires to each of the others, and a small group uses only some of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import inf
 
 import numpy as np
 
+from conf.world import LinkSpec
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -35,17 +37,24 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Float
 
 def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
     """Bandwidth and latency of `ring` for one group. The widest tier also spans whatever is wider than all tiers."""
-    slowest, latency, inside = inf, 0.0, 1
+    slowest, latency, inside, below = inf, 0.0, 1, 1
     widest = setting.cluster.links[-1]
     for link in setting.cluster.links:
         members = num_ranks if link is widest else min(num_ranks, max(1, link.num_devices // stride))
         if members > inside:
             ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
-            slowest = min(slowest, link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports)
+            blocks = -(-members // inside)
+            bandwidth = link.bandwidth_bytes_per_second * _reached(link, blocks, link.num_devices // below)
+            slowest = min(slowest, bandwidth * setting.cluster.efficiency.link * ports)
             # One hop from each block of the tier below to the next.
-            latency += link.latency_seconds * (-(-members // inside) - 1)
-        inside = members
+            latency += link.latency_seconds * (blocks - 1)
+        inside, below = members, link.num_devices
     return slowest, latency
+
+
+def _reached(link: LinkSpec, num_blocks: int, all_blocks: int) -> float:
+    """Share of a device's bandwidth in a tier that leads to the blocks which a group fills."""
+    return (num_blocks - 1) / (all_blocks - 1) if link.mesh and num_blocks < all_blocks else 1.0
 
 
 def _fewest(members: int, inside: int) -> int:
@@ -68,7 +77,10 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     """An all-reduce between the two ends of `num_devices` consecutive devices: half of the bytes either way, twice."""
     links = setting.cluster.links
     tier = np.minimum(np.searchsorted([link.num_devices for link in links], num_devices), len(links) - 1)
-    bandwidth = np.array([link.bandwidth_bytes_per_second for link in links])[tier] * setting.cluster.efficiency.link
+    below = (1, *(link.num_devices for link in links[:-1]))
+    paired = [_reached(link, 2, link.num_devices // size) for link, size in zip(links, below, strict=True)]
+    bandwidths = [link.bandwidth_bytes_per_second * share for link, share in zip(links, paired, strict=True)]
+    bandwidth = np.array(bandwidths)[tier] * setting.cluster.efficiency.link
     latency = np.array([link.latency_seconds for link in links])[tier]
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
 

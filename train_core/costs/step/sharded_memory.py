@@ -28,7 +28,7 @@ class Moment(NamedTuple):
 
 def is_fully_sharded(setting: Setting, plans: Plans) -> Booleans:
     """The plans that this trainer runs with ZeRO-3. Other trainers are left out: when they hold what is not known."""
-    sharded: Booleans = (plans.zero_stage >= 3) & (plans.data_parallel_size > 1)
+    sharded: Booleans = (plans.zero_stage >= 3) & (plans.num_replicas > 1)
     return sharded & setting.implementation.counted_moments
 
 
@@ -46,7 +46,7 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integ
     layer, ends = work.layer_parameters, parameters - layers * work.layer_parameters
     kept_by_all = of_layers(plans, work, "kept_bytes", layers)
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
-    shard = -(-parameters // plans.data_parallel_size) * FLOAT32_BYTES
+    shard = -(-parameters // plans.num_replicas) * FLOAT32_BYTES
     before = np.where(plans.num_micro_batches > 1, shard, 0)
     # The gradient of the head waits for the embedding's, because they are reduced together.
     head = work.token_embedding_parameters * width

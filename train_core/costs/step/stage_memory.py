@@ -21,7 +21,7 @@ ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of mic
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
-    shards = plans.data_parallel_size
+    shards = plans.num_replicas
     parameters = group_parameters(
         setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
     )
@@ -54,7 +54,7 @@ def _fully_sharded(
 ) -> GroupMemory:
     """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
     moment = fullest_moment(setting, plans, work, memory.parameters, group.layers)
-    masters = -(-memory.parameters // plans.data_parallel_size) * FLOAT32_BYTES
+    masters = -(-memory.parameters // plans.num_replicas) * FLOAT32_BYTES
     held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": ADAM_STATES * masters}
     return replace(
         memory, **{name: np.where(is_sharded, column, getattr(memory, name)) for name, column in held.items()}
@@ -77,7 +77,7 @@ def _gradient_elements(
     of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
     of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
     whole = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
-    is_passing = (plans.zero_stage == 2) & (plans.data_parallel_size > 1)
+    is_passing = (plans.zero_stage == 2) & (plans.num_replicas > 1)
     return kept + np.where(is_passing, np.minimum(whole, parameters), 0)
 
 

@@ -143,7 +143,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
 def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
     """Seconds of the transfers each way between neighbouring stages, for all chunks of a micro-batch, if not hidden."""
     implementation, t = setting.implementation, plans.tensor_parallel_size
-    stride = t * plans.data_parallel_size  # ranks of one stage are consecutive
+    stride = t * plans.num_replicas  # ranks of one stage are consecutive
     sent = work.held_hidden_bytes.astype(np.float64)
     gathered: Floats | float = 0.0
     if implementation.scattered_transfers:
@@ -164,7 +164,7 @@ def _sharded_seconds(
     """
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    d, t, overlap = plans.data_parallel_size, plans.tensor_parallel_size, setting.implementation.sharded_overlap
+    d, t, overlap = plans.num_replicas, plans.tensor_parallel_size, setting.implementation.sharded_overlap
     parameters = _parameters(setting, plans, work, group) / setting.implementation.sharded_link
     gathered: Floats = np.asarray(0.0)
     if np.any(plans.zero_stage >= 3):
@@ -186,7 +186,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
     """
-    implementation, d, t = setting.implementation, plans.data_parallel_size, plans.tensor_parallel_size
+    implementation, d, t = setting.implementation, plans.num_replicas, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
     scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
     weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
@@ -203,7 +203,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
     """The update of what a rank of the first stage owns, bound by memory bandwidth."""
-    shards = np.where(plans.zero_stage >= 1, plans.data_parallel_size, 1)
+    shards = np.where(plans.zero_stage >= 1, plans.num_replicas, 1)
     owned = _parameters(setting, plans, work, group) / shards
     return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
 

@@ -26,6 +26,7 @@ class Implementation(Frozen):
             as in trainers that send the output in parts.
         scattered_transfers: each tensor-parallel rank sends a part of the activation to the next stage, which gathers
             it again (arXiv 2104.04473, section 4.1).
+        context_ring: context ranks pass keys and values on beside the blocks of the core; else they gather all at once.
         overlaps_weight_gradient: tensor-parallel collectives of backward run beside the gradients' products: the
             reduction of the input gradient beside the weight gradient of the same product, and the gather that sequence
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
@@ -51,6 +52,7 @@ class Implementation(Frozen):
     log_sum_exp_bytes: int
     whole_stage_outputs: bool
     scattered_transfers: bool
+    context_ring: bool
     overlaps_weight_gradient: bool
     transfers_overlap: float
     data_overlap: float

@@ -18,6 +18,7 @@ TRISWEEP = Implementation(
     log_sum_exp_bytes=4,
     whole_stage_outputs=True,
     scattered_transfers=False,
+    context_ring=True,
     overlaps_weight_gradient=True,
     transfers_overlap=0.0,
     data_overlap=0.0,

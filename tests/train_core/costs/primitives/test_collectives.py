@@ -44,6 +44,27 @@ ONE, BYTES = np.array([1]), np.array([1e9])
 @pytest.mark.parametrize(
     ("num_ranks", "stride", "rate"),
     [
+        (2, 1, 64),  # the one link between two GPUs
+        (4, 1, 192),  # three links of each
+        (8, 1, 448),
+        (2, 4, 64),
+        (16, 1, 400),  # two nodes: eight ports of 50 GB/s are less than the seven links
+    ],
+)
+def test_without_a_switch_a_small_group_uses_only_the_wires_between_its_members(
+    num_ranks: int, stride: int, rate: float
+) -> None:
+    assert ring_rate(full_rate("mi300x"), num_ranks, stride) == pytest.approx(rate)
+
+
+def test_a_pair_without_a_switch_has_one_wire() -> None:
+    # 1 GB, half of it either way, twice: 1 GB at 64 GB/s, and two latencies of 5 microseconds.
+    assert of_one(pair_seconds(full_rate("mi300x"), BYTES, np.array([2]))) == pytest.approx(1 / 64 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "rate"),
+    [
         (2, 1, 300),  # inside a node
         (8, 1, 300),
         (16, 1, 200),  # two nodes, through the ports of the eight members of each

@@ -1,0 +1,112 @@
+"""What context parallelism adds to the attention core: keys and values that go round, and a core in as many blocks.
+
+Each rank holds two pieces of a sequence, one from its front and one from its end, so that the causal mask leaves all
+ranks the same work. Keys and values of the others pass by in a ring, and every piece of them is a block of the core.
+Source: arXiv 2310.01889; TransformerEngine, attention.py, AttnFuncWithCPAndKVP2P.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from train_core.costs.layer.attention_time import core_backward, core_forward
+from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, tokens_of
+from train_core.costs.primitives.collectives import gather_seconds, transfer_seconds
+from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.setting import Floats, Integers, Setting
+
+PASSES = 3  # a sum reads both addends and writes the result
+
+
+class CoreSeconds(NamedTuple):
+    """The attention core of one layer, in columns, (n,).
+
+    Attributes:
+        forward: computation of the forward pass, in all its blocks; `backward` likewise.
+        repeated: the part of `forward` that recomputation runs again.
+        exchange_forward: what shows of the exchange of keys and values.
+        exchange_backward: the same, that of the repeated forward included.
+    """
+
+    forward: Floats
+    backward: Floats
+    repeated: Floats
+    exchange_forward: Floats | float
+    exchange_backward: Floats | float
+
+
+def core_seconds(setting: Setting, shard: Shard) -> CoreSeconds:
+    is_repeated = (shard.recompute == FULL) | (shard.recompute == SELECTIVE)
+    forward, backward = core_forward(setting, shard), core_backward(setting, shard)
+    if not np.any(shard.context_parallel_size > 1):
+        return CoreSeconds(forward, backward, np.where(is_repeated, forward, 0.0), 0.0, 0.0)
+    more_forward, more_backward = block_seconds(setting, shard)
+    forward, backward = forward + more_forward, backward + more_backward
+    there, back = exchange_seconds(setting, shard, forward, backward)
+    repeated = np.where(is_repeated, forward, 0.0)
+    return CoreSeconds(forward, backward, repeated, there, back + np.where(is_repeated, there, 0.0))
+
+
+def exchanged_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of the keys and values that one rank starts from and passes on."""
+    held: Integers = tokens_of(setting, shard) * (2 * setting.model.key_value_size) // shard.tensor_parallel_size
+    return held * setting.dtype_bytes
+
+
+def buffer_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of the keys and values of all context ranks, which each of them holds while its core runs."""
+    held: Integers = np.where(
+        shard.context_parallel_size > 1, shard.context_parallel_size * exchanged_bytes(setting, shard), 0
+    )
+    return held
+
+
+def block_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:
+    """Seconds, forward and backward, by which blocks take longer than the core in one piece.
+
+    Forward, every block's output is added to those before it; backward, the gradients of queries, and of the keys and
+    values that go round. Each is one pass through memory and two launches more.
+    """
+    c, exchanged = shard.context_parallel_size, exchanged_bytes(setting, shard)
+    output = tokens_of(setting, shard) * setting.model.query_size // shard.tensor_parallel_size * setting.dtype_bytes
+    forward = memory_bound_seconds(setting, PASSES * output, 2)
+    backward = memory_bound_seconds(setting, PASSES * (output + exchanged), 3)
+    return np.where(c > 1, c * forward, 0.0), np.where(c > 1, c * backward, 0.0)
+
+
+def exchange_seconds(setting: Setting, shard: Shard, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
+    """Seconds of the exchange, forward and backward, that the core does not hide.
+
+    A ring sends keys and values to the next rank while the core computes with those at hand; backward their gradients
+    go with them. Other trainers gather all keys and values at once, beside the first block alone.
+
+    Args:
+        forward, backward: seconds of the core, in all its blocks.
+    """
+    beside = _beside_ring if setting.implementation.context_ring else _beside_gather
+    c = shard.context_parallel_size
+    there, back = beside(setting, shard, forward / c), beside(setting, shard, backward / c, times=2.0)
+    return np.where(c > 1, there, 0.0), np.where(c > 1, back, 0.0)
+
+
+def _beside_ring(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:
+    """Seconds that show of `c - 1` hops, each beside one block of the core."""
+    c = shard.context_parallel_size
+    # A ring is as slow as its widest hop; a transfer over half of the group's extent is on that tier.
+    stride = -(-c * shard.tensor_parallel_size // 2)
+    return (c - 1) * _shown(setting, transfer_seconds(setting, times * exchanged_bytes(setting, shard), stride), block)
+
+
+def _beside_gather(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:
+    """Seconds that show of gathering all keys and values, or of scattering their gradients too."""
+    c = shard.context_parallel_size
+    gathered = gather_seconds(setting, c * (times * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)
+    return _shown(setting, gathered, block)
+
+
+def _shown(setting: Setting, comm: Floats, work: Floats) -> Floats:
+    """Seconds of a collective beside some work: what outlasts it, and what it takes from it."""
+    hidden = np.minimum(comm, work)
+    return comm - hidden + setting.scale.shown * hidden

@@ -1,0 +1,96 @@
+"""What a trainer can run: the values of each key that it carries out, in every plan or beside another choice.
+
+A search asks `allows` value by value and leaves the others out; a plan that was given is refused by `require_runnable`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from conf.errors import InfeasiblePlan
+from conf.knobs import KNOB
+from conf.overrides import written
+from conf.schema import Frozen, Value
+from conf.setup import Setup
+from conf.trainer_call import layer_split
+
+Beside: TypeAlias = Literal["any", "pipeline", "tensor"]
+LAYER_SPLIT = "layer_split"
+
+
+class Limit(Frozen):
+    """The values of one key that a trainer runs; it runs no others.
+
+    Attributes:
+        key: the dotted key, or `layer_split` for how layers are spread (`even`, `ends`, `uneven`).
+        values: those that it runs.
+        because: what the trainer does or lacks, as the second half of a sentence.
+        beside: in which plans this holds: all, those with several stages, those with several tensor ranks.
+    """
+
+    key: str
+    values: Annotated[tuple[Value, ...], Field(strict=False)]
+    because: str
+    beside: Beside = "any"
+
+
+class Capabilities(Frozen):
+    """What a trainer cannot do of all that a configuration can state; what no limit names, it can."""
+
+    limits: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+
+    def allows(self, knob: str, value: Value, *, pipeline: bool = False, tensor: bool = False) -> bool:
+        """Whether plans with this value of a knob can be run.
+
+        Args:
+            knob: its name in `conf.knobs`, a dotted key, or `layer_split`.
+            pipeline: ask about plans with several stages.
+            tensor: ask about plans with several tensor ranks.
+        """
+        key = KNOB[knob].key if knob in KNOB else knob
+        return all(value in limit.values for limit in self._holding(pipeline, tensor) if limit.key == key)
+
+    def broken(self, setup: Setup) -> tuple[Limit, Value] | None:
+        """The first limit that a setup does not keep, and the value that breaks it; None where it can be run."""
+        parallel = setup.parallel
+        for limit in self._holding(parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1):
+            value = _value_at(setup, limit.key)
+            if value not in limit.values:
+                return limit, value
+        return None
+
+    def _holding(self, pipeline: bool, tensor: bool) -> list[Limit]:
+        holds = {"any": True, "pipeline": pipeline, "tensor": tensor}
+        return [limit for limit in self.limits if holds[limit.beside]]
+
+
+def require_runnable(setup: Setup, trainer: str, capabilities: Capabilities) -> None:
+    """Refuse a plan that a trainer cannot run, instead of pricing it.
+
+    Rows that somebody measured are not held against this: that they ran is known.
+
+    Raises:
+        InfeasiblePlan: names the key, its value, and what the trainer runs.
+    """
+    broken = capabilities.broken(setup)
+    if broken is None:
+        return
+    limit, value = broken
+    problem = f"is not run by {trainer}: {limit.because}"
+    if limit.key == LAYER_SPLIT:
+        remedy = "Leave it null, with a number of stages that divides the layers, or choose another trainer."
+        raise InfeasiblePlan("parallel.layers_per_stage", list(setup.layers_per_stage), problem, remedy)
+    known = " or ".join(f"{limit.key}={written(runs)}" for runs in limit.values)
+    raise InfeasiblePlan(limit.key, value, problem, f"Use {known}, or choose another trainer.")
+
+
+def _value_at(setup: Setup, key: str) -> Value:
+    """The value of a key; of a group that may be null, such as `model.experts`, whether it is given."""
+    if key == LAYER_SPLIT:
+        return layer_split(setup.layers_per_stage)
+    found: Any = setup
+    for name in key.split("."):
+        found = getattr(found, name)
+    return "given" if isinstance(found, Frozen) else found
