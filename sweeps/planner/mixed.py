@@ -32,14 +32,13 @@ from sweeps.planner.mixed_price import (
     mixed_plans,
     price_mixed,
     stage_counts,
-    types_of,
 )
 from sweeps.planner.shard_work import ShardWork, price_shards
 from sweeps.planner.space import ShardChoice, Space, priced_batch_sizes, shards_of, tensor_parallel_sizes, zero_stages
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.layer.shard import NONE
-from train_core.costs.mixed import block_shortfall, mixed_jitter
+from train_core.costs.mixed import block_shortfall
 from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import StepColumns, row_of
 
@@ -215,7 +214,7 @@ def _bounds(
         forward = np.where(stage > slowest, ahead * fullest, forward)
         slowest = np.maximum(slowest, stage)
     chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
-    return np.maximum(m * slowest, chain) * ((1 + mixed_jitter(types_of(spaces))) * SLACK)
+    return np.maximum(m * slowest, chain) * SLACK
 
 
 class _Ranking:

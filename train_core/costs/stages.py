@@ -34,8 +34,12 @@ class StageGroup:
 
 
 def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
-    """How many of a stage's layers recompute something: the first of each chunk and every n-th after it."""
-    held: Size = num_chunks * -(-(layers // num_chunks) // every)
+    """How many of a stage's layers recompute something: the first of each chunk and every n-th after it.
+
+    Which chunks have a layer more does not matter to that (`conf.chunks.chunk_layers`).
+    """
+    each, more = layers // num_chunks, layers % num_chunks
+    held: Size = more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)
     return held
 
 

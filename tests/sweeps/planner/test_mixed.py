@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
-from math import inf, log2
+from math import inf, log, sqrt
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def seconds_of(
     kinds = [index for index in order for _ in range(counts[index])]
     layers = [n for index in order for n in evenly(shares[index], counts[index])]
     works = [work_of(space.setting, plans) for space in spaces]
-    groups, seconds, waits = [], [], []
+    groups, seconds, waits, computed = [], [], [], []
     for stage, (kind, held) in enumerate(zip(kinds, layers, strict=True)):
         setting, work = spaces[kind].setting, works[kind]
         group = StageGroup(*(np.array([one]) for one in (1, stage, held, stage == 0, stage == p - 1)))
@@ -106,6 +106,7 @@ def seconds_of(
         groups.append(group)
         seconds.append(StageSeconds(forward, backward, passes.weight_gradient))
         hidden = passes.forward + passes.input_gradient + passes.weight_gradient
+        computed.append(hidden[0])
         reduced, update = (
             reduction_seconds(setting, plans, work, group, hidden),
             update_seconds(setting, plans, work, group),
@@ -113,10 +114,9 @@ def seconds_of(
         heads = stage == 0 or kinds[stage] != kinds[stage - 1]
         waits.append((heads, reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
     one = np.array([1])
-    (whole,), _ = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
-    nodes = sum(space.world_size / space.setting.cluster.devices_per_node for space in spaces)
-    jitter = max(space.setting.cluster.efficiency.jitter for space in spaces) * log2(max(1, nodes))
-    return float((whole + after(waits)) * (1 + jitter))
+    (whole,), (pace,) = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
+    slowest = spaces[0].setting.scale.slowest * sqrt(2 * log(t * p * d))
+    return float(whole + after(waits) + m * computed[pace] * slowest)
 
 
 def evenly(layers: int, count: int) -> list[int]:
