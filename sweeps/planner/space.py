@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
-from sweeps.planner.spreads import Layout, all_layouts, layer_ends
+from sweeps.planner.spreads import Layout, all_layouts
 from sweeps.planner.strategy import even_ends
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
@@ -181,7 +181,11 @@ def _worthwhile_recomputations(space: Space) -> list[str]:
 
 def layouts(space: Space, num_stages: int) -> list[Layout]:
     """Schedules, chunks and spreads of the layers: the plainest first."""
-    found = all_layouts(space.setting.model.num_layers, num_stages, tuple(_allowed_ends(space, num_stages)))
+    pinned_ends, pinned_chunks = _pinned_ends(space, num_stages), space.pinned.get("virtual_pipeline_size")
+    if not pinned_ends and space.pinned.get("layers_per_stage"):
+        return []  # the list is for another number of stages
+    assert pinned_chunks is None or isinstance(pinned_chunks, int)
+    found = all_layouts(space.setting.model.num_layers, num_stages, pinned_ends, pinned_chunks)
     chunks = set(space.allowed("virtual_pipeline_size", sorted({layout.num_chunks for layout in found})))
     names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
     schedules = {SCHEDULES.index(name) for name in space.allowed("schedule", names, pipeline=num_stages > 1)}
@@ -193,15 +197,15 @@ def layouts(space: Space, num_stages: int) -> list[Layout]:
     ]
 
 
-def _allowed_ends(space: Space, num_stages: int) -> list[tuple[int, int]]:
-    num_layers = space.setting.model.num_layers
+def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:
+    """The ends of a pinned spread; None where none is pinned, or one for another number of stages."""
     if "layers_per_stage" not in space.pinned:
-        return layer_ends(num_layers, num_stages)
+        return None
     listed = space.pinned["layers_per_stage"]
     if listed is None:
-        return [even_ends(num_layers, num_stages)]
+        return even_ends(space.setting.model.num_layers, num_stages)
     assert isinstance(listed, tuple)
-    return [(listed[0], listed[-1])] if len(listed) == num_stages else []
+    return (listed[0], listed[-1]) if len(listed) == num_stages else None
 
 
 def placings(space: Space, tensor_parallel_size: int, pipeline_parallel_size: int, num_replicas: int) -> list[Placing]:

@@ -18,7 +18,7 @@ from sweeps.planner.space import (
     tensor_parallel_sizes,
 )
 from sweeps.planner.space import recomputations as recomputations_of
-from sweeps.planner.spreads import MOST_LAYERS_LIGHTER, layer_ends
+from sweeps.planner.spreads import MOST_LAYERS_LIGHTER, chunk_numbers, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from tests.sweeps.planner.conftest import Case, drawn
 
@@ -26,8 +26,13 @@ NUM_PLANS = 1000
 
 
 def exists(strategy: Strategy, case: Case) -> bool:
+    parallel, trainer = strategy.parallel, case.space.setting.implementation
+    if parallel.schedule == "interleaved" and trainer.name not in ("trisweep", "megatron-core"):
+        p, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+        if strategy.num_micro_batches % p or case.settings.model.num_layers % (p * chunks):
+            return False
     try:
-        priceable(strategy, case.settings, case.space.setting.implementation)
+        priceable(strategy, case.settings, trainer)
     except InfeasiblePlan:
         return False
     return True
@@ -87,16 +92,17 @@ def test_a_random_plan_is_in_the_space_exactly_where_it_is_an_experiment(case: C
 def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
     """Any values, legal or not, of which a good part goes together."""
     model = space.setting.model
-    t = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16]))
-    p = int(rng.choice(divisors(space.world_size) + [3, 5, model.num_layers, model.num_layers + 1]))
+    t = int(rng.choice([1, 1, 1, 2, 3, 4, 6, 8, 12, 16]))
+    p = int(rng.choice(divisors(space.world_size) + [1, 1, 3, 5, model.num_layers, model.num_layers + 1]))
     d = space.world_size // (t * p)
     schedule = str(rng.choice(SEARCHED_SCHEDULES))
-    ends = layer_ends(model.num_layers, p) if p <= model.num_layers else [(1, 1)]
+    lighter = 2 if schedule == "interleaved" else MOST_LAYERS_LIGHTER
+    ends = layer_ends(model.num_layers, p, lighter) if p <= model.num_layers else [(1, 1)]
     first, last = ends[int(rng.integers(len(ends)))]
     spread = spread_layers(model.num_layers, p, first, last) if p <= model.num_layers else None
     even = (first, last) == even_ends(model.num_layers, p)
     recomputations = [RECOMPUTES[index] for index, every in recomputations_of(space) if every == 1]
-    v = int(rng.choice([2, 3, 4, 6])) if schedule == "interleaved" else 1
+    v = int(rng.choice(chunk_numbers(model.num_layers, p) or [2])) if schedule == "interleaved" else 1
     return Strategy.of(
         {
             "world_size": space.world_size,
