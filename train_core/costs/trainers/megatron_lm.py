@@ -8,6 +8,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
     update={
         "name": "megatron-lm",
         "flash_attention": False,
+        "memory_traffic": 1.0,
         "counted_moments": False,
         "dropout": True,
         "reduced_bytes": 2,
