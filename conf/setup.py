@@ -12,6 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from conf.chunks import chunk_ranges, least_layers
 from conf.context_axis import check_context_axis
 from conf.errors import InfeasiblePlan
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
@@ -71,6 +72,11 @@ class Setup(SetupParts):
         size = self.parallel.pipeline_parallel_size
         layers, more = divmod(self.model.num_layers, size)
         return (layers + 1,) * more + (layers,) * (size - more)
+
+    @cached_property
+    def chunk_ranges(self) -> tuple[tuple[range, ...], ...]:
+        """Indices of the layers of each stage's model chunks, of which there are several only with interleaving."""
+        return chunk_ranges(self.layers_per_stage, self.parallel.virtual_pipeline_size)
 
     @property
     def blocks(self) -> tuple[StageBlock, ...]:
@@ -245,13 +251,12 @@ def _remedy_for_tensor_ranks(setup: Setup, key: str, value: int) -> str:
 
 def _check_pipeline_axis(setup: Setup) -> None:
     parallel, num_layers = setup.parallel, setup.model.num_layers
-    chunks = parallel.pipeline_parallel_size * parallel.virtual_pipeline_size
-    if chunks > num_layers:
+    if parallel.pipeline_parallel_size > num_layers:
         raise InfeasiblePlan(
             "parallel.pipeline_parallel_size",
             parallel.pipeline_parallel_size,
-            f"leaves stages without a layer: {chunks} stages or chunks, model.num_layers = {num_layers}",
-            "Use fewer stages, or fewer chunks (parallel.virtual_pipeline_size).",
+            f"leaves stages without a layer: model.num_layers = {num_layers}",
+            "Use fewer stages.",
         )
     if parallel.layers_per_stage is not None:
         _check_layers_per_stage(parallel.layers_per_stage, parallel.pipeline_parallel_size, num_layers)
@@ -280,34 +285,30 @@ def _check_schedule(setup: Setup) -> None:
     if parallel.schedule != "1f1b" and parallel.pipeline_parallel_size == 1:
         remedy = "Use schedule=1f1b, or raise parallel.pipeline_parallel_size."
         raise InfeasiblePlan(key, parallel.schedule, "needs pipeline_parallel_size above 1", remedy)
-    if parallel.schedule != "interleaved":
-        return
-    if len(set(setup.layers_per_stage)) > 1 or setup.layers_per_stage[0] % parallel.virtual_pipeline_size:
-        raise InfeasiblePlan(
-            "parallel.virtual_pipeline_size",
-            parallel.virtual_pipeline_size,
-            f"does not cut model.num_layers = {setup.model.num_layers} into equal chunks on"
-            f" {parallel.pipeline_parallel_size} stages",
-            _remedy_for_chunks(setup),
-        )
-    if setup.num_micro_batches % parallel.pipeline_parallel_size:
-        raise InfeasiblePlan(
-            key,
-            parallel.schedule,
-            f"needs micro-batches in groups of pipeline_parallel_size = {parallel.pipeline_parallel_size}, and there"
-            f" are {setup.num_micro_batches}",
-            "Change batch.global_batch_size or batch.micro_batch_size, or use schedule=1f1b.",
-        )
+    if parallel.schedule == "interleaved":
+        _check_chunks(setup)
+
+
+def _check_chunks(setup: Setup) -> None:
+    """Refuse chunks without a layer, but for the first of the first stage and the last of the last stage."""
+    chunks, layers = setup.parallel.virtual_pipeline_size, setup.layers_per_stage
+    for stage, count in enumerate(layers):
+        if count < least_layers(stage, len(layers), chunks):
+            problem = f"leaves chunks without a layer: stage {stage} has {count} of {setup.model.num_layers} layers"
+            raise InfeasiblePlan("parallel.virtual_pipeline_size", chunks, problem, _remedy_for_chunks(setup))
 
 
 def _remedy_for_chunks(setup: Setup) -> str:
-    parallel, num_layers = setup.parallel, setup.model.num_layers
-    per_stage, left = divmod(num_layers, parallel.pipeline_parallel_size)
-    if left or per_stage == 1:
-        return f"Use schedule=1f1b, or choose stages and chunks whose product divides {num_layers}."
-    divisors = [chunks for chunks in range(2, per_stage + 1) if per_stage % chunks == 0]
-    nearest = min(divisors, key=lambda chunks: abs(chunks - parallel.virtual_pipeline_size))
-    return f"Use parallel.virtual_pipeline_size={nearest}, and parallel.layers_per_stage=null."
+    """An even spread if that helps, else one with lighter ends, else fewer chunks."""
+    p, chunks = setup.parallel.pipeline_parallel_size, setup.parallel.virtual_pipeline_size
+    least, most = [least_layers(stage, p, chunks) for stage in range(p)], setup.model.num_layers // p
+    if most >= max(least):
+        return "Use parallel.layers_per_stage=null."
+    if (left := setup.model.num_layers - sum(least)) >= 0:
+        return f"Use parallel.layers_per_stage=[{','.join(map(str, [least[0] + left, *least[1:]]))}]."
+    if most < 2:
+        return "Use schedule=1f1b, or fewer stages."
+    return f"Use parallel.virtual_pipeline_size={most}, and parallel.layers_per_stage=null."
 
 
 def _check_batch(setup: Setup) -> None:

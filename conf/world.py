@@ -217,7 +217,6 @@ class EfficiencySpec(Frozen):
         memory: share of the memory bandwidth that memory-bound kernels reach.
         link: share of a link's bandwidth that collectives and transfers reach.
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
-        jitter: share of the step lost to the slowest rank with every doubling of the nodes.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
     """
@@ -227,9 +226,16 @@ class EfficiencySpec(Frozen):
     memory: Fraction
     link: Fraction
     kernel_seconds: NonNegative
-    jitter: Annotated[float, Field(ge=0, lt=1)]
     source: str
     link_source: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _jitter_is_no_more(cls, value: object) -> object:
+        """Read old folders: `jitter` was a constant that the waits for the slowest device have replaced."""
+        if not isinstance(value, dict) or "jitter" not in value:
+            return value
+        return {name: constant for name, constant in value.items() if name != "jitter"}
 
 
 class ClusterSpec(Frozen):

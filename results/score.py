@@ -24,7 +24,7 @@ class Comparison:
 
     Attributes:
         memory_bytes: as the row states it: of the fullest device, or of the row's stage.
-        fits: it ran; False where the notes say that memory ran out.
+        fits: it ran; False where the notes say that memory ran out. None where memory is not predicted.
     """
 
     row: Row
@@ -91,8 +91,10 @@ def comparison(priced: PricedRow) -> Comparison | None:
     ran_out = _says(row, "out of memory")
     if seconds is None and memory is None and not ran_out:
         return None
-    memory_bytes = None if memory is None else memory * GIBIBYTE
-    return Comparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, not ran_out)
+    models_memory = priced.prediction.configuration.models_memory
+    memory_bytes = memory * GIBIBYTE if memory is not None and models_memory else None
+    fits = not ran_out if models_memory else None
+    return Comparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, fits)
 
 
 def grouped_by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:

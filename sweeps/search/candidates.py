@@ -130,9 +130,11 @@ def _keys(plans: Plans) -> Iterator[PlanKey]:
 
 def _plans(space: Space, parts: Parts, margin: float, hopeless: float) -> list[Plans]:
     """The plans that fit or nearly do, without those that are hopeless, or ruled out by what else is configured."""
-    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(_with_margin(space, margin))]
+    # A surrogate does not tell in how many layers something is recomputed, so that stays as it is configured.
+    alike = replace(_with_margin(space, margin), pinned={"recompute_every": 1, **space.pinned})
+    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(alike)]
     longest = hopeless * min((one.fastest_seconds for one in found), default=inf)
-    kept = [one.best.rows(one.step_seconds <= longest) for one in found if one.best is not None]
+    kept = [one.best.plans.rows(one.step_seconds <= longest) for one in found if one.best is not None]
     running = [plans for plans in kept if len(plans) and _key_refused(space, plans, parts) not in KIND_KEYS]
     # The ZeRO stages of a single replica are all the same plan.
     keeps_all = "zero_stage" in space.pinned

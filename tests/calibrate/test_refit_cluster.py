@@ -172,8 +172,4 @@ def test_measurements_that_weigh_nothing_move_nothing() -> None:
 
 
 def test_every_constant_of_the_cost_model_can_be_fitted(cluster: ClusterSpec) -> None:
-    assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {
-        "source",
-        "link_source",
-        "jitter",
-    }
+    assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {"source", "link_source"}

@@ -45,8 +45,13 @@ TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
         (["model.num_query_groups=3"], "Use model.num_query_groups=2."),
         (
             ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.schedule=interleaved"]
-            + ["parallel.virtual_pipeline_size=3", "model.num_layers=8"],
-            "Use parallel.virtual_pipeline_size=2, and parallel.layers_per_stage=null.",
+            + ["parallel.virtual_pipeline_size=6", "model.num_layers=8"],
+            "Use parallel.virtual_pipeline_size=4, and parallel.layers_per_stage=null.",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.schedule=interleaved"]
+            + ["parallel.virtual_pipeline_size=3", "model.num_layers=8", "parallel.layers_per_stage=[7,1]"],
+            "Use parallel.layers_per_stage=null.",
         ),
     ],
 )

@@ -117,7 +117,6 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         precision.dtype,
         implementation.dropping(setup.dropout),
         precision.gradient_dtype,
-        parallel.recompute_every,
         precision.matmul_recipe,
         parallel.expert_tensor_parallel_size,
         parallel.zero_group_size,

@@ -33,9 +33,13 @@ class StageGroup:
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
 
 
-def recomputed_layers(layers: Size, num_chunks: Size, every: int) -> Size:
-    """How many of a stage's layers recompute something: the first of each chunk and every n-th after it."""
-    held: Size = num_chunks * -(-(layers // num_chunks) // every)
+def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
+    """How many of a stage's layers recompute something: the first of each chunk and every n-th after it.
+
+    Which chunks have a layer more does not matter to that (`conf.chunks.chunk_layers`).
+    """
+    each, more = layers // num_chunks, layers % num_chunks
+    held: Size = more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)
     return held
 
 

@@ -1,7 +1,7 @@
 """From the plain model to one rank's part of it. The order of `parallelize` is the documentation.
 
 Transformer on the meta device       all layers of the stage, without memory
-cut_chunk                            the embedding stays with the first layer, norm and head with the last
+cut_chunk                            the embedding stays in the first chunk, norm and head in the last
 apply_tensor_parallel                modules become their split form, by `STYLES`
 apply_dropout, apply_to_layers       masks; recomputation and compiled layers
 fill                                 first weights, of which each rank keeps its part
@@ -122,11 +122,14 @@ def parallelize(
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
     plan, randomness = experiment.training, _randomness(experiment, mesh)
-    for layers in chunk_layers(experiment, mesh.pipeline.rank):
+    chunk_ranges = experiment.chunk_ranges[mesh.pipeline.rank]
+    for index, layers in enumerate(chunk_ranges):
         # Without memory, because the whole layers of a stage may not fit before they are split.
         with torch.device("meta"):
             model = Transformer(experiment.model, layers)
-        cut_chunk(model, layers)
+        # By the chunk's place, since the next one begins with the same layer where there is only the embedding in it.
+        is_first, is_last = index == 0, index == len(chunk_ranges) - 1
+        cut_chunk(model, is_first=mesh.is_first_stage and is_first, is_last=mesh.is_last_stage and is_last)
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
         placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
@@ -146,26 +149,11 @@ def parallelize(
     return stage
 
 
-def chunk_layers(experiment: Experiment, stage: int) -> list[range]:
-    """Indices of the layers of each of a stage's model chunks.
-
-    With several chunks a stage, the pipeline passes all stages once for every chunk (arXiv 2104.04473, section 2.2.2).
-    """
-    per_stage, num_chunks = experiment.layers_per_stage, experiment.parallel.virtual_pipeline_size
-    if num_chunks == 1:
-        first = sum(per_stage[:stage])
-        return [range(first, first + per_stage[stage])]
-    # Interleaved stages have equally many layers, and so have their chunks.
-    per_chunk = per_stage[stage] // num_chunks
-    firsts = [(chunk * len(per_stage) + stage) * per_chunk for chunk in range(num_chunks)]
-    return [range(first, first + per_chunk) for first in firsts]
-
-
-def cut_chunk(model: Transformer, layers: range) -> None:
-    """Keep, beside these layers, the embedding with the first of the model, norm and head with the last."""
-    if layers.start > 0:
+def cut_chunk(model: Transformer, *, is_first: bool, is_last: bool) -> None:
+    """Keep the embedding in the first part of the model, norm and head in the last."""
+    if not is_first:
         model.embedding = None
-    if layers.stop < model.spec.num_layers:
+    if not is_last:
         model.final_norm = model.head = None
         model.loss = nn.Identity()
 

@@ -13,8 +13,10 @@ that is sent between them needs a name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from conf.chunks import group_sizes
 from conf.experiment import Experiment
 
 
@@ -47,10 +49,7 @@ def actions_of(experiment: Experiment, stage: int) -> list[Action]:
 
 
 def forward_only(experiment: Experiment, num_micro_batches: int) -> list[Action]:
-    """The actions of an evaluation, the same on every stage.
-
-    Where chunks are interleaved, the micro-batches have to be a multiple of the stages.
-    """
+    """The actions of an evaluation, the same on every stage."""
     parallel = experiment.parallel
     return _forwards(parallel.pipeline_parallel_size, num_micro_batches, parallel.virtual_pipeline_size)
 
@@ -71,7 +70,7 @@ def one_forward_one_backward(num_stages: int, stage: int, num_micro_batches: int
 
 
 def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks: int) -> list[Action]:
-    """1F1B over model chunks: micro-batches go round in groups as large as there are stages, backward through the last
+    """1F1B over model chunks: micro-batches go round in groups (`conf.chunks.group_sizes`), backward through the last
     chunk first.
 
     Source: arXiv 2104.04473, section 2.2.2, in the order of Megatron-LM's
@@ -79,9 +78,11 @@ def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks:
     """
     forwards = _forwards(num_stages, num_micro_batches, num_chunks)
     # Ahead are two passes for each stage behind this one, since a micro-batch goes there and its gradient comes back,
-    # and one group for each chunk but the last, which has to be passed before the first backward pass can begin.
+    # and the first group for each chunk but the last, which has to be passed before the first backward pass can begin.
+    # No later group is larger, so that this is enough for those too.
     backwards = [action._replace(chunk=num_chunks - 1 - action.chunk) for action in forwards]
-    return _alternating(forwards, backwards, 2 * (num_stages - stage - 1) + (num_chunks - 1) * num_stages)
+    first_group = group_sizes(num_micro_batches, num_stages)[0]
+    return _alternating(forwards, backwards, 2 * (num_stages - stage - 1) + (num_chunks - 1) * first_group)
 
 
 def zero_bubble(num_stages: int, stage: int, num_micro_batches: int) -> list[Action]:
@@ -102,12 +103,13 @@ def zero_bubble(num_stages: int, stage: int, num_micro_batches: int) -> list[Act
 
 
 def _forwards(num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Action]:
-    """A group of `num_stages` micro-batches goes through chunk after chunk, then the next group."""
+    """A group of micro-batches goes through chunk after chunk, then the next group."""
+    sizes = group_sizes(num_micro_batches, num_stages)
     return [
-        Action("forward", first + index, chunk)
-        for first in range(0, num_micro_batches, num_stages)
+        Action("forward", stop - size + index, chunk)
+        for stop, size in zip(accumulate(sizes), sizes, strict=True)
         for chunk in range(num_chunks)
-        for index in range(min(num_stages, num_micro_batches - first))
+        for index in range(size)
     ]
 
 

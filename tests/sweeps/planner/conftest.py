@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from conf.settings import Settings
-from sweeps.planner.space import PlanGrid, Space, blocks
+from sweeps.planner.blocks import PlanGrid, blocks
+from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sweeps.planner.divisors import divisors
 from sweeps.planner.shard_work import price_shards
-from sweeps.planner.space import divisors, tensor_parallel_sizes
+from sweeps.planner.space import tensor_parallel_sizes
 from tests.sweeps.planner.conftest import Case, drawn
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.price import peak_bytes, price, price_step

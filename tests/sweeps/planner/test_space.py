@@ -8,18 +8,17 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES, SCHEDULES
 from conf.settings import Settings
+from sweeps.planner.blocks import PlanGrid, blocks
+from sweeps.planner.divisors import divisors
 from sweeps.planner.space import (
-    MOST_LAYERS_LIGHTER,
     SEARCHED_SCHEDULES,
-    PlanGrid,
     Space,
-    blocks,
-    divisors,
-    layer_ends,
     micro_batch_sizes,
     pipeline_parallel_sizes,
     tensor_parallel_sizes,
 )
+from sweeps.planner.space import recomputations as recomputations_of
+from sweeps.planner.spreads import MOST_LAYERS_LIGHTER, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from tests.sweeps.planner.conftest import Case, drawn
 
@@ -43,7 +42,8 @@ def holds(found: dict[tuple[int, int], PlanGrid], strategy: Strategy, num_layers
     layers = strategy.parallel.layers_per_stage
     first, last = even_ends(num_layers, p) if layers is None else (layers[0], layers[-1])
     shard = (
-        (plans.micro_batch_size == strategy.batch.micro_batch_size)
+        (plans.recompute_every == strategy.parallel.recompute_every)
+        & (plans.micro_batch_size == strategy.batch.micro_batch_size)
         & (plans.sequence_parallel == strategy.parallel.sequence_parallel)
         & (plans.recompute == RECOMPUTES.index(strategy.parallel.recompute))
     )
@@ -71,8 +71,9 @@ def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
 def test_a_random_plan_is_in_the_space_exactly_where_it_is_an_experiment(case: Case) -> None:
     rng = np.random.default_rng(2)
     found = {
-        (int(block.plans.tensor_parallel_size.item()), int(block.plans.pipeline_parallel_size.item())): block
+        (block.sizes.tensor, block.sizes.pipeline): block
         for block in blocks(case.space)
+        if block.setting.zero_group_size is None and block.sizes.context == 1
     }
     verdicts = []
     for _ in range(3 * NUM_PLANS):
@@ -94,6 +95,7 @@ def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
     first, last = ends[int(rng.integers(len(ends)))]
     spread = spread_layers(model.num_layers, p, first, last) if p <= model.num_layers else None
     even = (first, last) == even_ends(model.num_layers, p)
+    recomputations = [RECOMPUTES[index] for index, every in recomputations_of(space) if every == 1]
     v = int(rng.choice([2, 3, 4, 6])) if schedule == "interleaved" else 1
     return Strategy.of(
         {
@@ -105,7 +107,7 @@ def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
             "layers_per_stage": None if even or rng.random() < 0.5 else spread,
             "sequence_parallel": bool(rng.random() < 0.5),
             "zero_stage": int(rng.integers(4)) if d > 1 else 0,
-            "recompute": str(rng.choice(RECOMPUTES)),
+            "recompute": str(rng.choice(recomputations)),
             "recompute_every": 1,
             "micro_batch_size": int(rng.choice([1, 2, 3, 4, 5, 8])),
             "global_batch_size": space.global_batch_size,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 Kind = Literal["forward", "backward", "input gradient", "weight gradient"]
 
 
@@ -20,6 +22,10 @@ class Stage:
     def seconds(self, kind: Kind) -> float:
         backward = {"input gradient": self.input_gradient, "weight gradient": self.weight_gradient}
         return {"forward": self.forward, "backward": sum(backward.values()), **backward}[kind]
+
+
+def scaled(stage: Stage, factor: float) -> Stage:
+    return Stage(stage.forward * factor, stage.input_gradient * factor, stage.weight_gradient * factor)
 
 
 class Pass(NamedTuple):
@@ -41,20 +47,18 @@ def one_f_one_b_passes(stage: int, num_stages: int, num_micro_batches: int) -> l
 
 def interleaved_passes(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Pass]:
     """Source: arXiv 2104.04473, section 2.2.2, in the order of Megatron-LM's `forward_backward_pipelining_with_
-    interleaving`: micro-batches in groups of one a stage, each group through all chunks.
+    interleaving`: micro-batches in groups of at least as many as there are stages, each group through all chunks.
     """
-    total = num_micro_batches * num_chunks
-    forwards, backwards = [], []
-    for number in range(total):
-        group, inside = divmod(number, num_stages * num_chunks)
-        chunk, j = inside // num_stages, group * num_stages + inside % num_stages
-        forwards.append(Pass("forward", chunk, j))
-        backwards.append(Pass("backward", num_chunks - 1 - chunk, j))
-    ahead = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * num_stages, total)
+    num_groups = max(1, num_micro_batches // num_stages)
+    groups = [list(group) for group in np.array_split(np.arange(num_micro_batches), num_groups)]
+    order = [(chunk, int(j)) for group in groups for chunk in range(num_chunks) for j in group]
+    forwards = [Pass("forward", chunk, j) for chunk, j in order]
+    backwards = [Pass("backward", num_chunks - 1 - chunk, j) for chunk, j in order]
+    ahead = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * len(groups[0]), len(order))
     passes = forwards[:ahead]
-    for number in range(total - ahead):
+    for number in range(len(order) - ahead):
         passes += [forwards[number + ahead], backwards[number]]
-    return passes + backwards[total - ahead :]
+    return passes + backwards[len(order) - ahead :]
 
 
 def zero_bubble_passes(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
@@ -73,8 +77,21 @@ def zero_bubble_passes(stage: int, num_stages: int, num_micro_batches: int) -> l
 
 
 def simulated_seconds(stages: Sequence[Stage], passes: Sequence[Sequence[Pass]], num_chunks: int) -> float:
-    """From the first forward to the last backward: every stage works its list off, each pass as soon as it can."""
-    num_stages = len(stages)
+    """As `simulated_seconds_of_chunks`, with stages that are cut into equal chunks."""
+    parts = (
+        Stage(*(value / num_chunks for value in (one.forward, one.input_gradient, one.weight_gradient)))
+        for one in stages
+    )
+    return simulated_seconds_of_chunks([[part] * num_chunks for part in parts], passes)
+
+
+def simulated_seconds_of_chunks(chunks: Sequence[Sequence[Stage]], passes: Sequence[Sequence[Pass]]) -> float:
+    """From the first forward to the last backward: every stage works its list off, each pass as soon as it can.
+
+    Args:
+        chunks: for each stage, the seconds of each of its chunks.
+    """
+    num_stages, num_chunks = len(chunks), len(chunks[0])
     ended: dict[tuple[int, Pass], float] = {}
     clock = [0.0] * num_stages
     following = [0] * num_stages
@@ -87,7 +104,7 @@ def simulated_seconds(stages: Sequence[Stage], passes: Sequence[Sequence[Pass]],
                 if any(before not in ended for before in needed):
                     break
                 start = max([clock[stage], *(ended[before] for before in needed)])
-                clock[stage] = ended[stage, one] = start + stages[stage].seconds(one.kind) / num_chunks
+                clock[stage] = ended[stage, one] = start + chunks[stage][one.chunk].seconds(one.kind)
                 following[stage] += 1
                 moved = True
         assert moved, "the passes wait for each other"

@@ -26,7 +26,7 @@ def pipelines(draw: some.DrawFn) -> tuple[str, int, int, Pipeline]:
     schedule = draw(some.sampled_from(SCHEDULES))
     p = draw(some.integers(2, 8))
     v = draw(some.integers(2, 4)) if schedule == "interleaved" else 1
-    m = p * draw(some.integers(1, 3)) if schedule == "interleaved" else draw(some.integers(1, 20))
+    m = draw(some.integers(1, 20))
     return schedule, v, m, pipeline_of(schedule, p, m, v)
 
 

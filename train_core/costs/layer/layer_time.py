@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.costs.layer.shard import FULL, Shard, held_tokens_of, products_of, tokens_of
-from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds
+from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Floats, Setting
 
@@ -65,7 +65,7 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
         reduction = np.where(shard.sequence_parallel, gathers, forward) / 2.0
         shown = np.where(shard.sequence_parallel, gathers, 0.0)
-        shown = shown + sum(np.maximum(reduction - gradient, 0.0) for gradient in hiding)
+        shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
     return forward, shown + np.where(shard.recompute == FULL, forward, 0.0)

@@ -19,6 +19,12 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (
 )
 
 
+def largest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
+    """Micro-batches of the first group under interleaving, in columns, (n,); see `conf.chunks.group_sizes`."""
+    largest: Integers = -(-num_micro_batches // np.maximum(1, num_micro_batches // num_stages))
+    return largest
+
+
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
     """Seconds of one micro-batch on each stage of a group, in columns, (n,)."""
@@ -60,8 +66,10 @@ def pipeline_seconds(
         before = before + share
         pace = m * total
         plain = _one_f_one_b(stage, total, before, whole - before, p - (group.start + group.count - 1), m)
-        # The other stages fill and drain around this one, with interleaving by one chunk instead of a whole stage.
+        # The other stages fill and drain around this one, with interleaving by one chunk instead of a whole stage. With
+        # fewer micro-batches than stages, each comes round all stages before a stage can go on with its next chunk.
         filled = (whole - total) / num_chunks + pace  # GPipe has one chunk
+        filled = np.where((num_chunks > 1) & (m < p), whole + (m - 1) * total / num_chunks, filled)
         chain = np.where(schedule == ZERO_BUBBLE, waiting - wait + pace, filled)
         chain = np.where(schedule == ONE_F_ONE_B, plain, chain)
         if index == 0:  # the first stage's group is never empty

@@ -44,7 +44,7 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integ
     """
     width, reduced = setting.dtype_bytes, setting.gradient_bytes
     layer, ends = work.layer_parameters, parameters - layers * work.layer_parameters
-    kept_by_all = of_layers(setting, work, "kept_bytes", layers, plans.virtual_pipeline_size)
+    kept_by_all = of_layers(plans, work, "kept_bytes", layers)
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
     shard = -(-parameters // plans.num_replicas) * FLOAT32_BYTES
     before = np.where(plans.num_micro_batches > 1, shard, 0)

@@ -10,7 +10,7 @@ from conf.units import FLOAT32_BYTES
 from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE
+from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import Work, group_parameters, of_layers
@@ -88,9 +88,9 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     weight gradients until every stage holds as many as the first.
     """
     p, v, schedule = plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule
-    later = p - stage
+    later, group = p - stage, largest_group(plans.num_micro_batches, p)
     most = np.where(schedule == ZERO_BUBBLE, p, np.where(schedule == GPIPE, ALL, later))
-    most = np.where(schedule == INTERLEAVED, 2 * (later - 1) + (v - 1) * p + 1, most)
+    most = np.where(schedule == INTERLEAVED, 2 * (later - 1) + (v - 1) * group + 1, most)
     held: Integers = np.minimum(most, plans.num_micro_batches * v)
     return held
 
@@ -119,7 +119,7 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held
-    deferred = of_layers(setting, work, "deferred_bytes", group.layers, plans.virtual_pipeline_size)
+    deferred = of_layers(plans, work, "deferred_bytes", group.layers)
     deferred = deferred + np.where(group.is_last, work.head_deferred_bytes, 0)
     more, most, stage = deferred - ends, plans.num_micro_batches - 1, group.start
     if np.any(group.count > 1):
@@ -131,8 +131,7 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
 
 def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
-    v = plans.virtual_pipeline_size
-    kept: Integers = of_layers(setting, work, "kept_bytes", group.layers, v) // v
+    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers) // plans.virtual_pipeline_size
     return kept
 
 

@@ -31,10 +31,9 @@ class Implementation(Frozen):
             reduction of the input gradient beside the weight gradient of the same product, and the gather that sequence
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
         transfers_overlap: share of a transfer between stages that computation hides.
-        data_overlap: share of the gradient reduction and weight gathering that the last backward and the next forward
-            can hide.
-        sharded_overlap: the same of the gathers and reductions of every layer under ZeRO-3.
-        sharded_link: share of the link's rate that these reach, each being as small as a layer.
+        data_overlap: share of the gradient reduction and weight gathering that is started early enough to run beside
+            the last backward and the next forward; `Scale.shown` of it costs nevertheless.
+        sharded_overlap: the same of the gathers and reductions of every layer under ZeRO-2 and 3.
         rings_use_all_ports: collectives across nodes use the network ports of all members in a node; else one.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter.
     """
@@ -57,7 +56,6 @@ class Implementation(Frozen):
     transfers_overlap: float
     data_overlap: float
     sharded_overlap: float
-    sharded_link: float
     rings_use_all_ports: bool
     optimizer_bytes_per_parameter: float
 

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from conf.chunks import chunk_layers
 from tests.train_core.costs.pipeline_events import (
     Pass,
     Stage,
     interleaved_passes,
     one_f_one_b_passes,
+    scaled,
     simulated_seconds,
+    simulated_seconds_of_chunks,
     zero_bubble_passes,
 )
 from train_core.costs.stages import StageGroup
@@ -32,10 +35,6 @@ stages = some.builds(  # backward takes 1.4 to 2.3 times the forward, as without
 )
 lengths = some.integers(1, MOST_STAGES)
 counts = some.integers(1, 24)
-
-
-def scaled(stage: Stage, factor: float) -> Stage:
-    return Stage(stage.forward * factor, stage.input_gradient * factor, stage.weight_gradient * factor)
 
 
 def closed_form(stages: list[Stage], num_micro_batches: int, num_chunks: int, schedule: int) -> float:
@@ -59,10 +58,26 @@ def one_f_one_b(stages: list[Stage], num_micro_batches: int) -> tuple[float, flo
     return closed_form(stages, num_micro_batches, 1, ONE_F_ONE_B), simulated_seconds(stages, passes, 1)
 
 
-def interleaved(stages: list[Stage], num_groups: int, num_chunks: int) -> tuple[float, float]:
-    p, m = len(stages), len(stages) * num_groups
-    passes = [interleaved_passes(i, p, m, num_chunks) for i in range(p)]
+def interleaved(stages: list[Stage], m: int, num_chunks: int) -> tuple[float, float]:
+    passes = [interleaved_passes(i, len(stages), m, num_chunks) for i in range(len(stages))]
     return closed_form(stages, m, num_chunks, INTERLEAVED), simulated_seconds(stages, passes, num_chunks)
+
+
+def interleaved_layers(
+    layer: Stage, layers_per_stage: list[int], m: int, num_chunks: int, embedding: float, head: float
+) -> tuple[float, float]:
+    """Chunks by `conf.chunks`; the first one also embeds and the last one has the head, in units of a layer."""
+    last = len(layers_per_stage) - 1
+    shares = [
+        [float(n) for n in chunk_layers(layers, num_chunks, is_first_stage=stage == 0)]
+        for stage, layers in enumerate(layers_per_stage)
+    ]
+    shares[0][0] += embedding
+    shares[last][-1] += head
+    passes = [interleaved_passes(i, last + 1, m, num_chunks) for i in range(last + 1)]
+    closed = closed_form([scaled(layer, sum(share)) for share in shares], m, num_chunks, INTERLEAVED)
+    chunks = [[scaled(layer, share) for share in of_stage] for of_stage in shares]
+    return closed, simulated_seconds_of_chunks(chunks, passes)
 
 
 def zero_bubble(stages: list[Stage], num_micro_batches: int) -> tuple[float, float]:
@@ -113,18 +128,24 @@ def test_heavier_and_lighter_ends_under_1f1b_are_close(
 
 
 @fifty
-@given(stages, some.integers(2, MOST_STAGES), some.integers(1, 4), some.integers(2, 4))
-def test_equal_stages_interleaved_are_exact(stage: Stage, num_stages: int, num_groups: int, num_chunks: int) -> None:
-    closed, simulated = interleaved([stage] * num_stages, num_groups, num_chunks)
+@given(stages, some.integers(2, MOST_STAGES), counts, some.integers(2, 4))
+def test_equal_stages_interleaved_are_exact_with_any_number_of_micro_batches(
+    stage: Stage, num_stages: int, num_micro_batches: int, num_chunks: int
+) -> None:
+    closed, simulated = interleaved([stage] * num_stages, num_micro_batches, num_chunks)
     assert closed == pytest.approx(simulated)
 
 
 @fifty
-@given(stages, some.integers(2, MOST_STAGES), some.integers(1, 4), some.integers(2, 4), scales, scales)
+@given(
+    stages, some.integers(2, MOST_STAGES), some.integers(1, 3), some.integers(0, 3), some.integers(2, 4), scales, scales
+)
 def test_heavier_ends_interleaved_are_close(
-    stage: Stage, num_stages: int, num_groups: int, num_chunks: int, first: float, last: float
+    stage: Stage, num_stages: int, num_groups: int, more: int, num_chunks: int, first: float, last: float
 ) -> None:
-    closed, simulated = interleaved(with_ends(stage, num_stages, first, last), num_groups, num_chunks)
+    """With at least as many micro-batches as stages."""
+    uneven = with_ends(stage, num_stages, first, last)
+    closed, simulated = interleaved(uneven, num_stages * num_groups + more, num_chunks)
     assert simulated * (1 - 1e-9) <= closed <= simulated * 1.16
 
 
@@ -154,3 +175,32 @@ def test_heavier_ends_without_bubbles_are_close(
 ) -> None:
     closed, simulated = zero_bubble(with_ends(stage, num_stages, first, last), num_micro_batches)
     assert simulated * 0.93 <= closed <= simulated * 1.22
+
+
+@fifty
+@given(
+    stages,
+    some.integers(2, MOST_STAGES),
+    some.integers(1, 3),
+    some.integers(2, 4),
+    some.tuples(some.booleans(), some.booleans()),
+    some.integers(0, 16),
+    some.floats(0.0, 0.2),
+    some.floats(0.0, 1.2),
+)
+def test_chunks_of_which_only_the_ends_lack_a_layer_are_close(
+    layer: Stage,
+    num_stages: int,
+    layers_of_chunk: int,
+    num_chunks: int,
+    lighter: tuple[bool, bool],
+    more: int,
+    embedding: float,
+    head: float,
+) -> None:
+    """As the embedding and the head were a layer each. What is uneven inside is not known so well."""
+    layers = [layers_of_chunk * num_chunks] * num_stages
+    layers[0] -= lighter[0]
+    layers[-1] -= lighter[1]
+    closed, simulated = interleaved_layers(layer, layers, num_stages + more, num_chunks, embedding, head)
+    assert simulated * 0.93 <= closed <= simulated * 1.08
