@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.errors import ConfigError
-from conf.schema import PrecisionPlan
 from conf.setup import Setup
 from conf.world import ClusterSpec, ModelSpec
 from sweeps.table.cells import Row, index_of, text_of
@@ -92,7 +91,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
     trainer = trainer_of(row, parallel.zero_stage, implementation)
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
-    _require_priced(model, precision)
+    _require_priced(model)
     setup = Setup(
         model=model,
         cluster=_widened(cluster, parallel.world_size),
@@ -116,12 +115,11 @@ def _was_run(row: Row) -> bool:
     return any(text_of(row, column) for column in MEASURED_COLUMNS) or bool(said(row, "out of memory", ("notes",)))
 
 
-def _require_priced(model: ModelSpec, precision: PrecisionPlan) -> None:
+def _require_priced(model: ModelSpec) -> None:
     """Refuse what the cost model has no formulas for."""
     refused = (
         ("num_experts", model.experts and model.experts.num_experts, "a mixture of experts"),
         ("head_dim", model.latent_attention and model.head_size, "latent attention"),
-        ("precision", precision.matmul_recipe, "a product in narrow types"),
     )
     for column, value, name in refused:
         if value is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.attention_rules import flash_runs
+from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
     FULL,
     NONE,
@@ -32,7 +33,8 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     units = 2 * model.query_size + 2 * model.key_value_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
     split = tokens * units // t * width
     core = np.where(recompute == NONE, _core_kept_bytes(setting, shard), 0)
-    return np.where(recompute == FULL, held * model.hidden_size * width, whole + split + core)
+    kept = np.where(recompute == FULL, held * model.hidden_size * width, whole + split + core)
+    return kept + kept_difference(setting, shard, recompute)
 
 
 def deferred_bytes(setting: Setting, shard: Shard) -> Integers:

@@ -9,6 +9,7 @@ import numpy as np
 from conf.world import ClusterSpec
 from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
@@ -179,7 +180,7 @@ def _sharded_seconds(
 def _shard_collectives(setting: Setting, plans: Plans, parameters: Integers) -> tuple[Floats, Floats]:
     """Seconds of gathering the weights of so many parameters once, and of scattering their gradients once."""
     d, t = plans.num_replicas, plans.tensor_parallel_size
-    gather = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
+    gather = gather_seconds(setting, parameters * gathered_weight_bytes(setting), d, t)
     return gather, gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
 
 
@@ -196,7 +197,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     implementation, d, t = setting.implementation, plans.num_replicas, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
     scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
-    weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
+    weights = gather_seconds(setting, parameters * gathered_weight_bytes(setting), d, t)
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)

@@ -14,6 +14,7 @@ FSDP = TRISWEEP.model_copy(
         "sharded_overlap": 1.0,
         "data_overlap": 1.0,
         "norm_statistics": 0,
+        "keeps_narrow_inputs": True,
     }
 )
 """PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. The two rates are fitted on its tables."""

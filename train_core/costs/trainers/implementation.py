@@ -30,6 +30,10 @@ class Implementation(Frozen):
         overlaps_weight_gradient: tensor-parallel collectives of backward run beside the gradients' products: the
             reduction of the input gradient beside the weight gradient of the same product, and the gather that sequence
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
+        tensor_overlap: share of the tensor-parallel collectives of sequence parallelism that is cut into pieces, which
+            run beside the products whose operands and results they move.
+        keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
+        gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.
         transfers_overlap: share of a transfer between stages that computation hides.
         data_overlap: share of the gradient reduction and weight gathering that is started early enough to run beside
             the last backward and the next forward; `Scale.shown` of it costs nevertheless.
@@ -53,6 +57,9 @@ class Implementation(Frozen):
     scattered_transfers: bool
     context_ring: bool
     overlaps_weight_gradient: bool
+    tensor_overlap: float
+    keeps_narrow_inputs: bool
+    gathers_narrow_weights: bool
     transfers_overlap: float
     data_overlap: float
     sharded_overlap: float

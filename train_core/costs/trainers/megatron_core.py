@@ -10,6 +10,9 @@ MEGATRON_CORE = MEGATRON_LM.model_copy(
         "flash_attention": True,
         "memory_traffic": 1.0,
         "dropout": False,
+        "tensor_overlap": 1.0,
+        "keeps_narrow_inputs": True,
+        "gathers_narrow_weights": True,
         "data_overlap": 1.0,
     }
 )
