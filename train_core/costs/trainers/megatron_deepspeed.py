@@ -7,6 +7,7 @@ from train_core.costs.trainers.megatron_lm import MEGATRON_LM
 MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
     update={
         "name": "megatron-deepspeed",
+        "memory_traffic": 1.0,
         "overlaps_weight_gradient": False,
         "fp16_gradient_bytes": 2,
         "kept_outputs": "part",
