@@ -8,9 +8,14 @@ from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
 from conf.remedies import nearest_divisor
-from conf.schema import Count, Dtype, Family, Fraction, Frozen, Name, NonNegative, Positive
+from conf.schema import Count, Dtype, Family, Fraction, Frozen, MatmulRecipe, Name, NonNegative, Positive
 
 MatmulDtype = Literal[Dtype, "fp8", "fp4"]
+
+
+def narrow_dtype(recipe: MatmulRecipe) -> Literal["fp8", "fp4"]:
+    """The type that products of a recipe are in, as devices name their peaks."""
+    return "fp4" if recipe == "nvfp4" else "fp8"
 
 
 class RotaryScaling(Frozen):

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.errors import ConfigError
-from conf.schema import PrecisionPlan
 from conf.setup import Setup
-from conf.world import ClusterSpec, ModelSpec
+from conf.world import ClusterSpec
 from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.layout import batch_of, parallel_of
@@ -92,7 +91,6 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
     trainer = trainer_of(row, parallel.zero_stage, implementation)
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
-    _require_priced(model, precision)
     setup = Setup(
         model=model,
         cluster=_widened(cluster, parallel.world_size),
@@ -114,14 +112,6 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
 
 def _was_run(row: Row) -> bool:
     return any(text_of(row, column) for column in MEASURED_COLUMNS) or bool(said(row, "out of memory", ("notes",)))
-
-
-def _require_priced(model: ModelSpec, precision: PrecisionPlan) -> None:
-    """Refuse what the cost model has no formulas for."""
-    refused = (("precision", precision.matmul_recipe, "a product in narrow types"),)
-    for column, value, name in refused:
-        if value is not None:
-            raise ConfigError(column, value, f"{name} is not modelled", "Only rows without it can be priced.")
 
 
 def _widened(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:

@@ -18,6 +18,7 @@ from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import FULL, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
+from train_core.costs.primitives.narrow import recipe_of, wants_transposes
 from train_core.costs.setting import Floats, Integers, Setting
 
 ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
@@ -97,21 +98,43 @@ def _products(setting: Setting, sent: Routed) -> tuple[tuple[Integers | int, Int
 
 def _forward(setting: Setting, sent: Routed) -> Floats:
     # The tiles of all experts of a rank fill the device together, as one kernel does, or several streams.
-    products = sum(matmul_seconds(setting, sent.rows_each, n, k, sent.num_experts) for n, k in _products(setting, sent))
+    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
+    sizes = _products(setting, sent)
+    products = sum(matmul_seconds(setting, each, n, k, count, recipe=recipe) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, experts_of(setting).num_experts, setting.model.hidden_size)
-    return products + router + _moves(setting, sent, activation=3 if setting.model.gated_mlp else 2)
+    casts = _casts(setting, sent, sum(k for _, k in sizes))
+    return products + router + casts + _moves(setting, sent, activation=3 if setting.model.gated_mlp else 2)
 
 
 def _input_gradient(setting: Setting, sent: Routed) -> Floats:
-    products = sum(matmul_seconds(setting, sent.rows_each, k, n, sent.num_experts) for n, k in _products(setting, sent))
+    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
+    sizes = _products(setting, sent)
+    products = sum(matmul_seconds(setting, each, k, n, count, recipe=recipe) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, setting.model.hidden_size, experts_of(setting).num_experts)
-    return products + router + _moves(setting, sent, activation=5 if setting.model.gated_mlp else 3)
+    casts = _casts(setting, sent, sum(n for n, _ in sizes))
+    return products + router + casts + _moves(setting, sent, activation=5 if setting.model.gated_mlp else 3)
 
 
 def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
-    products = sum(matmul_seconds(setting, n, k, sent.rows_each, sent.num_experts) for n, k in _products(setting, sent))
+    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
+    added_up = 2 * setting.gradient_bytes  # what has been added up so far is read and written
+    products = sum(
+        matmul_seconds(setting, n, k, each, count, recipe=recipe, result_bytes=added_up)
+        for n, k in _products(setting, sent)
+    )
     router = matmul_seconds(setting, experts_of(setting).num_experts, setting.model.hidden_size, sent.tokens)
     return np.asarray(products + router)
+
+
+def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | float:
+    """Seconds of casting so many elements of every row, where products multiply narrow types."""
+    recipe = recipe_of(setting)
+    if recipe is None:
+        return 0.0
+    each = recipe.reads * setting.dtype_bytes + recipe.copies * recipe.operand_bytes
+    if wants_transposes(setting.cluster.device) and recipe.copies == 1:
+        each += 2 * recipe.operand_bytes
+    return memory_bound_seconds(setting, sent.rows * width * each, 2 * recipe.kernels)
 
 
 def _moves(setting: Setting, sent: Routed, *, activation: int) -> Floats:
@@ -141,10 +164,12 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
     """Bytes kept for backward: the rows that came and both sides of the activation, by which results are weighted."""
-    f, h = experts_of(setting).ffn_hidden_size, setting.model.hidden_size
-    sides = (3 if setting.model.gated_mlp else 2) * f // sent.tensor_parallel_size
-    kept: Integers = sent.rows * (h + sides) * setting.dtype_bytes
-    return kept
+    recipe, width = recipe_of(setting), float(setting.dtype_bytes)
+    if recipe is not None and setting.implementation.keeps_narrow_inputs:
+        width = recipe.operand_bytes
+    (up, h, _), (_, down, _) = _matrices(setting)
+    split = (up * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
+    return (sent.rows * (h * width + split)).astype(np.int64)
 
 
 def _deferred_bytes(setting: Setting, sent: Routed) -> Integers:

@@ -7,6 +7,7 @@ import numpy as np
 from train_core.costs.primitives.collectives import gather_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.sharing import num_shards
 from train_core.costs.work import Work, group_experts, group_parameters
 
 
@@ -28,12 +29,15 @@ def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGro
     """A rank's share of its stage's parameters. Shards are padded to the same length, so all ranks hold as much."""
     parameters, experts = held_parameters(setting, plans, work, group)
     if setting.model.experts is None:
-        return -(-parameters // plans.num_replicas)
-    return -(-(parameters - experts) // plans.num_replicas) - (-experts // expert_replicas(setting, plans))
+        return -(-parameters // num_shards(setting, plans))
+    of_experts = expert_replicas(setting, plans)
+    if setting.zero_group_size is not None:
+        of_experts = np.minimum(of_experts, setting.zero_group_size)
+    return -(-(parameters - experts) // num_shards(setting, plans)) - (-experts // of_experts)
 
 
 def replica_seconds(
-    setting: Setting, plans: Plans, parameters: Integers, experts: Integers | int, bytes_each: int
+    setting: Setting, plans: Plans, parameters: Integers, experts: Integers | int, bytes_each: float
 ) -> Floats:
     """Seconds in which replicas gather so many parameters, or reduce and scatter them.
 
@@ -42,11 +46,11 @@ def replica_seconds(
         bytes_each: of one of them on the wire.
     """
     t = plans.tensor_parallel_size
-    others = (parameters - experts) * float(bytes_each)
+    others = (parameters - experts) * bytes_each
     seconds = gather_seconds(setting, others, plans.num_replicas, t)
     if setting.model.experts is None:
         return seconds
     stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
-    sent = np.asarray(experts * float(bytes_each))
+    sent = np.asarray(experts * bytes_each)
     of_experts = gather_seconds(setting, sent, expert_replicas(setting, plans), stride)
     return seconds + of_experts

@@ -9,6 +9,7 @@ import numpy as np
 from conf.world import ClusterSpec
 from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.replicas import held_parameters, owned_parameters, replica_seconds
@@ -176,7 +177,7 @@ def _sharded_seconds(
     gathered: Floats = np.asarray(0.0)
     scattered: Floats = np.asarray(0.0)
     for parameters, experts, number in units:
-        gather = replica_seconds(setting, plans, parameters, experts, setting.dtype_bytes)
+        gather = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
         scatter = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
         gathered, scattered = gathered + number * gather, scattered + number * scatter
     gathered = np.where(is_kept, 0.0, gathered)
@@ -194,7 +195,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     implementation = setting.implementation
     parameters, experts = held_parameters(setting, plans, work, group)
     scattered = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
-    weights = replica_seconds(setting, plans, parameters, experts, setting.dtype_bytes)
+    weights = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
