@@ -239,3 +239,20 @@ def test_an_unknown_device_lists_every_known_one() -> None:
     complaint = reason(gpu="TPUv4")
     for name in known_gpus():
         assert name in complaint
+
+
+@pytest.mark.parametrize(
+    ("cells", "models_memory"),
+    [
+        ({}, True),
+        ({"notes": "Adafactor; steady tok/s"}, False),
+        ({"optimizer": "Muon"}, False),
+        ({"optimizer": "AdamW"}, True),
+        ({"assumed": "recompute / offload / CUDA graph not in the table"}, False),
+        ({"assumed": "recompute / offload not in the table", "recompute": "full"}, True),
+    ],
+)
+def test_memory_is_predicted_unless_the_row_leaves_open_what_is_held(
+    cells: dict[str, str], models_memory: bool
+) -> None:
+    assert read(**cells).models_memory is models_memory
