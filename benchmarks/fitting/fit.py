@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fitting.constants import constants_with, fitted_constants, prior_values
+from benchmarks.left_out import LeftOutRow
 from benchmarks.measured_rows import MeasuredRow, series_weights
 from calibrate.measured_runs import PricedRuns
 from calibrate.robust_fit import (
@@ -22,6 +23,7 @@ from calibrate.robust_fit import (
     slopes,
     values_at,
 )
+from sweeps.confidence.interval import Interval
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,32 @@ def left_out_ratios(found: Fit) -> NDArray[np.float64]:
         of_table = np.array([row.table == table for row in found.rows])
         ratios[of_table] = without[clusters][of_table]
     return ratios
+
+
+def left_out_rows(found: Fit, ratios: NDArray[np.float64], around: Sequence[Interval]) -> list[LeftOutRow]:
+    """Every row with its predictions.
+
+    Args:
+        ratios: log of predicted over measured of every row, by constants fitted without it, (n,).
+        around: the interval of each.
+    """
+    fitted = found.priced.measured * np.exp(found.log_ratios())
+    without = found.priced.measured * np.exp(ratios)
+    return [
+        LeftOutRow(
+            place=row.place,
+            table=row.table,
+            series=row.series,
+            cluster=row.cluster,
+            layout=row.run.setup.label,
+            measured_s=row.seconds,
+            predicted_s=float(seconds),
+            left_out_s=float(left_out),
+            low_s=interval.low_seconds,
+            high_s=interval.high_seconds,
+        )
+        for row, seconds, left_out, interval in zip(found.rows, fitted, without, around, strict=True)
+    ]
 
 
 def _values_near(found: Fit, left: Floats, slope: Floats, weights: Floats) -> dict[str, float]:

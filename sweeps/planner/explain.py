@@ -17,8 +17,6 @@ from train_core.costs.trainers.capabilities import require_runnable
 from train_core.costs.trainers.declared_limits import CAPABILITIES
 from train_core.costs.trainers.trisweep import TRISWEEP
 
-OWN = TRISWEEP.name
-
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -71,10 +69,10 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
     A plan that cannot exist is explained too: the reason is the explanation.
     """
     try:
-        experiment = priceable(strategy, parts, implementation)
+        setup = priceable(strategy, parts, implementation)
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
-    predicted = estimate(experiment, implementation)
+    predicted = estimate(setup, implementation)
     alternatives = sorted(
         (
             _alternative(knob, changed, parts, implementation, predicted)
@@ -83,7 +81,7 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
         key=_order,
     )
     return Explanation(
-        label=experiment.label,
+        label=setup.label,
         reason=shortfall(predicted),
         estimate=predicted,
         terms=_descending(predicted.step_terms.by_term()),
@@ -98,9 +96,9 @@ def priceable(strategy: Strategy, parts: Parts, implementation: Implementation) 
     Raises:
         InfeasiblePlan: it cannot exist, or the trainer cannot run it.
     """
-    found = strategy.experiment(parts) if implementation.name == OWN else strategy.setup(parts)
-    require_runnable(found, implementation.name, CAPABILITIES[implementation.name])
-    return found
+    setup = strategy.experiment(parts) if implementation.name == TRISWEEP.name else strategy.setup(parts)
+    require_runnable(setup, implementation.name, CAPABILITIES[implementation.name])
+    return setup
 
 
 def plain_label(strategy: Strategy) -> str:

@@ -9,6 +9,7 @@ from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
     FULL,
     NONE,
+    SELECTIVE,
     Shard,
     held_tokens_of,
     hidden_bytes_of,
@@ -16,6 +17,7 @@ from train_core.costs.layer.shard import (
     scores_of,
     tokens_of,
 )
+from train_core.costs.layer.trainer_bytes import rotated_bytes, selected_bytes
 from train_core.costs.setting import Integers, Setting
 
 
@@ -33,8 +35,10 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     units = 2 * model.query_size + 2 * model.key_value_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
     split = tokens * units // t * width
     core = np.where(recompute == NONE, _core_kept_bytes(setting, shard), 0)
-    kept = np.where(recompute == FULL, held * model.hidden_size * width, whole + split + core)
-    return kept + kept_difference(setting, shard, recompute)
+    kept = whole + split + core + rotated_bytes(setting, shard) + kept_difference(setting, shard, recompute)
+    if implementation.selective_operators:
+        kept = np.where(recompute == SELECTIVE, selected_bytes(setting, shard), kept)
+    return np.where(recompute == FULL, held * model.hidden_size * width, kept)
 
 
 def deferred_bytes(setting: Setting, shard: Shard) -> Integers:
