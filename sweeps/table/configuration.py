@@ -13,6 +13,7 @@ from conf.setup import Setup
 from conf.world import ClusterSpec, ModelSpec
 from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
+from sweeps.table.compiled import compiled_or_not
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
 from sweeps.table.precision import precision_of
@@ -53,6 +54,7 @@ OPTIONAL_COLUMNS = (
     "zero_stage",
     "flash_attention",
     "implementation",
+    "compile",
     "gpus_per_node",
     "network_gbits_per_node",
     "stage",
@@ -91,7 +93,7 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
 
 def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
-    trainer = trainer_of(row, parallel.zero_stage, implementation)
+    trainer = compiled_or_not(row, trainer_of(row, parallel.zero_stage, implementation))
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
     _require_priced(model)
     setup = Setup(
