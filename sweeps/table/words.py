@@ -17,7 +17,15 @@ MODEL_COLUMNS = {
     "model.head_size": "head_dim",
     "model.vocab_size": "vocab",
     "model.seq_length": "seq",
+    "model.experts.num_experts": "num_experts",
+    "model.experts.top_k": "top_k",
+    "model.experts.ffn_hidden_size": "moe_ffn",
+    "model.experts.shared_ffn_hidden_size": "shared_expert_ffn",
+    "model.experts.num_dense_layers": "dense_layers",
+    "model.experts.capacity_factor": "capacity_factor",
     "precision.dtype": "precision",
+    "precision.matmul_recipe": "fp8_recipe",
+    "precision.gradient_dtype": "gradient_dtype",
 }
 KNOBS_IN_TEXT = {name: knob for knob in KNOBS for name in (knob.key, knob.name)}
 """Messages name a knob by its dotted key, or in the middle of a sentence by its name alone."""
