@@ -51,17 +51,17 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
     dtype: Dtype = "bf16" if recipe else choice_of(row, "precision", PRECISIONS, default=usual)
     return PrecisionPlan(
         dtype=dtype,
-        gradient_dtype=_gradient_dtype_of(row) if dtype == "bf16" else "fp32",
+        gradient_dtype=_gradient_dtype_of(row, dtype),
         initial_loss_scale=1.0,  # it has no effect on the price; the type wants some value
         loss_scale_window=1,
         matmul_recipe=recipe,
     )
 
 
-def _gradient_dtype_of(row: Row) -> Literal["fp32", "bf16"]:
+def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:
     if text_of(row, "gradient_dtype"):
         return choice_of(row, "gradient_dtype", GRADIENT_TYPES)
-    if said(row, r"fp32 grad", ("precision", "notes")):
+    if dtype != "bf16" or said(row, r"fp32 grad", ("precision", "notes")):
         return "fp32"
     return "bf16" if said(row, BF16_GRADIENTS, ("source", "notes")) else "fp32"
 
