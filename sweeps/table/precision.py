@@ -67,7 +67,8 @@ def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:
 
 
 def is_narrow(row: Row) -> bool:
-    return re.split(r"[\s(]", text_of(row, "precision").lower(), maxsplit=1)[0] in NARROW
+    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`."""
+    return text_of(row, "precision").lower().startswith(NARROW)
 
 
 def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:

@@ -16,6 +16,7 @@ from tests.composed import load_cluster
         ({"precision": "fp8", "fp8_recipe": "current scaling"}, "fp8-tensorwise"),
         ({"precision": "fp8", "fp8_recipe": "blockwise 128"}, "fp8-blockwise"),
         ({"precision": "fp8 rowwise"}, "fp8-rowwise"),
+        ({"precision": "fp8-rowwise"}, "fp8-rowwise"),
         ({"precision": "fp8 tensorwise"}, "fp8-tensorwise"),
         ({"precision": "mxfp8", "fp8_recipe": "MXFP8 block 32"}, "mxfp8"),
         ({"precision": "fp8", "fp8_recipe": "MXFP8"}, "mxfp8"),
