@@ -105,8 +105,6 @@ def request(
     knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
     if clusters:
         _require_no_cluster_values(asked.overrides)
-    if devices is not None:
-        _require_one_number(asked.overrides, devices)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation).dropping(settings.training.dropout)
     require_run(trainer, settings, knobs)
@@ -150,14 +148,6 @@ def _setting(
         matmul_recipe=precision.matmul_recipe,
         expert_tensor_parallel_size=tensor_size,
     )
-
-
-def _require_one_number(overrides: Overrides, devices: str) -> None:
-    """Refuse two statements about the number of devices of which one would have to be ignored."""
-    key = "parallel.world_size"
-    if key in overrides.pinned() and overrides.chosen(key) != devices:
-        remedy = "Give the override or the option, not both."
-        raise ConfigError(key, overrides.chosen(key), f"is not the number of devices that {devices} says", remedy)
 
 
 def _offered(

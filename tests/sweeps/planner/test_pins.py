@@ -66,10 +66,3 @@ def test_narrow_products_and_the_width_of_gradients_are_priced_or_refused() -> N
     assert space.setting.matmul_recipe == "fp8-delayed"
     with pytest.raises(ConfigError, match=r"precision\.matmul_recipe = 'fp8-delayed': is not run by trisweep"):
         request(composed(recipe))
-
-
-def test_two_numbers_of_devices_are_one_too_many() -> None:
-    asked = composed([*LLAMA, "parallel.world_size=16"])
-    with pytest.raises(ConfigError, match=r"parallel\.world_size = '16': is not the number of devices that 8,32 says"):
-        request(asked, devices="8,32")
-    assert [space.world_size for space in request(asked, devices="16").spaces] == [16]
