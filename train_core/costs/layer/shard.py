@@ -10,7 +10,7 @@ from conf.knobs import RECOMPUTES
 from train_core.costs.counts.matrices import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Booleans, Integers, Setting
 
-NONE, SELECTIVE, FULL = (RECOMPUTES.index(name) for name in ("none", "selective", "full"))
+NONE, SELECTIVE, FULL, POINTWISE = (RECOMPUTES.index(name) for name in ("none", "selective", "full", "pointwise"))
 
 
 @dataclass(frozen=True, slots=True)
