@@ -12,6 +12,7 @@ from conf.setup import Setup
 from conf.units import GIBIBYTE
 from sweeps.planner.neighbours import neighbours
 from sweeps.planner.strategy import Strategy
+from sweeps.planner.vocabulary import padded_for
 from train_core.costs import Estimate, Implementation, estimate
 from train_core.costs.trainers.capabilities import require_runnable
 from train_core.costs.trainers.declared_limits import CAPABILITIES
@@ -69,7 +70,7 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
     A plan that cannot exist is explained too: the reason is the explanation.
     """
     try:
-        setup = priceable(strategy, parts, implementation)
+        setup = priceable(strategy, _padded(parts, strategy), implementation)
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
     predicted = estimate(setup, implementation)
@@ -88,6 +89,10 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
         memory=_descending(predicted.stages[predicted.worst_stage].by_kind()),
         alternatives=tuple(alternatives),
     )
+
+
+def _padded(parts: Parts, strategy: Strategy) -> Parts:
+    return padded_for(parts, strategy.parallel.tensor_parallel_size)
 
 
 def priceable(strategy: Strategy, parts: Parts, implementation: Implementation) -> Setup:
@@ -135,7 +140,7 @@ def _alternative(
 ) -> Alternative:
     value = _shown(knob, changed)
     try:
-        predicted = estimate(priceable(changed, parts, implementation), implementation)
+        predicted = estimate(priceable(changed, _padded(parts, changed), implementation), implementation)
     except InfeasiblePlan as error:
         return Alternative(knob, value, None, f"{error.key} = {error.value}: {error.problem}", None)
     slower = predicted.step_seconds / plan.step_seconds - 1 if predicted.fits else None

@@ -13,6 +13,7 @@ from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, group_parameters, of_layers
 
@@ -174,7 +175,9 @@ def _sharded_seconds(
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    return shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
+    there, back = shard_copy_seconds(setting, plans, layer * group.layers + ends)
+    shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
+    return shown[0] + there, shown[1] + back
 
 
 def _shard_collectives(setting: Setting, plans: Plans, parameters: Integers) -> tuple[Floats, Floats]:
