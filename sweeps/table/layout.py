@@ -26,6 +26,7 @@ ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
     "fsdp": 3,
     "fsdp1": 3,
     "fsdp2": 3,
+    "hsdp": 3,
 }
 RECOMPUTATIONS: dict[str, Recompute] = {
     "none": "none",
@@ -42,6 +43,7 @@ RECOMPUTATIONS: dict[str, Recompute] = {
     "mlp_act": "pointwise",
     "moe_act": "pointwise",
 }
+USUAL_PER_NODE = 8
 ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
 """Of a rate that leaves the reduction of gradients out: so many that its share vanishes."""
@@ -104,9 +106,12 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
 
 
 def _zero_group_of(row: Row, replicas: int) -> int | None:
-    """Replicas among which ZeRO shares out, where the row says `zero1=8`; None where these are all."""
+    """Replicas among which ZeRO shares out: as `zero1=8` says, those of a node under HSDP; None where these are all."""
     remark = said(row, r"\bzero[123] ?= ?(\d+)", ("series", "notes"))
-    size = int(remark.group(1)) if remark else replicas
+    usual = (
+        count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, r"\bhsdp\b", ("zero_stage",)) else replicas
+    )
+    size = int(remark.group(1)) if remark else usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
 

@@ -43,11 +43,13 @@ def test_beside_a_pipeline_fsdp2_keeps_what_it_has_gathered() -> None:
         ({"series": "internevo tp1 zero1=8"}, 8),
         ({"notes": "zero1=8 (optimizer states sharded over 8 ranks)"}, 8),
         ({"notes": "zero1=64"}, None),  # all replicas
+        ({"zero_stage": "HSDP"}, 8),
+        ({"zero_stage": "HSDP", "gpus_per_node": "4"}, 4),
         ({}, None),
     ],
 )
 def test_a_smaller_group_that_shares_the_optimizer_is_read(cells: dict[str, str], size: int | None) -> None:
-    assert plan(zero_stage="1", **cells).zero_group_size == size
+    assert plan(**{"zero_stage": "1", **cells}).zero_group_size == size
 
 
 @pytest.mark.parametrize(
