@@ -19,8 +19,8 @@ DEEPSEEK_HEAD_SIZE = 192
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
     hidden, heads, gated = count_of(row, "hidden"), count_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
-    family = _family_of(row, gated)
     latent, head_size = _attention_of(row)
+    family: Family = "llama" if latent else _family_of(row, gated)  # such attention has rotary positions
     return ModelSpec(
         name="row",
         family=family,
@@ -28,7 +28,8 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         hidden_size=hidden,
         ffn_hidden_size=_ffn_hidden_of(row),
         num_attention_heads=heads,
-        num_query_groups=count_of(row, "kv_heads", default=heads),
+        # Latent attention makes keys for every head, whatever a table calls a head of its short vectors.
+        num_query_groups=heads if latent else count_of(row, "kv_heads", default=heads),
         head_size=head_size,
         rotary_base=None,
         gated_mlp=gated,

@@ -61,6 +61,11 @@ def test_latent_attention_is_known_of_some_models(name: str) -> None:
     assert model(model=name).latent_attention == DEEPSEEK_ATTENTION
 
 
+def test_latent_attention_makes_keys_for_every_head() -> None:
+    found = model(model="deepseek-v3", kv_heads="1")
+    assert (found.num_query_groups, found.family) == (128, "llama")
+
+
 @pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-moe-16b", "nemotron4-340b"])
 def test_other_models_have_no_latent_attention(name: str) -> None:
     found = model(model=name, head_dim="192")
