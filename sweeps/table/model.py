@@ -13,7 +13,8 @@ MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip her
 VOCABULARY_MULTIPLE = 128
 EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
 DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
-"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. Source: arXiv 2405.04434, section 3.1.2."""
+"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. V2-Lite makes queries from the hidden state.
+Source: arXiv 2405.04434, section 3.1.2 and appendix B."""
 DEEPSEEK_HEAD_SIZE = 192
 
 
@@ -100,6 +101,8 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
             query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
         )
         return latent, plain + rotary
-    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)(?![-_ ]?(?:\.\d+)?[-_ ]?lite)|kimi[-_ ]?k2", ("model",)):
+    if said(row, r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)):
+        return DEEPSEEK_ATTENTION.model_copy(update={"query_rank": None}), DEEPSEEK_HEAD_SIZE
+    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)):
         return DEEPSEEK_ATTENTION, DEEPSEEK_HEAD_SIZE
     return None, stated
