@@ -184,7 +184,7 @@ def _sharded_seconds(
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    there, back = shard_copy_seconds(setting, plans, layer * group.layers + ends)
+    there, back = shard_copy_seconds(setting, plans, held_parameters(setting, plans, work, group))
     shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
     return shown[0] + there, shown[1] + back
 
