@@ -18,3 +18,5 @@ TORCHTITAN = FSDP.model_copy(
     }
 )
 """Layers are compiled, so that what lies between matrix products is fused."""
+TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": FSDP.memory_traffic})
+"""The same with `compile.enable = false`, which is torchtitan's default: kernels are those of any eager FSDP."""
