@@ -57,13 +57,13 @@ def _kernels() -> Iterator[str]:
 
 
 def _clusters() -> Iterator[str]:
-    yield _line("cluster", "matmul", "attention", "memory", "link", "kernel µs", "jitter", "reserved GiB", "gaps")
-    yield _line(*["---"] * 9)
+    yield _line("cluster", "matmul", "attention", "memory", "link", "kernel µs", "reserved GiB", "gaps")
+    yield _line(*["---"] * 8)
     for cluster in _known_clusters():
         constants = cluster.efficiency
         shares = (constants.matmul, constants.attention, constants.memory, constants.link)
         reserved = cluster.reserved_memory_bytes / GIBIBYTE
-        rest = (MICRO * constants.kernel_seconds, constants.jitter, reserved, cluster.fragmentation)
+        rest = (MICRO * constants.kernel_seconds, reserved, cluster.fragmentation)
         yield _line(cluster.name, *(f"{value:.4g}" for value in (*shares, *rest)))
 
 

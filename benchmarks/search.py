@@ -22,9 +22,10 @@ from benchmarks.target import Target, at_least, at_most, figure
 from conf.load import load, load_cluster
 from conf.settings import Settings
 from conf.units import MEBIBYTE
+from sweeps.planner.blocks import blocks
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.search import search_space
-from sweeps.planner.space import Space, blocks
+from sweeps.planner.space import Space
 from sweeps.planner.strategy import strategies_of
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.price import price

@@ -46,7 +46,7 @@ def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
     job = f"{ranks} rank{'s' * (ranks > 1)} on {nodes} host{'s' * (nodes > 1)}"
     unreached = [link.name for link in cluster.links if link.name not in measured]
     words = [f"link {name}: left as it was, because no two of the {job} meet only through it" for name in unreached]
-    return [*words, "jitter, reserved memory: left as they were; no short measurement shows them"]
+    return [*words, "reserved memory: left as it was; no short measurement shows it"]
 
 
 def machine_of(rates: DeviceRates) -> str:

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.robust_fit import Constant, Floats, Values, choose, refit
+from calibrate.measured_runs import Constants, ConstantsOf, MeasuredRun, PricedRuns, present_constants
+from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
+from conf.setup import Setup
 from conf.world import ClusterSpec
 from results.report.predicted_part import has_device_per_rank
 from sweeps.sweep import Sweep
-from train_core.costs.estimate import estimate, plan_of, setting_of
-from train_core.costs.price import price
-from train_core.costs.setting import Plans
+from train_core.costs.setting import Setting
+from train_core.costs.trainers.implementation import Implementation
+from train_core.costs.trainers.trisweep import TRISWEEP
 from train_core.measurement import Environment, Performance
 
-FEWEST_TRIALS = 3
-FEWEST_TO_LEAVE_ONE_OUT = 5
+FEWEST_TO_LEAVE_ONE_OUT = 3
 """With fewer trials, each one left out would take too much of what the constants rest on."""
 
 CONSTANTS = (
-    Constant("matmul", 0.005, 1.0),
-    Constant("attention", 0.002, 1.0),
-    Constant("memory", 0.02, 1.0),
-    Constant("link", 0.01, 1.0),
-    Constant("kernel_seconds", 1e-7, 1e-2),
-    Constant("jitter", 0.0, 0.3, factor=0.0, unit=0.05),
+    Constant("matmul", 0.005, 1.0, 0.15),
+    Constant("attention", 0.002, 1.0, 0.25),
+    Constant("memory", 0.02, 1.0, 0.2),
+    Constant("link", 0.01, 1.0, 0.3),
+    Constant("kernel_seconds", 1e-7, 1e-2, 0.5),
 )
 """Fields of `EfficiencySpec`. The bounds are physical: no share above 1, no kernel that takes only a few cycles."""
 
@@ -43,10 +43,11 @@ class FinishedTrial:
     """
 
     label: str
-    experiment: Experiment
+    setup: Setup
     step_seconds: float
     environment: Environment | None
     counts: bool
+    implementation: Implementation = TRISWEEP
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Refit:
 
     @property
     def error_left_out(self) -> float | None:
-        """The mean error if each trial is predicted by constants fitted without it; None below five trials."""
+        """The mean error if each trial is predicted by constants fitted without it; None below three trials."""
         pairs = [(each.left_out, each.trial.step_seconds) for each in self.trials if each.left_out is not None]
         return _mean_error([(predicted, seconds) for predicted, seconds in pairs if predicted]) if pairs else None
 
@@ -127,14 +128,13 @@ def refit_cluster(
         UsageError: there are too few of them.
     """
     counted = [trial for trial in trials if trial.counts]
-    if len(counted) < FEWEST_TRIALS:
-        num_sharing = len(trials) - len(counted)
-        sharing = f" ({num_sharing} more ran with ranks that shared devices)" if num_sharing else ""
-        problem = f"{len(counted)} trials have a step time to fit to{sharing}, and at least {FEWEST_TRIALS} are needed"
-        raise UsageError(problem, "Run more points of the sweep first.")
+    if not counted:
+        sharing = f" ({len(trials)} ran with ranks that shared devices)" if trials else ""
+        raise UsageError(f"No trial has a step time to fit to{sharing}", "Run points of the sweep first.")
     present = {each.name: float(getattr(cluster.efficiency, each.name)) for each in constants}
-    chosen = choose(_Ratios(cluster, counted), constants, present)
-    found = refit(_Ratios(cluster, counted), chosen.fitted, present)
+    ratios = log_ratios(cluster, counted)
+    chosen = choose(ratios, constants, present)
+    found = refit(ratios, chosen.fitted, present)
     return Refit(
         before=present,
         after={**present, **found},
@@ -172,57 +172,40 @@ def _without(
     """Seconds predicted for `trial` by the same constants, fitted to the others."""
     others = [other for other in counted if other is not trial]
     # Begun where the fit to all trials ended, which is only a few steps away.
-    values = refit(_Ratios(cluster, others), constants, present, start=found)
+    values = refit(log_ratios(cluster, others), constants, present, start=found)
     return float(predicted_seconds(cluster, [trial], values)[0])
 
 
-class _Ratios:
-    """Log of predicted over measured for given constants: being half as fast weighs as much as being twice as fast."""
-
-    def __init__(self, cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> None:
-        self._cluster, self._trials = cluster, trials
-        self._measured = np.array([trial.step_seconds for trial in trials])
-
-    def __call__(self, values: Values) -> Floats:
-        ratios: Floats = np.log(predicted_seconds(self._cluster, self._trials, values) / self._measured)
-        return ratios
+def log_ratios(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> LogRatios:
+    """The trials' log of predicted over measured, as a function of the constants by name."""
+    runs = priced_runs(cluster, trials)
+    return lambda values: runs.log_ratios(_with(values))
 
 
 def predicted_seconds(cluster: ClusterSpec, trials: Sequence[FinishedTrial], values: Values) -> Floats:
-    """What the cost model says with these constants; trials of one model and precision are priced together."""
-    efficiency = cluster.efficiency.model_copy(update=dict(values))
-    experiments = [_on(cluster.model_copy(update={"efficiency": efficiency}), trial.experiment) for trial in trials]
-    seconds = np.zeros(len(trials))
-    for indices in _priced_together(experiments):
-        together = [experiments[index] for index in indices]
-        seconds[indices] = _price(together)
-    return seconds
+    """What the cost model says with these constants."""
+    return priced_runs(cluster, trials).step_seconds(_with(values))
 
 
-def _on(cluster: ClusterSpec, experiment: Experiment) -> Experiment:
-    """The experiment on `cluster`, whose file may have changed since, but on as many nodes as it ran on."""
-    nodes = {name: getattr(experiment.cluster, name) for name in ("num_nodes", "devices_per_node")}
-    return experiment.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
+def priced_runs(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> PricedRuns:
+    return PricedRuns([_run_on(cluster, trial) for trial in trials])
 
 
-def _priced_together(experiments: Sequence[Experiment]) -> list[list[int]]:
-    """Indices of the experiments that one call of the vectorised cost model can price."""
-    # A fit prices all trials hundreds of times. A plan with listed layers per stage is priced alone, by `estimate`.
-    groups: dict[object, list[int]] = {}
-    for index, experiment in enumerate(experiments):
-        alone = index if experiment.parallel.layers_per_stage is not None else None
-        cluster = experiment.cluster
-        key = (experiment.model, experiment.precision.dtype, cluster.num_nodes, cluster.devices_per_node, alone)
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
+def _run_on(cluster: ClusterSpec, trial: FinishedTrial) -> MeasuredRun:
+    """The trial on `cluster`, whose file may have changed since, but on as many nodes as it ran on."""
+    nodes = {name: getattr(trial.setup.cluster, name) for name in ("num_nodes", "devices_per_node")}
+    setup = trial.setup.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
+    return MeasuredRun(setup, trial.implementation, trial.step_seconds)
 
 
-def _price(experiments: Sequence[Experiment]) -> Floats:
-    if len(experiments) == 1:
-        return np.array([estimate(experiments[0]).step_seconds])
-    plans = [plan_of(experiment) for experiment in experiments]
-    columns = {field.name: np.concatenate([getattr(plan, field.name) for plan in plans]) for field in fields(Plans)}
-    return np.asarray(price(setting_of(experiments[0]), Plans(**columns)).step_seconds, dtype=np.float64)
+def _with(values: Values) -> ConstantsOf:
+    """The constants of a setting, those of its cluster's efficiency taken from `values`."""
+
+    def constants_of(setting: Setting) -> Constants:
+        efficiency = setting.cluster.efficiency.model_copy(update=dict(values))
+        return present_constants(setting)._replace(efficiency=efficiency)
+
+    return constants_of
 
 
 def _mean_error(pairs: Sequence[tuple[float, float]]) -> float:

@@ -1,8 +1,8 @@
-"""Refitting a few positive constants so that predictions come nearer to measurements: robust and regularised.
+"""Fitting positive constants so that predictions come nearer to measurements: robust, and held by what is known before.
 
-Constants are varied in steps of a factor of two (the jitter, which may be 0, in steps of 0.05). What is minimised is
-the sum of the absolute log ratios of predicted to measured, smoothed near 0, plus springs that pull towards the present
-values and decide what the trials leave open. The method is reweighted least squares with derivatives by differences.
+What is minimised is the weighted sum of the absolute log ratios of predicted to measured, smoothed near 0, plus a
+spring on each constant that pulls towards its prior value and decides what the measurements leave open. The method is
+reweighted least squares with derivatives by differences.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, float]
 LogRatios: TypeAlias = Callable[[Values], Floats]
-"""Log of predicted over measured of every trial, (n,), for the given constants."""
+"""Log of predicted over measured of every measurement, (n,), for the given constants."""
 
 SMOOTHING = 0.01
-"""Errors below 1 % count as squares, so that the cost has a derivative at 0. Larger ones count as themselves: a trial
-that something disturbed then pulls no harder than the others."""
+"""Errors below 1 % count as squares, so that the cost has a derivative at 0. Larger ones count as themselves: a
+measurement that something disturbed then pulls no harder than the others."""
 
-SPRING = 0.1
-"""A factor of two away from the present value costs as much as an error of 5 % in one trial."""
+SPRING = 0.05
+"""A constant that is one spread away from its prior costs as much as an error of 2.5 % in one measurement."""
 
-NOTICEABLE = 0.02
-"""A constant is fitted if a step of it moves the predictions by 2 % (root mean square) in a way that no other does."""
+NOTICEABLE = 0.005
+"""A constant is fitted if its spread moves the predictions by 0.5 % (root mean square)."""
 
-STEP = 0.05
-MOST_STEPS = 20
+STEP = 0.1
+MOST_STEPS = 12
+MOST_REWEIGHTINGS = 50
 MOST_HALVINGS = 6
-SMALLEST_GAIN = 1e-4
+SMALLEST_GAIN = 3e-4
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant and its physical bounds.
+    """One positive constant, its physical bounds, and how well it is known.
 
     Attributes:
-        factor: a step multiplies by this; 0 where a step adds `unit` instead.
+        spread: of its logarithm around the prior value; the unit of all steps.
     """
 
     name: str
     lowest: float
     highest: float
-    factor: float = 2.0
-    unit: float = 0.0
+    spread: float
 
     def coordinate(self, value: float) -> float:
-        """The coordinate of `value`, in steps."""
+        """The coordinate of `value`, in spreads."""
         # A value of 0 has no logarithm, and the lowest value is nearest to it.
-        return math.log(max(value, self.lowest), self.factor) if self.factor else value / self.unit
+        return math.log(max(value, self.lowest)) / self.spread
 
     def value(self, coordinate: float) -> float:
         """The value at a coordinate, kept within the bounds."""
-        value = self.factor**coordinate if self.factor else coordinate * self.unit
-        return min(max(value, self.lowest), self.highest)
+        return min(max(math.exp(coordinate * self.spread), self.lowest), self.highest)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class Chosen:
     """Which constants are fitted.
 
     Attributes:
-        fitted: constants that the trials can tell apart, the one with the largest effect first.
         left_alone: the others, and why.
     """
 
@@ -75,91 +73,109 @@ class Chosen:
 
 
 def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> Chosen:
-    """Which constants to fit: each has to move the predictions in a way that those before it do not.
+    """Which constants to fit: those that move these predictions.
 
-    At most as many as there are trials less one, so that some error can remain to be seen.
+    Constants that move them alike are fitted together, and their springs decide which of them moves more.
     """
-    columns = dict(zip((constant.name for constant in constants), _slopes(ratios, constants, present).T, strict=True))
-    whole = {name: _size(column) for name, column in columns.items()}
-    fitted: list[Constant] = []
-    left: dict[str, str] = {}
-    rest = list(constants)
-    while rest:
-        rest.sort(key=lambda constant: -_size(columns[constant.name]))
-        best, *rest = rest
-        why = _why_not(whole[best.name], _size(columns[best.name]), len(fitted), len(columns[best.name]))
-        if why:
-            left[best.name] = why
-            continue
-        fitted.append(best)
-        # Gram-Schmidt: what the chosen constant can explain is taken out of the effects of all others.
-        direction = columns[best.name] / np.linalg.norm(columns[best.name])
-        columns = {name: column - direction * (direction @ column) for name, column in columns.items()}
-    return Chosen(tuple(fitted), left)
-
-
-def _why_not(whole: float, own: float, num_fitted: int, num_trials: int) -> str:
-    """Why a constant is not fitted; empty if it is. `own` is the effect that constants fitted already do not have."""
-    if whole < NOTICEABLE:
-        return f"hardly any effect on these trials ({100 * whole:.1f} % a step)"
-    if own < NOTICEABLE:
-        return "these trials cannot tell it from the constants that are fitted"
-    return "as many constants are fitted as these trials allow" if num_fitted >= num_trials - 1 else ""
+    effects = dict(zip((each.name for each in constants), _sizes(slopes(ratios, constants, present)), strict=True))
+    fitted = tuple(each for each in constants if effects[each.name] >= NOTICEABLE)
+    left = {name: f"hardly any effect here ({100 * effect:.1f} %)" for name, effect in effects.items()}
+    return Chosen(fitted, {name: why for name, why in left.items() if effects[name] < NOTICEABLE})
 
 
 def refit(
-    ratios: LogRatios, constants: Sequence[Constant], present: Values, start: Values | None = None
+    ratios: LogRatios,
+    constants: Sequence[Constant],
+    prior: Values,
+    start: Values | None = None,
+    weights: Floats | None = None,
+    most_steps: int = MOST_STEPS,
 ) -> dict[str, float]:
     """The values of `constants` that fit best; none of them moves without gain.
 
     Args:
-        present: where the springs rest; has a value for every constant.
-        start: where to begin; `present` unless given.
+        prior: where the springs rest; has a value for every constant.
+        start: where to begin; `prior` unless given.
+        weights: of every measurement, (n,); 1 unless given.
     """
-    rest = np.array([constant.coordinate(present[constant.name]) for constant in constants])
-    now = np.array([constant.coordinate((start or present)[constant.name]) for constant in constants])
-
-    def values(coordinates: Floats) -> dict[str, float]:
-        return {
-            constant.name: constant.value(float(where)) for constant, where in zip(constants, coordinates, strict=True)
-        }
-
-    def cost(coordinates: Floats) -> float:
-        return float(
-            np.sum(np.hypot(ratios(values(coordinates)), SMOOTHING)) + SPRING / 2 * np.sum((coordinates - rest) ** 2)
-        )
-
-    lowest = np.array([constant.coordinate(constant.lowest) for constant in constants])
-    highest = np.array([constant.coordinate(constant.highest) for constant in constants])
-    spent = cost(now)
-    for _ in range(MOST_STEPS):
-        step = _step(
-            ratios(values(now)), _slopes(ratios, constants, values(now)), now - rest, lowest - now, highest - now
-        )
-        # The step is exact only for a linear model; halved often enough, it lowers the cost or nothing does.
+    rest, now = coordinates_of(constants, prior), coordinates_of(constants, start or prior)
+    left = ratios(values_at(constants, now))
+    spent = _cost(left, now - rest, weights)
+    for _ in range(most_steps):
+        slope = slopes(ratios, constants, values_at(constants, now))
+        step = linear_optimum(constants, left, slope, now, rest, weights) - now
+        # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
         for halving in range(MOST_HALVINGS):
             tried = now + step / 2**halving
-            if (reached := cost(tried)) < spent:
+            found = ratios(values_at(constants, tried))
+            if (reached := _cost(found, tried - rest, weights)) < spent:
                 break
         else:
             break
-        gain, now, spent = spent - reached, tried, reached
+        gain, now, spent, left = spent - reached, tried, reached, found
         if gain < SMALLEST_GAIN * spent:
             break
-    return values(now)
+    return values_at(constants, now)
 
 
-def _step(left: Floats, slopes: Floats, stretch: Floats, lowest: Floats, highest: Floats) -> Floats:
-    """The step of reweighted least squares, constants that would leave their bounds stopping there."""
-    weights = 1 / np.hypot(left, SMOOTHING)
-    normal = (slopes.T * weights) @ slopes + SPRING * np.eye(len(stretch))
-    target = -(slopes.T * weights) @ left - SPRING * stretch
+def linear_optimum(
+    constants: Sequence[Constant],
+    left: Floats,
+    slope: Floats,
+    now: Floats,
+    rest: Floats,
+    weights: Floats | None = None,
+) -> Floats:
+    """The coordinates that would be best if log ratios were linear in them, (constants,).
+
+    Args:
+        left: log ratios at `now`, (n,).
+        slope: their derivatives there, (n, constants).
+        now, rest: coordinates of the constants, and where their springs rest, (constants,).
+    """
+    lowest = coordinates_of(constants, {each.name: each.lowest for each in constants})
+    highest = coordinates_of(constants, {each.name: each.highest for each in constants})
+    where, errors, spent = now, left, _cost(left, now - rest, weights)
+    for _ in range(MOST_REWEIGHTINGS):
+        where = where + _step(errors, slope, where - rest, (lowest - where, highest - where), weights)
+        errors = left + slope @ (where - now)
+        before, spent = spent, _cost(errors, where - rest, weights)
+        if before - spent < SMALLEST_GAIN * spent:
+            break
+    return where
+
+
+def coordinates_of(constants: Sequence[Constant], values: Values) -> Floats:
+    return np.array([each.coordinate(values[each.name]) for each in constants])
+
+
+def values_at(constants: Sequence[Constant], coordinates: Floats) -> dict[str, float]:
+    return {each.name: each.value(float(where)) for each, where in zip(constants, coordinates, strict=True)}
+
+
+def _cost(left: Floats, stretch: Floats, weights: Floats | None) -> float:
+    errors = np.hypot(left, SMOOTHING)
+    return float(np.sum(errors if weights is None else weights * errors) + SPRING / 2 * np.sum(stretch**2))
+
+
+def _step(
+    left: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | None
+) -> Floats:
+    """The step of reweighted least squares, (constants,); constants that would leave their bounds stop there.
+
+    Args:
+        stretch: how far each constant is from where its spring rests.
+        bounds: the steps to the lowest and the highest values.
+    """
+    pull = (1.0 if weights is None else weights) / np.hypot(left, SMOOTHING)
+    normal = (slope.T * pull) @ slope + SPRING * np.eye(len(stretch))
+    target = -(slope.T * pull) @ left - SPRING * stretch
     step, free = np.zeros(len(stretch)), np.ones(len(stretch), dtype=bool)
     while free.any():
         step[free] = np.linalg.solve(
             normal[np.ix_(free, free)], target[free] - normal[np.ix_(free, ~free)] @ step[~free]
         )
-        bounded = np.clip(step, lowest, highest)
+        bounded = np.clip(step, *bounds)
         # Constants at a bound are held there, and the rest is solved again, as the best values of the others change.
         outside = free & (bounded != step)
         step = bounded
@@ -169,19 +185,19 @@ def _step(left: Floats, slopes: Floats, stretch: Floats, lowest: Floats, highest
     return step
 
 
-def _slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> Floats:
-    """How each log ratio changes with a step of each constant, (trials, constants)."""
+def slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> Floats:
+    """How each log ratio changes with a spread of each constant, (n, constants)."""
     base = ratios(present)
     columns = []
     for constant in constants:
         where = constant.coordinate(present[constant.name])
         # At its upper bound a constant can only be moved down.
-        inward = -STEP if constant.value(where + STEP) == constant.value(where) else STEP
+        inward = -STEP if where + STEP > constant.coordinate(constant.highest) else STEP
         moved = constant.value(where + inward)
         columns.append((ratios({**present, constant.name: moved}) - base) / inward)
     return np.stack(columns, axis=1) if columns else np.zeros((len(base), 0))
 
 
-def _size(column: Floats) -> float:
-    """The root mean square of a column."""
-    return float(np.sqrt(np.mean(column**2)))
+def _sizes(columns: Floats) -> list[float]:
+    """The root mean square of every column."""
+    return [float(size) for size in np.sqrt(np.mean(columns**2, axis=0))] if len(columns) else []

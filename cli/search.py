@@ -12,9 +12,9 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.load import Composition, compose
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
+from sweeps.planner.blocks import enumerated
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
-from sweeps.planner.space import enumerated
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation

@@ -45,7 +45,7 @@ class Answer:
     front: Sequence[Candidate] | None
     explanations: tuple[Explanation, ...]
     scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
-    knobs: dict[str, list[int | str | bool]] | None
+    knobs: dict[str, list[int | str | bool | None]] | None
 
 
 def print_answer(answer: Answer, output_format: str) -> None:

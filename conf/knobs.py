@@ -33,7 +33,7 @@ class Knob:
         column: its name in tables of configurations; empty where they have no such column.
         plain: the value that asks for nothing special. A search starts from it, and a label does not mention it.
         values: all values, if they can be listed. In columns of numbers, a name is held as its index in this tuple.
-        role: whether a search varies the knob, holds it at `plain`, or takes it from the job.
+        role: whether a search varies the knob, holds it at `plain` unless it is pinned, or takes it from the job.
         shown: which rows of results have a column of this name.
         in_every_label: whether labels begin with it, whatever its value, so that the labels of several plans line up.
         value_labels: labels of single values, for a knob whose label is not made from its value.
@@ -103,13 +103,13 @@ KNOBS = (
     Knob("sequence_parallel", "sp", "sequence_parallel", plain=False, values=(False, True)),
     Knob("zero_stage", "zero{}", "zero_stage", plain=0, values=(0, 1, 2, 3)),
     Knob("recompute", "{}", "recompute", plain="none", values=RECOMPUTES),
-    Knob("recompute_every", "every{}", plain=1, role="held", shown="nowhere"),
-    Knob("context_parallel_size", "cp{}", "cp", plain=1, role="held", shown="in rows of a search"),
-    Knob("expert_parallel_size", "ep{}", "ep", plain=1, role="held", shown="in rows of a search"),
-    Knob("expert_tensor_parallel_size", "etp{}", role="held", shown="nowhere"),
-    Knob("zero_group_size", "zg{}", role="held", shown="nowhere"),
-    Knob("offload_optimizer", "offload", plain=False, values=(False, True), role="held", shown="nowhere"),
-    Knob("pipeline_before_data", "pd", plain=False, values=(False, True), role="held", shown="nowhere"),
+    Knob("recompute_every", "every{}", plain=1, shown="in rows of a search"),
+    Knob("context_parallel_size", "cp{}", "cp", plain=1, shown="in rows of a search"),
+    Knob("expert_parallel_size", "ep{}", "ep", plain=1, shown="in rows of a search"),
+    Knob("expert_tensor_parallel_size", "etp{}", "etp", role="held", shown="nowhere"),
+    Knob("zero_group_size", "zg{}", shown="in rows of a search"),
+    Knob("offload_optimizer", "offload", plain=False, values=(False, True), shown="in rows of a search"),
+    Knob("pipeline_before_data", "pd", plain=False, values=(False, True), shown="in rows of a search"),
     Knob("micro_batch_size", "mb{}", "micro_batch", plain=1, in_every_label=True),
     Knob("global_batch_size", "gb{}", "global_batch", role="given", in_every_label=True),
     Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),

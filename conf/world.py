@@ -8,9 +8,14 @@ from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
 from conf.remedies import nearest_divisor
-from conf.schema import Count, Dtype, Family, Fraction, Frozen, Name, NonNegative, Positive
+from conf.schema import Count, Dtype, Family, Fraction, Frozen, MatmulRecipe, Name, NonNegative, Positive
 
 MatmulDtype = Literal[Dtype, "fp8", "fp4"]
+
+
+def narrow_dtype(recipe: MatmulRecipe) -> Literal["fp8", "fp4"]:
+    """The type that products of a recipe are in, as devices name their peaks."""
+    return "fp4" if recipe == "nvfp4" else "fp8"
 
 
 class RotaryScaling(Frozen):
@@ -217,7 +222,6 @@ class EfficiencySpec(Frozen):
         memory: share of the memory bandwidth that memory-bound kernels reach.
         link: share of a link's bandwidth that collectives and transfers reach.
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
-        jitter: share of the step lost to the slowest rank with every doubling of the nodes.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
     """
@@ -227,9 +231,16 @@ class EfficiencySpec(Frozen):
     memory: Fraction
     link: Fraction
     kernel_seconds: NonNegative
-    jitter: Annotated[float, Field(ge=0, lt=1)]
     source: str
     link_source: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _jitter_is_no_more(cls, value: object) -> object:
+        """Read old folders: `jitter` was a constant that the waits for the slowest device have replaced."""
+        if not isinstance(value, dict) or "jitter" not in value:
+            return value
+        return {name: constant for name, constant in value.items() if name != "jitter"}
 
 
 class ClusterSpec(Frozen):

@@ -112,7 +112,7 @@ class StepTerms(Frozen):
         pipeline_wait_seconds: waits for other stages: activations, gradients, the tied embedding (pipeline + bubble).
         data_seconds: waits for sums of gradients and gathered weights (data). Null where not known, under ZeRO-3 on a
             GPU, whose streams wait for each other inside FSDP2; compute_seconds holds those waits then.
-        synchronization_seconds: waits for all ranks in the sums of the loss and the gradient's norm (jitter, and what
+        synchronization_seconds: waits for all ranks in the sums of the loss and the gradient's norm (waiting, and what
             is left of the bubble).
         optimizer_seconds: the rank's own work in clipping and update (optimizer).
     """

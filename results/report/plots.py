@@ -29,7 +29,7 @@ TERM_NAMES = {
     "bubble_seconds": "bubble",
     "data_seconds": "data parallel",
     "optimizer_seconds": "optimizer",
-    "jitter_seconds": "jitter",
+    "waiting_seconds": "slowest device",
 }
 
 

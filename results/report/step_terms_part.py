@@ -32,7 +32,7 @@ def predicted_terms(time: StepTime) -> tuple[float, ...]:
         time.tensor_seconds,
         time.pipeline_seconds + time.bubble_seconds,
         time.data_seconds,
-        time.jitter_seconds,
+        time.waiting_seconds,
         time.optimizer_seconds,
     )
 

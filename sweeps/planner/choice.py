@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
@@ -18,12 +21,13 @@ from sweeps.planner.objectives import (
     total_dollars,
     total_hours,
 )
-from sweeps.planner.search import Found, search_space
+from sweeps.planner.search import Found, Ranked, search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
+from train_core.costs.setting import Setting
 from train_core.costs.terms import row_of
 
 
@@ -58,6 +62,8 @@ class Choice:
 
     Attributes:
         best: best first by the objective.
+        families: the best plan of each family (sizes, devices and cluster), best first by the objective.
+        num_families: how many families have a plan that is feasible.
         best_of_each: the best of each space, best first by the objective.
         search_seconds: the whole search took so long.
     """
@@ -66,6 +72,8 @@ class Choice:
     num_fitting: int
     num_feasible: int
     best: tuple[Candidate, ...]
+    families: tuple[Candidate, ...]
+    num_families: int
     best_of_each: tuple[Candidate, ...]
     search_seconds: float
 
@@ -79,23 +87,18 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
     """
     start = time.perf_counter()
     founds = [search_space(space, top, longest_step_seconds(space, training)) for space in spaces]
-    # The `top` best over all spaces are among the `top` fastest of each, because within one space every objective
-    # grows with the step's time.
-    ranked = sorted(
-        (objective_value(objective, space, seconds), number, row)
-        for number, (space, found) in enumerate(zip(spaces, founds, strict=True))
-        for row, seconds in enumerate(found.step_seconds.tolist())
-    )
-    if not ranked:
+    best = _best_first(objective, spaces, [found.best for found in founds])
+    if not best:
         raise _nothing(spaces, founds, training)
-    best = _candidates(spaces, founds, [(number, row) for _, number, row in ranked[:top]])
-    best_of_each = _candidates(spaces, founds, [(number, row) for _, number, row in ranked if row == 0])
+    families = _best_first(objective, spaces, [found.families for found in founds])
     return Choice(
         num_strategies=sum(found.num_strategies for found in founds),
         num_fitting=sum(found.num_fitting for found in founds),
         num_feasible=sum(found.num_feasible for found in founds),
-        best=best,
-        best_of_each=best_of_each,
+        best=_candidates(spaces, best[:top]),
+        families=_candidates(spaces, families[:top]),
+        num_families=len(families),
+        best_of_each=_candidates(spaces, [picked for picked in best if picked.is_first]),
         search_seconds=time.perf_counter() - start,
     )
 
@@ -103,40 +106,80 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
 def best_of(space: Space) -> Candidate | None:
     """The fastest plan of one space; None where no plan exists or none fits."""
     found = search_space(space, 1)
-    return _priced(space, found, [0])[0] if found.num_feasible else None
+    return _priced(space, found.best.first(1))[0] if found.best else None
 
 
-def _candidates(
-    spaces: Sequence[Space], founds: Sequence[Found], picked: Sequence[tuple[int, int]]
-) -> tuple[Candidate, ...]:
-    """The picked pairs of space and row as candidates, in the order in which they were picked."""
-    # Plans are priced in columns, so all picked rows of a space are priced in one go and then put back in order.
-    priced: dict[tuple[int, int], Candidate] = {}
-    for number in {number for number, _ in picked}:
-        rows = [row for of, row in picked if of == number]
-        for row, candidate in zip(rows, _priced(spaces[number], founds[number], rows), strict=True):
-            priced[number, row] = candidate
-    return tuple(priced[number, row] for number, row in picked)
+class _Picked(NamedTuple):
+    """A plan of one of the spaces, in the order of the objective.
+
+    Attributes:
+        number: of the space.
+        row: its place among the plans that were found there.
+        ranked: those plans.
+    """
+
+    value: float
+    number: int
+    row: int
+    ranked: Ranked
+
+    @property
+    def is_first(self) -> bool:
+        return self.row == 0
 
 
-def _priced(space: Space, found: Found, rows: list[int]) -> list[Candidate]:
-    assert found.best is not None
-    # The search kept the step's time alone; the terms and the memory of the few plans that are shown are priced anew.
-    plans = found.best.rows(slice(0, max(rows) + 1))
-    prices = price(space.setting, plans)
-    across = space.tensor_parallel_across_nodes
-    strategies = strategies_of(plans, space.setting.model.num_layers, tensor_parallel_across_nodes=across)
-    return [
-        Candidate(
-            space=space,
-            strategy=strategies[row],
-            step_terms=row_of(prices.step, row),
-            step_seconds=float(prices.step_seconds[row]),
-            peak_memory_bytes=int(prices.peak_memory_bytes[row]),
-            worst_stage=int(prices.worst_stage[row]),
-        )
-        for row in rows
+def _best_first(objective: Objective, spaces: Sequence[Space], of_spaces: Sequence[Ranked | None]) -> list[_Picked]:
+    """The plans that were found in each space, all together.
+
+    The best over all spaces are among the fastest of each, because within one space every objective grows with the
+    step's time.
+    """
+    picked = [
+        _Picked(objective_value(objective, space, seconds), number, row, ranked)
+        for number, (space, ranked) in enumerate(zip(spaces, of_spaces, strict=True))
+        if ranked is not None
+        for row, seconds in enumerate(ranked.step_seconds.tolist())
     ]
+    return sorted(picked, key=lambda one: one[:3])
+
+
+def _candidates(spaces: Sequence[Space], picked: Sequence[_Picked]) -> tuple[Candidate, ...]:
+    """The picked plans as candidates, in the order in which they were picked."""
+    # Plans are priced in columns, so all picked rows of a space are priced in one go and then put back in order.
+    last = {one.number: one for one in sorted(picked, key=lambda one: one.row)}
+    priced = {number: _priced(spaces[number], one.ranked.first(one.row + 1)) for number, one in last.items()}
+    return tuple(priced[one.number][one.row] for one in picked)
+
+
+def _priced(space: Space, ranked: Ranked) -> list[Candidate]:
+    """The plans with the terms of their time and with their memory, of which a search keeps neither."""
+    across = space.tensor_parallel_across_nodes
+    strategies = strategies_of(
+        ranked.plans, space.setting.model.num_layers, tensor_parallel_across_nodes=across, settings=ranked.settings
+    )
+    candidates: dict[int, Candidate] = {}
+    for setting in set_of(ranked.settings):
+        rows = [row for row, own in enumerate(ranked.settings) if own == setting]
+        prices = price(setting, ranked.plans.rows(np.array(rows)))
+        for place, row in enumerate(rows):
+            candidates[row] = Candidate(
+                space=replace(space, setting=setting),
+                strategy=strategies[row],
+                step_terms=row_of(prices.step, place),
+                step_seconds=float(prices.step_seconds[place]),
+                peak_memory_bytes=int(prices.peak_memory_bytes[place]),
+                worst_stage=int(prices.worst_stage[place]),
+            )
+    return [candidates[row] for row in range(len(ranked))]
+
+
+def set_of(settings: Sequence[Setting]) -> list[Setting]:
+    """The different settings. They hold mappings, and so have no hash."""
+    different: list[Setting] = []
+    for setting in settings:
+        if setting not in different:
+            different.append(setting)
+    return different
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -167,14 +210,15 @@ def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Trainin
         return _limits_too_tight(fitting, training)
     legal = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_strategies]
     if legal:
-        space, found = min(legal, key=lambda pair: pair[1].smallest_bytes / pair[0].setting.cluster.device.memory_bytes)
+        space, found = min(legal, key=lambda pair: pair[1].smallest_bytes / pair[0].room_bytes)
         capacity = space.setting.cluster.device.memory_bytes
+        free = f", {space.headroom_bytes / GIBIBYTE:.1f} of them to be left free" if space.headroom_bytes else ""
         return InfeasiblePlan(
             "cluster.device.memory_bytes",
             capacity,
             f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
             f" of {found.num_strategies} plans the one that needs least takes {found.smallest_bytes / GIBIBYTE:.1f} GiB"
-            f" per device of {capacity / GIBIBYTE:.1f} GiB",
+            f" per device of {capacity / GIBIBYTE:.1f} GiB{free}",
             "Use more devices, another cluster, or pin fewer knobs.",
         )
     return _no_plan(spaces)

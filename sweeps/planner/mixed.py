@@ -22,21 +22,23 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
+from sweeps.planner.divisors import divisors
 from sweeps.planner.limits import require_few_types
 from sweeps.planner.mixed_price import (
     MixedRows,
+    MixedShards,
     block_stages,
     mixed_memory,
     mixed_plans,
     price_mixed,
     stage_counts,
-    types_of,
 )
 from sweeps.planner.shard_work import ShardWork, price_shards
-from sweeps.planner.space import Space, divisors, priced_batch_sizes, shards_of, tensor_parallel_sizes, zero_stages
+from sweeps.planner.space import ShardChoice, Space, priced_batch_sizes, shards_of, tensor_parallel_sizes, zero_stages
 from sweeps.planner.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
-from train_core.costs.mixed import block_shortfall, mixed_jitter
+from train_core.costs.layer.shard import NONE
+from train_core.costs.mixed import block_shortfall
 from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import StepColumns, row_of
 
@@ -107,7 +109,7 @@ class _Sizes:
 
     Attributes:
         counts: number of stages of each type's block, in the order of `spaces`.
-        shards: micro-batch, sequence parallelism, recomputation, (s, 3).
+        shards: micro-batch, sequence parallelism, recomputation, in every how many layers, (s, 4).
         layers: number of layers of each type, in the order of `spaces`, (n, k).
         bounds: seconds that no assignment of the shard and the layers undercuts, (s, n).
     """
@@ -162,11 +164,18 @@ def _all_sizes(spaces: Sequence[Space], tables: Sequence[ShardWork]) -> Iterator
     num_layers = spaces[0].setting.model.num_layers
     for t in _tensor_sizes(spaces):
         for d in divisors(shared // t) if shared % t == 0 else []:
-            shards = np.array(shards_of(spaces[0], t, d), dtype=np.int64).reshape(-1, 3)
+            shards = np.array(_shards(spaces[0], t, d), dtype=np.int64).reshape(-1, 4)
             counts = stage_counts(spaces, t, d)
             layers, stages = _shares(counts, num_layers), tuple(zero_stages(spaces[0], sum(counts), d))
             if len(shards) and len(layers) and stages:
                 yield _Sizes(t, d, counts, shards, layers, _bounds(spaces, tables, t, d, shards, layers), stages)
+
+
+def _shards(space: Space, t: int, d: int) -> list[ShardChoice]:
+    """Every shard in which all layers recompute alike, unless something else is pinned."""
+    return [
+        shard for shard in shards_of(space, t, d) if shard.recompute_every == 1 or "recompute_every" in space.pinned
+    ]
 
 
 def _shares(counts: Sequence[int], num_layers: int) -> Integers:
@@ -194,7 +203,9 @@ def _bounds(
     slowest: Floats = np.zeros((len(shards), len(layers)))
     forward, whole = np.zeros_like(slowest), np.zeros_like(slowest)
     for index, (table, count) in enumerate(zip(tables, counts, strict=True)):
-        layer = table.of_shards(np.asarray(t), shards[:, 0], shards[:, 1], shards[:, 2]).layer
+        # Of layers that recompute only now and then, most take no longer than those that never do.
+        recompute = np.where(shards[:, 3] > 1, NONE, shards[:, 2])
+        layer = table.of_shards(np.asarray(t), shards[:, 0], shards[:, 1], recompute).layer
         ahead = (layer.forward_seconds + layer.tensor_forward_seconds)[:, None]
         backward = layer.input_gradient_seconds + layer.weight_gradient_seconds + layer.tensor_backward_seconds
         fullest = -(-layers[:, index] // count)
@@ -203,7 +214,7 @@ def _bounds(
         forward = np.where(stage > slowest, ahead * fullest, forward)
         slowest = np.maximum(slowest, stage)
     chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
-    return np.maximum(m * slowest, chain) * ((1 + mixed_jitter(types_of(spaces))) * SLACK)
+    return np.maximum(m * slowest, chain) * SLACK
 
 
 class _Ranking:
@@ -281,8 +292,8 @@ def _rows(
 
 
 def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -> Plans:
-    micro_batch_size, sequence_parallel, recompute = np.moveaxis(sizes.shards[shard], -1, 0)
-    shards = (micro_batch_size, sequence_parallel.astype(bool), recompute)
+    micro_batch_size, sequence_parallel, recompute, every = np.moveaxis(sizes.shards[shard], -1, 0)
+    shards = MixedShards(micro_batch_size, sequence_parallel.astype(bool), recompute, every)
     t, d = sizes.tensor_parallel_size, sizes.data_parallel_size
     return mixed_plans(space, t, d, sum(sizes.counts), shards, zero_stage)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,15 @@ from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_shortfall,
 from train_core.costs.setting import Booleans, Integers, Plans, plain_columns
 from train_core.costs.stages import StageGroup
 from train_core.costs.terms import StepColumns
+
+
+class MixedShards(NamedTuple):
+    """What a layer's cost depends on, in columns of one shape; `recompute` holds indices."""
+
+    micro_batch_size: Integers
+    sequence_parallel: Booleans
+    recompute: Integers
+    recompute_every: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +61,17 @@ def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: Mixe
     return mixed_step(types_of(spaces), rows.plans, works, _stages(rows))
 
 
-def mixed_plans(
-    space: Space, t: int, d: int, num_stages: int, shards: tuple[Integers, Booleans, Integers], zero_stage: Integers
-) -> Plans:
-    """The plans that all types have in common: 1F1B without chunks. The layers of the stages are stated elsewhere.
-
-    Args:
-        shards: micro-batch, sequence parallelism and index of the recomputation, each of one shape.
-    """
-    micro_batch_size, sequence_parallel, recompute = shards
-    same = np.ones_like(micro_batch_size)
+def mixed_plans(space: Space, t: int, d: int, num_stages: int, shards: MixedShards, zero_stage: Integers) -> Plans:
+    """The plans that all types have in common: 1F1B without chunks. The layers of the stages are stated elsewhere."""
+    same = np.ones_like(shards.micro_batch_size)
     # The layers of the first and the last stage are placeholders: prices take them from the groups of stages instead.
     chosen = {
         "tensor_parallel_size": same * t,
         "pipeline_parallel_size": same * num_stages,
         "data_parallel_size": same * d,
-        "micro_batch_size": micro_batch_size,
-        "num_micro_batches": space.global_batch_size // (d * micro_batch_size),
-        "sequence_parallel": sequence_parallel,
+        **shards._asdict(),
+        "num_micro_batches": space.global_batch_size // (d * shards.micro_batch_size),
         "zero_stage": zero_stage,
-        "recompute": recompute,
         "first_stage_layers": same,
         "last_stage_layers": same,
     }

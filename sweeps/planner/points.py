@@ -14,7 +14,7 @@ from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
 from conf.schema import Value
 from conf.sweep_spec import SearchPlan
-from sweeps.planner.explain import neighbours
+from sweeps.planner.neighbours import neighbours
 from sweeps.planner.search import search_space
 from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
 from sweeps.planner.strategy import Strategy, strategies_of
@@ -129,8 +129,12 @@ def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strat
     found = search_space(space, number)
     if found.best is None:
         return []
-    across = space.tensor_parallel_across_nodes
-    strategies = strategies_of(found.best, parts.model.num_layers, tensor_parallel_across_nodes=across)
+    strategies = strategies_of(
+        found.best.plans,
+        parts.model.num_layers,
+        tensor_parallel_across_nodes=space.tensor_parallel_across_nodes,
+        settings=found.best.settings,
+    )
     return list(zip(found.step_seconds.tolist(), strategies, strict=True))
 
 
@@ -159,7 +163,9 @@ def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[Planne
     for knob, assumption in PROBES.items():
         if knob in pinned:
             continue
-        changed = [strategy for name, strategy in neighbours(best[0], parts) if name == knob]
+        changed = [
+            strategy for name, strategy in neighbours(best[0], parts, space.setting.implementation) if name == knob
+        ]
         values = [strategy.value_of(knob) for strategy in changed]
         narrower = (replace(space, pinned={**space.pinned, **kind, knob: value}) for value in values)
         runnable = (neighbour for neighbour in changed if _fits(neighbour, parts, space.setting.implementation))

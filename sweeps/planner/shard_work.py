@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from conf.knobs import RECOMPUTES
-from train_core.costs.layer.shard import Shard
+from train_core.costs.layer.shard import NONE, Shard
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
-from train_core.costs.work import Work, shard_work
+from train_core.costs.work import Work, recompute_by_layer, shard_work
 
 PARAMETERS = ("layer_parameters", "embedding_parameters", "token_embedding_parameters")
 
@@ -33,9 +33,11 @@ class ShardWork:
         """The work of each plan, in the shape that its shard has in `plans`; parameters in that of its tensor size."""
         # Parameters depend on the tensor-parallel size alone. In its smaller shape, all that is computed from them
         # stays small too.
-        rows = self.of_shards(
-            plans.tensor_parallel_size, plans.micro_batch_size, plans.sequence_parallel, plans.recompute
-        )
+        shard = (plans.tensor_parallel_size, plans.micro_batch_size, plans.sequence_parallel)
+        rows = self.of_shards(*shard, plans.recompute)
+        if recompute_by_layer(plans):
+            plain = self.of_shards(*shard, np.full_like(plans.recompute, NONE)).layer
+            rows = replace(rows, plain_layer=plain)
         t = np.searchsorted(self.tensor_parallel_sizes, plans.tensor_parallel_size) * len(self.micro_batch_sizes)
         of_tensor_size = t * (2 * len(RECOMPUTES))
         return replace(rows, **{name: getattr(self.work, name)[of_tensor_size] for name in PARAMETERS})
@@ -54,11 +56,34 @@ class ShardWork:
         return self.work.rows((shard * 2 + sequence_parallel) * len(RECOMPUTES) + recompute)
 
 
-def price_shards(setting: Setting, tensor_parallel_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> ShardWork:
-    """The table for these sizes, both ascending."""
+@dataclass
+class ShardTables:
+    """Tables for every context- and expert-parallel size that blocks ask for, each priced when it is first needed."""
+
+    setting: Setting
+    tensor_parallel_sizes: Sequence[int]
+    micro_batch_sizes: Sequence[int]
+    _tables: dict[tuple[int, int], ShardWork] = field(default_factory=dict)
+
+    def of(self, context_parallel_size: int = 1, expert_parallel_size: int = 1) -> ShardWork:
+        key = (context_parallel_size, expert_parallel_size)
+        if key not in self._tables:
+            sizes = (self.tensor_parallel_sizes, self.micro_batch_sizes)
+            self._tables[key] = price_shards(self.setting, *sizes, *key)
+        return self._tables[key]
+
+
+def price_shards(
+    setting: Setting,
+    tensor_parallel_sizes: Sequence[int],
+    micro_batch_sizes: Sequence[int],
+    context_parallel_size: int = 1,
+    expert_parallel_size: int = 1,
+) -> ShardWork:
+    """The table for these sizes, both lists ascending."""
     t, b = np.array(tensor_parallel_sizes, dtype=np.int64), np.array(micro_batch_sizes, dtype=np.int64)
     grid = np.meshgrid(t, b, np.array([False, True]), np.arange(len(RECOMPUTES)), indexing="ij")
     t_axis, b_axis, sequence_parallel, recompute = (axis.ravel() for axis in grid)
-    one = np.ones_like(t_axis)
-    shard = Shard(t_axis, b_axis, sequence_parallel, recompute, one, one)
+    others = (np.full_like(t_axis, size) for size in (context_parallel_size, expert_parallel_size))
+    shard = Shard(t_axis, b_axis, sequence_parallel, recompute, *others)
     return ShardWork(shard_work(setting, shard), t, b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,19 @@ from conf.experiment import Experiment, Parts
 from conf.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
 from conf.overrides import written
 from conf.schema import BatchPlan, ParallelPlan
-from train_core.costs.setting import Plans
+from conf.setup import Setup, SetupParts
+from train_core.costs.setting import Plans, Setting
 
 GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": ParallelPlan, "batch": BatchPlan}
 
 
-PLAIN: Mapping[str, KnobValue] = {knob.name: knob.plain for knob in KNOBS if knob.role == "held"}
-"""Knobs that few plans mention, at their plain values."""
+PLAIN: Mapping[str, KnobValue] = {
+    name: field.default
+    for plan in GROUPS.values()
+    for name, field in plan.model_fields.items()
+    if not field.is_required()
+}
+"""Knobs that few plans mention, at the values that they have where nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,11 @@ class Strategy:
     def data_parallel_size(self) -> int:
         return data_parallel_size_of(self.parallel)
 
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of a replica in a step."""
+        return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.data_parallel_size))
+
     def value_of(self, knob: str) -> Any:
         return value_of(knob, self.parallel, self.batch)
 
@@ -64,6 +75,15 @@ class Strategy:
         """
         others = {name: getattr(like, name) for name in Parts.model_fields if name not in GROUPS}
         return Experiment(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
+
+    def setup(self, like: SetupParts) -> Setup:
+        """What is priced of this strategy, whichever trainer is to carry it out.
+
+        Raises:
+            InfeasiblePlan: it cannot exist.
+        """
+        others = {name: getattr(like, name) for name in SetupParts.model_fields if name not in GROUPS}
+        return Setup(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def overrides(self) -> list[str]:
         """Hydra overrides that choose this strategy."""
@@ -93,14 +113,27 @@ def even_ends(num_layers: int, num_stages: int) -> tuple[int, int]:
     return base + (fuller > 0), base
 
 
-def strategies_of(plans: Plans, num_layers: int, *, tensor_parallel_across_nodes: bool) -> list[Strategy]:
-    """The rows of `plans`, as values."""
+def strategies_of(
+    plans: Plans, num_layers: int, *, tensor_parallel_across_nodes: bool, settings: Sequence[Setting] = ()
+) -> list[Strategy]:
+    """The rows of `plans`, as values.
+
+    Args:
+        settings: that of each row, whose placing is then stated, too.
+    """
     columns = {name: getattr(plans, name).tolist() for name in Plans.__slots__}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return [_strategy(row, num_layers, tensor_parallel_across_nodes) for row in rows]
+    shared: list[dict[str, KnobValue]] = [_placed(setting) for setting in settings] or [{} for _ in rows]
+    across: dict[str, KnobValue] = {"tensor_parallel_across_nodes": tensor_parallel_across_nodes}
+    return [_strategy(row, num_layers, across | knobs) for row, knobs in zip(rows, shared, strict=True)]
 
 
-def _strategy(row: dict[str, int], num_layers: int, across_nodes: bool) -> Strategy:
+def _placed(setting: Setting) -> dict[str, KnobValue]:
+    """The knobs that all plans of a setting share."""
+    return {name: getattr(setting, name) for name in KNOB if name in Setting.__slots__}
+
+
+def _strategy(row: dict[str, int], num_layers: int, shared: Mapping[str, KnobValue]) -> Strategy:
     t, p, d = row["tensor_parallel_size"], row["pipeline_parallel_size"], row["data_parallel_size"]
     ends = (row["first_stage_layers"], row["last_stage_layers"])
     values = {knob.name: knob.plain for knob in KNOBS if knob.has_plain}
@@ -108,10 +141,10 @@ def _strategy(row: dict[str, int], num_layers: int, across_nodes: bool) -> Strat
     return Strategy.of(
         {
             **values,
-            "world_size": t * p * d,
+            "world_size": t * p * d * row["context_parallel_size"],
             "global_batch_size": row["micro_batch_size"] * row["num_micro_batches"] * d,
             # An even spread is stated as null, as people write it, so that equal plans are equal as values.
             "layers_per_stage": None if ends == even_ends(num_layers, p) else spread_layers(num_layers, p, *ends),
-            "tensor_parallel_across_nodes": across_nodes,
+            **shared,
         }
     )

@@ -6,7 +6,7 @@ Every effect follows from the seed and from what it acts on alone, so that the s
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import exp
 
@@ -41,7 +41,7 @@ class Machine:
     """A machine that differs from its cluster file. Spreads are standard deviations of logarithms.
 
     Attributes:
-        constants: spread of every constant: rates of kernels, bandwidth and latency of each link, jitter.
+        constants: spread of every constant: rates of kernels, bandwidth and latency of each link.
         smooth: spread of an effect of tensor size, pipeline size and micro-batch that varies smoothly with them.
         kinds: spread of what schedules, recomputation, ZeRO stages and sequence parallelism each do to a term.
         kernels: spread of how well kernels suit one tensor size and micro-batch.
@@ -77,18 +77,12 @@ class Machine:
 
     def _altered(self, setting: Setting) -> Setting:
         """The setting with the machine's own constants and overlaps, which may be better than the file says."""
-        return Setting(
-            setting.model,
-            self._altered_cluster(setting.cluster),
-            setting.dtype,
-            self._altered_trainer(setting.implementation),
-            setting.gradient_dtype,
-            setting.recompute_every,
-        )
+        cluster, trainer = self._altered_cluster(setting.cluster), self._altered_trainer(setting.implementation)
+        return replace(setting, cluster=cluster, implementation=trainer)
 
     def _altered_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
         efficiency = cluster.efficiency
-        rates = ("matmul", "attention", "memory", "kernel_seconds", "jitter")
+        rates = ("matmul", "attention", "memory", "kernel_seconds")
         # Nothing is checked again: a rate above the maker's peak is as good a truth here as any.
         altered = efficiency.model_copy(
             update={name: getattr(efficiency, name) * self._factor(name, self.constants) for name in rates}

@@ -93,7 +93,7 @@ def _breakdown(terms: StepTime, noise: float) -> Breakdown:
         tensor_seconds=terms.tensor_seconds * noise,
         pipeline_wait_seconds=(terms.pipeline_seconds + terms.bubble_seconds) * noise,
         data_seconds=terms.data_seconds * noise,
-        synchronization_seconds=terms.jitter_seconds * noise,
+        synchronization_seconds=terms.waiting_seconds * noise,
         optimizer_seconds=terms.optimizer_seconds * noise,
     )
     return Breakdown(ranks=(slowest,), slowest_rank=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -52,9 +52,15 @@ class PlansOfSpaces:
     """Every plan of some spaces, which differ in their number of devices."""
 
     def __init__(
-        self, spaces: Sequence[Space], parts: Parts, margin: float = MEMORY_MARGIN, hopeless: float = HOPELESS
+        self,
+        spaces: Sequence[Space],
+        parts: Parts,
+        margin: float = MEMORY_MARGIN,
+        hopeless: float = HOPELESS,
+        shared: Mapping[str, Value] | None = None,
     ) -> None:
         self.parts = parts
+        self.shared = dict(shared or {})  # values of every point beside its knobs
         self._kinds = [
             (space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless) if len(plans)
         ]
@@ -81,7 +87,7 @@ class PlansOfSpaces:
             return None
 
     def point(self, row: int) -> dict[str, Value]:
-        return PlannedPoint(self.strategy(row), "").values()
+        return {**self.shared, **PlannedPoint(self.strategy(row), "").values()}
 
     def row_of(self, experiment: Experiment) -> int | None:
         row = self._rows.get(key_of(experiment))
@@ -130,9 +136,11 @@ def _keys(plans: Plans) -> Iterator[PlanKey]:
 
 def _plans(space: Space, parts: Parts, margin: float, hopeless: float) -> list[Plans]:
     """The plans that fit or nearly do, without those that are hopeless, or ruled out by what else is configured."""
-    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(_with_margin(space, margin))]
+    # A surrogate does not tell in how many layers something is recomputed, so that stays as it is configured.
+    alike = replace(_with_margin(space, margin), pinned={"recompute_every": 1, **space.pinned})
+    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(alike)]
     longest = hopeless * min((one.fastest_seconds for one in found), default=inf)
-    kept = [one.best.rows(one.step_seconds <= longest) for one in found if one.best is not None]
+    kept = [one.best.plans.rows(one.step_seconds <= longest) for one in found if one.best is not None]
     running = [plans for plans in kept if len(plans) and _key_refused(space, plans, parts) not in KIND_KEYS]
     # The ZeRO stages of a single replica are all the same plan.
     keeps_all = "zero_stage" in space.pinned

@@ -117,7 +117,7 @@ def _rate(name: str) -> Alteration:
 
     def alter(cluster: ClusterSpec, factor: float) -> ClusterSpec:
         value = getattr(cluster.efficiency, name)
-        altered = value * factor if name in ("kernel_seconds", "jitter") else value / factor
+        altered = value * factor if name == "kernel_seconds" else value / factor
         return cluster.model_copy(update={"efficiency": cluster.efficiency.model_copy(update={name: altered})})
 
     return alter

@@ -25,7 +25,7 @@ TERM_SPREADS = {
     "bubble_seconds": 0.15,
     "data_seconds": 0.40,
     "optimizer_seconds": 0.20,
-    "jitter_seconds": 0.50,
+    "waiting_seconds": 0.50,
 }
 """How far a term may be off for reasons that no constant expresses, as the standard deviation of its logarithm.
 Transfers and reductions, which a trainer may hide, are the least certain."""

@@ -1,10 +1,11 @@
-"""The cluster of a row of a table: the one it names, or the one that claims its device.
+"""The cluster of a row of a table: the one it names, or the one that claims its device, with the row's own nodes.
 
 Tables have hundreds of rows on a few clusters, and composing a cluster is slow, so all answers are cached.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import yaml
@@ -12,30 +13,62 @@ import yaml
 from conf.errors import ConfigError
 from conf.load import CONF_DIR, load_cluster, options
 from conf.world import ClusterSpec
-from sweeps.table.cells import Row, text_of
+from sweeps.table.cells import Row, count_of, text_of
+from sweeps.table.network import with_network_of, with_nodes_of
+
+NOISE = re.compile(
+    r"\([^)]*\)|\b(?:nvidia|amd|intel|instinct|data center|tensor core|gpu|sxm\d?|oam|dgx|hgx|nvl72|superchip|hbm\w*)\b"
+)
+"""What makers and vendors add to a device's name, and other tables leave out."""
 
 
 def cluster_of(row: Row) -> ClusterSpec:
-    """The cluster that the row names, else the one that claims its device."""
-    cluster, gpu = text_of(row, "cluster"), text_of(row, "gpu")
+    """The cluster that the row names, else the one that claims its device, as the row says that it hangs together."""
+    named = text_of(row, "cluster")
+    chosen = _chosen(row, named, text_of(row, "gpu"))
+    return with_network_of(with_nodes_of(chosen, row), row, stated_elsewhere=bool(named))
+
+
+def _chosen(row: Row, cluster: str, gpu: str) -> ClusterSpec:
     if cluster and cluster not in options("cluster"):
         raise ConfigError("cluster", cluster, "is no file of conf/cluster", f"Known: {', '.join(options('cluster'))}.")
     if not gpu and not cluster:
         raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_shown_gpus()}.")
     if not gpu:
         return cluster_named(cluster)
-    claimed_by = clusters_by_gpu().get(gpu.lower())
+    claimed_by = clusters_by_gpu().get(gpu.lower()) or clusters_by_gpu().get(plain_name(gpu))
     if not claimed_by:
         raise ConfigError("gpu", gpu, "is not the device of a known cluster", f"Known: {_shown_gpus()}.")
     if not cluster and len(claimed_by) > 1:
         remedy = f"Name one of {', '.join(claimed_by)} in the column cluster."
         raise ConfigError("gpu", gpu, "is claimed by more than one cluster", remedy)
-    chosen = cluster_named(cluster or claimed_by[0])
+    if not cluster:
+        return _with_such_nodes(cluster_named(claimed_by[0]), row)
+    chosen = cluster_named(cluster)
     # Devices are compared, not clusters: a named cluster may have the device without claiming this name for it.
     if chosen.device.name not in {cluster_named(claim).device.name for claim in claimed_by}:
         problem = f"is not the device of cluster = {cluster}, which has {chosen.device.name}"
         raise ConfigError("gpu", gpu, problem, "Correct one of the two, or leave gpu empty.")
     return chosen
+
+
+def _with_such_nodes(usual: ClusterSpec, row: Row) -> ClusterSpec:
+    """The cluster file with this device and the row's number of devices per node, where the usual one has another.
+
+    Boards of four GPUs, for one, have no switch between them, as boards of eight of the same GPU do.
+    """
+    per_node = count_of(row, "gpus_per_node", default=usual.devices_per_node)
+    if per_node == usual.devices_per_node:
+        return usual
+    kin = (name for name in options("cluster") if _facts(name).get("devices_per_node") == per_node)
+    found = (cluster_named(name) for name in kin)
+    return next((cluster for cluster in found if cluster.device.name == usual.device.name), usual)
+
+
+def plain_name(gpu: str) -> str:
+    """A device's name without what vendors add: `NVIDIA H100 SXM5 80 GB` and `H100-80GB-SXM` are both `80gb h100`."""
+    without = NOISE.sub(" ", re.sub(r"[-_/,]+", " ", gpu.lower()))
+    return " ".join(sorted(re.sub(r"(\d) *gi?b\b", r"\1gb", without).split()))
 
 
 def _shown_gpus() -> str:
@@ -50,15 +83,20 @@ def cluster_named(name: str) -> ClusterSpec:
 
 @cache
 def clusters_by_gpu() -> dict[str, tuple[str, ...]]:
-    """Clusters that claim a `gpu` name, by that name in lower case.
+    """Clusters that claim a `gpu` name, by that name in lower case, and by its `plain_name` unless it has a remark.
 
     Read from the files themselves: composing all of them would cost a second, and only a few are needed.
     """
     claims: dict[str, tuple[str, ...]] = {}
     for cluster in options("cluster"):
-        for name in _gpu_names(cluster):
-            claims[name.lower()] = (*claims.get(name.lower(), ()), cluster)
+        names = {spelling for name in _gpu_names(cluster) for spelling in _spellings(name)}
+        for name in names:
+            claims[name] = (*claims.get(name, ()), cluster)
     return claims
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    return (name.lower(),) if "(" in name else (name.lower(), plain_name(name))
 
 
 @cache
@@ -67,13 +105,18 @@ def known_gpus() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for cluster in options("cluster") for name in _gpu_names(cluster)))
 
 
-@cache
 def _gpu_names(cluster: str) -> tuple[str, ...]:
+    names = _facts(cluster).get("gpu_names")
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+
+@cache
+def _facts(cluster: str) -> dict[str, object]:
+    """What the file of a cluster says, before it is composed."""
     path = CONF_DIR / "cluster" / f"{cluster}.yaml"
     try:
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         problem = f"is not valid YAML: {' '.join(str(error).split())[:200]}"
         raise ConfigError("conf/cluster", path.name, problem, "Correct the file.") from None
-    names = content.get("gpu_names") if isinstance(content, dict) else None
-    return tuple(str(name) for name in names) if isinstance(names, list) else ()
+    return content if isinstance(content, dict) else {}

@@ -40,15 +40,15 @@ class RowPrediction:
 
     def cells(self) -> tuple[str, ...]:
         """Values of PREDICTED_COLUMNS."""
-        priced = self.estimate
+        priced, models_memory = self.estimate, self.configuration.models_memory
         return (
             f"{priced.step_seconds:.6g}",
             f"{priced.model_flops_per_second_per_device / TERA:.6g}",
             f"{priced.hardware_flops_per_second_per_device / TERA:.6g}",
             f"{100 * priced.model_flops_utilization:.5g}",
             f"{100 * priced.hardware_flops_utilization:.5g}",
-            f"{self.memory_bytes / GIBIBYTE:.5g}",
-            "yes" if self.fits else "no",
+            f"{self.memory_bytes / GIBIBYTE:.5g}" if models_memory else "",
+            ("yes" if self.fits else "no") if models_memory else "",
             "",
         )
 

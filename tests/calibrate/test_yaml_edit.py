@@ -65,8 +65,8 @@ def test_a_text_over_several_lines_is_replaced_whole() -> None:
 
 
 def test_a_key_that_is_missing_is_added_below_its_siblings() -> None:
-    new = with_value(TEXT, ("efficiency", "jitter"), "0.1", "fitted: now")
-    assert "    lines\n  # jitter fitted: now\n  jitter: 0.1\nlinks:" in new
+    new = with_value(TEXT, ("efficiency", "slack"), "0.1", "fitted: now")
+    assert "    lines\n  # slack fitted: now\n  slack: 0.1\nlinks:" in new
     deep = with_value(TEXT, ("cost", "of", "all"), "1.5")
     assert deep == TEXT + "cost:\n  of:\n    all: 1.5\n"
     again = with_value(deep, ("cost", "of", "one"), "2.5")

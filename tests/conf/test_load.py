@@ -84,7 +84,7 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
         ({"cluster.device.watts": 0}, r"cluster\.device\.watts = 0: input should be greater than 0"),
         ({"cluster.device.price_per_hour": -1.0}, r"cluster\.device\.price_per_hour = -1\.0: input should be greater"),
         ({"cluster.efficiency.matmul": 1.5}, r"cluster\.efficiency\.matmul = 1\.5: input should be less than or equal"),
-        ({"cluster.efficiency.jitter": 1.0}, r"cluster\.efficiency\.jitter = 1\.0: input should be less than 1"),
+        ({"cluster.efficiency.memory": 0.0}, r"cluster\.efficiency\.memory = 0\.0: input should be greater than 0"),
     ],
 )
 def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:

@@ -78,9 +78,7 @@ def cluster(name: str = "made-up-cluster", num_nodes: int = 16, memory_bytes: in
         price_per_hour=2.0,
         price_source="made up",
     )
-    efficiency = EfficiencySpec(
-        matmul=0.6, attention=0.5, memory=0.8, link=0.8, kernel_seconds=5e-6, jitter=0.0, source="made up"
-    )
+    efficiency = EfficiencySpec(matmul=0.6, attention=0.5, memory=0.8, link=0.8, kernel_seconds=5e-6, source="made up")
     link = LinkSpec(name="wire", num_devices=8 * num_nodes, bandwidth_bytes_per_second=2e10, latency_seconds=1e-5)
     return ClusterSpec(
         name=name,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import log2
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from train_core.costs.step.step_time import (
     hop_seconds,
     reduction_seconds,
     run_pipeline,
+    slower_share,
     stage_passes,
     sum_up,
     update_seconds,
@@ -80,8 +80,10 @@ def mixed_step(
     groups, ranks_per_core = [each.group for each in stages], np.asarray(max(each.ranks_per_core for each in types))
     pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), ranks_per_core)
     reduced, update = _after_pipeline(types, plans, works, stages, passes)
-    jitter = np.asarray(mixed_jitter(types))
-    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, jitter)
+    slower = slower_share(
+        types[0].setting, plans.world_size
+    )  # the pace is of the slowest type, whose devices differ too
+    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower)
 
 
 def _hops(
@@ -131,12 +133,6 @@ def _after_pipeline(
             reduced, update = np.where(later, own - head_start, reduced), np.where(later, own_update, update)
         head_start = head_start + each.group.count * (backward + seconds.tensor_backward)
     return np.maximum(reduced, 0.0), update
-
-
-def mixed_jitter(types: Sequence[TypeOfDevices]) -> float:
-    """Share of the step lost to the slowest rank, with the worst type's jitter for the nodes of all types."""
-    nodes = sum(each.num_nodes for each in types)
-    return max(each.setting.cluster.efficiency.jitter for each in types) * log2(max(1.0, nodes))
 
 
 def block_shortfall(

@@ -29,9 +29,8 @@ class Setting:
     Attributes:
         gradient_dtype: the type in which gradients are accumulated and reduced, if it is narrower than the trainer's
             own.
-        recompute_every: as in ParallelPlan; one value for all plans, because the search does not vary it. So are the
-            four before `scale`.
         matmul_recipe: as in PrecisionPlan.
+        expert_tensor_parallel_size: as in ParallelPlan, like the next three: one value for all plans priced together.
         scale: what sharing devices and many nodes costs.
     """
 
@@ -40,7 +39,6 @@ class Setting:
     dtype: Dtype
     implementation: Implementation
     gradient_dtype: Dtype = "fp32"
-    recompute_every: int = 1
     matmul_recipe: MatmulRecipe | None = None
     expert_tensor_parallel_size: int | None = None
     zero_group_size: int | None = None
@@ -87,6 +85,7 @@ class Plans:
 
     Attributes:
         recompute: index into RECOMPUTES.
+        recompute_every: as in ParallelPlan; 1 where nothing is recomputed.
         schedule: index into SCHEDULES.
         first_stage_layers: layers of the first stage; the stages between first and last share the rest evenly, the
             earlier ones taking one more where it does not divide.
@@ -102,6 +101,7 @@ class Plans:
     sequence_parallel: Booleans
     zero_stage: Integers
     recompute: Integers
+    recompute_every: Integers
     schedule: Integers
     first_stage_layers: Integers
     last_stage_layers: Integers

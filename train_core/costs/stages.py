@@ -33,7 +33,7 @@ class StageGroup:
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
 
 
-def recomputed_layers(layers: Size, num_chunks: Size, every: int) -> Size:
+def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
     """How many of a stage's layers recompute something: the first of each chunk and every n-th after it.
 
     Which chunks have a layer more does not matter to that (`conf.chunks.chunk_layers`).

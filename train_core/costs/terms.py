@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeAlias, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import AliasChoices, ConfigDict, Field
 
 from train_core.costs.setting import Floats, Integers
 
@@ -29,7 +29,7 @@ class SecondsByTerm(Generic[Number]):
         bubble_seconds: waiting for the pipeline to fill and drain, and for slower stages.
         data_seconds: reducing gradients and gathering weights over replicas.
         optimizer_seconds: the update, bound by memory bandwidth.
-        jitter_seconds: waiting for the slowest of many ranks.
+        waiting_seconds: waiting for the slowest of many devices; older folders call it `jitter_seconds`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = CHECKED
@@ -40,7 +40,7 @@ class SecondsByTerm(Generic[Number]):
     bubble_seconds: Number
     data_seconds: Number
     optimizer_seconds: Number
-    jitter_seconds: Number
+    waiting_seconds: Annotated[Number, Field(validation_alias=AliasChoices("waiting_seconds", "jitter_seconds"))]
 
     @property
     def total_seconds(self) -> Number:

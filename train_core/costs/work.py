@@ -18,7 +18,7 @@ from train_core.costs.counts.parameters import (
 from train_core.costs.layer.end_bytes import EndBytes, end_bytes
 from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
-from train_core.costs.layer.shard import Shard, hidden_bytes_of, tokens_of
+from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import recomputed_layers
@@ -67,7 +67,7 @@ class Work:
 def work_of(setting: Setting, plans: Plans) -> Work:
     """What each plan's ranks do. Plans with the same shard share one computation."""
     shards, index = _distinct(plans)
-    return shard_work(setting, shards).rows(index)
+    return shard_work(setting, shards, some_layers_are_plain=recompute_by_layer(plans)).rows(index)
 
 
 def _distinct(plans: Plans) -> tuple[Shard, Integers]:
@@ -83,15 +83,19 @@ def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     return shard, index.reshape(keys.shape)
 
 
-def shard_work(setting: Setting, shard: Shard) -> Work:
-    """What a rank of each shard does."""
+def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = False) -> Work:
+    """What a rank of each shard does.
+
+    Args:
+        some_layers_are_plain: layers that recompute nothing are asked for, too.
+    """
     model, t = setting.model, shard.tensor_parallel_size
     hidden = hidden_bytes_of(setting, shard)
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
     layer = plain = layer_costs(setting, shard)
-    if setting.recompute_every > 1:
-        plain = layer_costs(setting, replace(shard, recompute=np.zeros_like(shard.recompute)))
+    if some_layers_are_plain:
+        plain = layer_costs(setting, replace(shard, recompute=np.full_like(shard.recompute, NONE)))
     forward, input_gradient, weight_gradient, reduced = head_costs(setting, shard)
     return Work(
         layer=layer,
@@ -112,12 +116,17 @@ def shard_work(setting: Setting, shard: Shard) -> Work:
     )
 
 
-def of_layers(setting: Setting, work: Work, name: str, layers: Integers, num_chunks: Integers) -> Any:
+def recompute_by_layer(plans: Plans) -> bool:
+    """Whether in some plan not all layers of a stage recompute alike."""
+    return bool(np.any(plans.recompute_every > 1))
+
+
+def of_layers(plans: Plans, work: Work, name: str, layers: Integers) -> Any:
     """A column of `LayerCosts` for all layers of a stage, of which some may recompute and the others not."""
     each = getattr(work.layer, name)
-    if setting.recompute_every == 1:
+    if not recompute_by_layer(plans):
         return layers * each
-    some = recomputed_layers(layers, num_chunks, setting.recompute_every)
+    some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
     return some * each + (layers - some) * getattr(work.plain_layer, name)
 
 

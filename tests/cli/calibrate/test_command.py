@@ -184,8 +184,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert "Each trial predicted by a fit without it:" in said
     after = load_cluster("local", code / "conf")
     assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
-    assert after.efficiency.jitter == before.efficiency.jitter
-    assert "jitter: left as it was, hardly any effect on these trials (0.0 % a step)." in said
+    assert "attention: left as it was, hardly any effect here" in said
     assert after.links == before.links
     assert after.device == before.device
     text = local_file.read_text()
@@ -203,11 +202,23 @@ def test_a_dry_run_of_the_refinement_writes_nothing(code: Path, finished: Path, 
     assert local_file.read_text() == before
 
 
-def test_too_few_trials_leave_the_file_alone(code: Path, finished: Path, local_file: Path) -> None:
+def test_one_trial_is_enough_to_learn_from(code: Path, finished: Path, local_file: Path) -> None:
     before = local_file.read_text()
-    for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[2:]:
+    for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[1:]:
+        measurement.unlink()
+    status, said, complained = run(code, finished, "--from-results", "smoke")
+    assert status == 0, complained
+    assert "Too few trials to leave one out" in said
+    assert local_file.read_text() != before
+
+
+def test_a_sweep_of_which_nothing_was_measured_leaves_the_file_alone(
+    code: Path, finished: Path, local_file: Path
+) -> None:
+    before = local_file.read_text()
+    for measurement in finished.glob("runs/smoke-local/trials/*/measurement.json"):
         measurement.unlink()
     status, _, complained = run(code, finished, "--from-results", "smoke")
     assert status == 2
-    assert "2 trials have a step time to fit to, and at least 3 are needed" in complained
+    assert "No trial has a step time to fit to" in complained
     assert local_file.read_text() == before

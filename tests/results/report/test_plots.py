@@ -12,5 +12,5 @@ def test_the_legend_names_every_term_of_a_predicted_step_in_words() -> None:
     assert figure is not None
     names = [bar["name"] for bar in figure["data"]]
     assert names == [TERM_NAMES[term] for term in STEP_TERMS]
-    assert "jitter" in names
+    assert "slowest device" in names
     assert not any("_" in name for name in names)

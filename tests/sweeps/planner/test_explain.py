@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conf.settings import Settings
-from sweeps.planner.explain import Explanation, explain, neighbours
+from sweeps.planner.explain import Explanation, explain
+from sweeps.planner.neighbours import neighbours
 from sweeps.planner.strategy import Strategy
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate
@@ -50,7 +51,7 @@ def test_terms_and_memory_add_up_and_the_largest_come_first(settings: Settings) 
 
 
 def test_every_neighbour_differs_in_its_knob_and_in_nothing_that_does_not_follow(settings: Settings) -> None:
-    found = list(neighbours(PLAN, settings))
+    found = list(neighbours(PLAN, settings, IMPLEMENTATIONS["trisweep"]))
     assert {knob for knob, _ in found} == {
         "tensor_parallel_size",
         "pipeline_parallel_size",
@@ -114,8 +115,8 @@ def test_a_neighbour_that_cannot_exist_says_why(settings: Settings) -> None:
     assert "is more than the 8 devices of a node" in (wider[0].reason or "")
 
 
-def test_an_interleaved_plan_has_other_numbers_of_chunks_and_no_uneven_layers(settings: Settings) -> None:
+def test_an_interleaved_plan_has_other_numbers_of_chunks_and_lighter_ends(settings: Settings) -> None:
     chunked = PLAN.changed(schedule="interleaved", virtual_pipeline_size=3)
-    knobs = [knob for knob, _ in neighbours(chunked, settings)]
+    knobs = [knob for knob, _ in neighbours(chunked, settings, IMPLEMENTATIONS["trisweep"])]
     assert knobs.count("virtual_pipeline_size") == 2
-    assert "layers_per_stage" not in knobs
+    assert "layers_per_stage" in knobs

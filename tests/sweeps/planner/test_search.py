@@ -13,10 +13,13 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES
 from conf.settings import Settings
+from sweeps.planner.blocks import blocks
+from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
 from sweeps.planner.search import Found, search_space
-from sweeps.planner.space import SEARCHED_SCHEDULES, Space, blocks
-from sweeps.planner.strategy import Strategy, strategies_of
+from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
+from sweeps.planner.spreads import chunk_numbers
+from sweeps.planner.strategy import Strategy, even_ends, spread_layers, strategies_of
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
 from train_core.costs.counts.computable import largest_micro_batch_size
@@ -41,22 +44,47 @@ def small(name: str) -> tuple[Settings, Space]:
     return settings, Space(setting, world_size, batch, pinned={"layers_per_stage": None})
 
 
+def recomputations() -> list[tuple[str, int]]:
+    return [(name, every) for name in RECOMPUTES for every in (RECOMPUTE_EVERY if name != "none" else (1,))]
+
+
+def says_something(space: Space, recompute: str, every: int, chunk_layers: int) -> bool:
+    """Whether it is a plan of its own, and none that another one always beats."""
+    if recompute == "selective" and space.setting.implementation.name == "trisweep":
+        return False
+    place = RECOMPUTE_EVERY.index(every)
+    return place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
+
+
+def cuts(settings: Settings, space: Space, p: int, v: int, sequences: int) -> bool:
+    """Whether the number of chunks is one that the search tries and the trainer takes."""
+    layers, m = settings.model.num_layers, space.global_batch_size // sequences
+    if v == 1 or space.setting.implementation.name == "trisweep":
+        return v in (1, *chunk_numbers(layers, p))
+    return layers % (p * v) == 0 and m % p == 0
+
+
 def everything(
     settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
 ) -> Iterator[tuple[Strategy, Estimate]]:
     """All combinations of all values, as far as an Experiment takes them; nothing here is from the search."""
     sizes = range(1, space.world_size + 1)
-    chunks = [v for v in range(1, settings.model.num_layers + 1) if settings.model.num_layers % v == 0]
+    chunks = range(1, settings.model.num_layers + 1)
     values = product(
-        sizes, sizes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), RECOMPUTES, range(1, 13)
+        sizes, sizes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), recomputations(), range(1, 13)
     )
-    for t, p, v, schedule, spread, sequence_parallel, zero_stage, recompute, b in values:
+    for t, p, v, schedule, spread, sequence_parallel, zero_stage, (recompute, every), b in values:
         d = space.world_size // (t * p)
         if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved"):
             continue
         if zero_stage != space.pinned.get("zero_stage", 0 if d == 1 else zero_stage):
             continue
         if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
+            continue
+        chunk = -(
+            -max(spread or spread_layers(settings.model.num_layers, p, *even_ends(settings.model.num_layers, p))) // v
+        )
+        if not says_something(space, recompute, every, chunk) or not cuts(settings, space, p, v, b * d):
             continue
         strategy = Strategy.of(
             {
@@ -69,17 +97,17 @@ def everything(
                 "sequence_parallel": sequence_parallel,
                 "zero_stage": zero_stage,
                 "recompute": recompute,
-                "recompute_every": 1,
+                "recompute_every": every,
                 "micro_batch_size": b,
                 "global_batch_size": space.global_batch_size,
                 "tensor_parallel_across_nodes": False,
             }
         )
         try:
-            experiment = strategy.experiment(settings)
+            setup = priceable(strategy, settings, space.setting.implementation)
         except InfeasiblePlan:
             continue
-        yield strategy, estimate(experiment, space.setting.implementation)
+        yield strategy, estimate(setup, space.setting.implementation)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -130,7 +158,7 @@ def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
     pinned = {"pipeline_parallel_size": 4, "tensor_parallel_size": 1, "schedule": "1f1b", "micro_batch_size": 1}
     best = search_space(Space(setting, 4, 32, pinned=pinned), top=1).best  # type: ignore[arg-type]
     assert best is not None
-    (strategy,) = strategies_of(best, settings.model.num_layers, tensor_parallel_across_nodes=False)
+    (strategy,) = strategies_of(best.plans, settings.model.num_layers, tensor_parallel_across_nodes=False)
     assert strategy.parallel.layers_per_stage is not None
     assert strategy.parallel.layers_per_stage[-1] < min(strategy.parallel.layers_per_stage[:-1])
 
@@ -168,7 +196,7 @@ def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
     assert max(max(block.plans.micro_batch_size.ravel().tolist()) for block in blocks(huge)) <= most < 2**29
     assert found.best is not None
     assert found.smallest_bytes > num_parameters(space.setting.model)
-    assert found.best.micro_batch_size.max() <= 64
+    assert found.best.plans.micro_batch_size.max() <= 64
 
 
 def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,15 @@ from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.layer.shard import Shard
 from train_core.costs.price import Prices, price
+from train_core.costs.scale import Scale
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import each_stage, spread_stages
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import work_of
+
+UNSCALED = Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.0)
+"""Devices that are equally fast, links that do not slow down, and communication that is free where it is hidden."""
 
 
 @cache
@@ -46,6 +50,10 @@ def with_links(setting: Setting, **factors: float) -> Setting:
         for link in setting.cluster.links
     )
     return _with_cluster(setting, links=links)
+
+
+def unscaled(setting: Setting) -> Setting:
+    return replace(setting, scale=UNSCALED)
 
 
 def with_trainer(setting: Setting, **values: Any) -> Setting:
@@ -94,6 +102,7 @@ def plan_of(setting: Setting, *, recompute: str = "none", schedule: str = "1f1b"
         "last_stage_layers": layers,
         "context_parallel_size": 1,
         "expert_parallel_size": 1,
+        "recompute_every": 1,
         **sizes,
     }
     return Plans(**{name: np.array([value]) for name, value in named.items()})

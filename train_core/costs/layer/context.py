@@ -13,7 +13,7 @@ import numpy as np
 
 from train_core.costs.layer.attention_time import core_backward, core_forward
 from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, tokens_of
-from train_core.costs.primitives.collectives import gather_seconds, transfer_seconds
+from train_core.costs.primitives.collectives import gather_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 
@@ -96,17 +96,12 @@ def _beside_ring(setting: Setting, shard: Shard, block: Floats, times: float = 1
     c = shard.context_parallel_size
     # A ring is as slow as its widest hop; a transfer over half of the group's extent is on that tier.
     stride = -(-c * shard.tensor_parallel_size // 2)
-    return (c - 1) * _shown(setting, transfer_seconds(setting, times * exchanged_bytes(setting, shard), stride), block)
+    hop = transfer_seconds(setting, times * exchanged_bytes(setting, shard), stride)
+    return (c - 1) * shown_seconds(setting, hop, block)
 
 
 def _beside_gather(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:
     """Seconds that show of gathering all keys and values, or of scattering their gradients too."""
     c = shard.context_parallel_size
     gathered = gather_seconds(setting, c * (times * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)
-    return _shown(setting, gathered, block)
-
-
-def _shown(setting: Setting, comm: Floats, work: Floats) -> Floats:
-    """Seconds of a collective beside some work: what outlasts it, and what it takes from it."""
-    hidden = np.minimum(comm, work)
-    return comm - hidden + setting.scale.shown * hidden
+    return shown_seconds(setting, gathered, block)

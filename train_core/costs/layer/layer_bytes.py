@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.attention_rules import flash_runs
+from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.pointwise import activated_bytes, dropped_bytes, norm_output_bytes
 from train_core.costs.layer.shard import (
     FULL,
     NONE,
     POINTWISE,
+    SELECTIVE,
     Shard,
     held_tokens_of,
     hidden_bytes_of,
@@ -17,6 +19,7 @@ from train_core.costs.layer.shard import (
     scores_of,
     tokens_of,
 )
+from train_core.costs.layer.trainer_bytes import rotated_bytes, selected_bytes
 from train_core.costs.setting import Integers, Setting
 
 
@@ -34,7 +37,10 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     units = 2 * model.query_size + 2 * model.key_value_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
     split = tokens * units // t * width
     core = np.where((recompute == NONE) | (recompute == POINTWISE), _core_kept_bytes(setting, shard), 0)
-    kept = whole + split + core - np.where(recompute == POINTWISE, dropped_bytes(setting, shard), 0)
+    kept = whole + split + core + rotated_bytes(setting, shard) + kept_difference(setting, shard, recompute)
+    if implementation.selective_operators:
+        kept = np.where(recompute == SELECTIVE, selected_bytes(setting, shard), kept)
+    kept = kept - np.where(recompute == POINTWISE, dropped_bytes(setting, shard), 0)
     return np.where(recompute == FULL, held * model.hidden_size * width, kept)
 
 

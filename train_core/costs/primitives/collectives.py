@@ -11,7 +11,7 @@ an AMD node, a device's bandwidth is divided over wires to each of the others, a
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log2
 
 import numpy as np
 
@@ -45,9 +45,12 @@ def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
             ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
             blocks = -(-members // inside)
             bandwidth = link.bandwidth_bytes_per_second * _reached(link, blocks, link.num_devices // below)
-            slowest = min(slowest, bandwidth * setting.cluster.efficiency.link * ports)
+            bandwidth *= setting.cluster.efficiency.link * ports
+            if link.num_devices > setting.cluster.devices_per_node:
+                bandwidth /= 1.0 + setting.scale.taper * log2(blocks)
+            slowest = min(slowest, bandwidth)
             # One hop from each block of the tier below to the next.
-            latency += link.latency_seconds * (blocks - 1)
+            latency += setting.scale.latency * link.latency_seconds * (blocks - 1)
         inside, below = members, link.num_devices
     return slowest, latency
 
@@ -81,8 +84,21 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     paired = [_reached(link, 2, link.num_devices // size) for link, size in zip(links, below, strict=True)]
     bandwidths = [link.bandwidth_bytes_per_second * share for link, share in zip(links, paired, strict=True)]
     bandwidth = np.array(bandwidths)[tier] * setting.cluster.efficiency.link
-    latency = np.array([link.latency_seconds for link in links])[tier]
+    latency = setting.scale.latency * np.array([link.latency_seconds for link in links])[tier]
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
+
+
+def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: float = 1.0) -> Floats:
+    """What is left of a collective beside which computation runs.
+
+    Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory
+    bandwidth from the computation.
+
+    Args:
+        hiding: seconds of the computation that can run beside it.
+        overlap: share of the collective that the trainer starts early enough for that.
+    """
+    return comm - overlap * (1.0 - setting.scale.shown) * np.minimum(comm, hiding)
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:

@@ -1,15 +1,15 @@
-"""Time of one step: what stages do for a micro-batch, the pipeline around it, then gradients, optimizer and jitter."""
+"""Time of one step: what stages do for a micro-batch, the pipeline around it, then gradients and optimizer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
 
 import numpy as np
 
 from conf.world import ClusterSpec
-from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, transfer_seconds
+from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
@@ -57,7 +57,7 @@ def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageG
     pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
     reduced = reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
     update = update_seconds(setting, plans, work, groups[0])
-    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, _jitter(plans, setting.cluster))
+    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower_share(setting, plans.world_size))
 
 
 def run_pipeline(
@@ -81,22 +81,20 @@ def run_pipeline(
     return Pipeline(compute, tensor, transfers, bubble, gathers)
 
 
-def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, jitter: Floats) -> StepColumns:
+def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) -> StepColumns:
     """The terms of the step, from its parts.
 
     Args:
-        jitter: the share of the step that waiting for the slowest rank adds to it.
+        slower: share by which computation takes longer on the slowest device.
     """
-    compute, tensor, transfers, bubble = pipeline.compute, pipeline.tensor, pipeline.transfers, pipeline.bubble
-    step = compute + tensor + transfers + bubble + pipeline.gathers + reduced + update
     return StepColumns(
-        compute_seconds=compute,
-        tensor_seconds=tensor,
-        pipeline_seconds=transfers,
-        bubble_seconds=bubble,
+        compute_seconds=pipeline.compute,
+        tensor_seconds=pipeline.tensor,
+        pipeline_seconds=pipeline.transfers,
+        bubble_seconds=pipeline.bubble,
         data_seconds=pipeline.gathers + reduced,
         optimizer_seconds=update,
-        jitter_seconds=step * jitter,
+        waiting_seconds=pipeline.compute * slower,
     )
 
 
@@ -116,9 +114,8 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layer, layers = work.layer, group.layers
-    v = plans.virtual_pipeline_size
     forward = layers * layer.forward_seconds
-    backward = of_layers(setting, work, "input_gradient_seconds", layers, v)
+    backward = of_layers(plans, work, "input_gradient_seconds", layers)
     weights, tensor = layers * layer.weight_gradient_seconds, layers * layer.tensor_forward_seconds
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
@@ -135,7 +132,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=of_layers(setting, work, "tensor_backward_seconds", layers, v),
+        tensor_backward=of_layers(plans, work, "tensor_backward_seconds", layers),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
@@ -165,16 +162,26 @@ def _sharded_seconds(
     """
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    d, t, overlap = plans.num_replicas, plans.tensor_parallel_size, setting.implementation.sharded_overlap
-    parameters = _parameters(setting, plans, work, group) / setting.implementation.sharded_link
+    is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
+    layer = work.layer_parameters
+    ends = _parameters(setting, plans, work, group) - group.layers * layer
+    has_ends = ends > 0
     gathered: Floats = np.asarray(0.0)
-    if np.any(plans.zero_stage >= 3):
-        weights = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
-        gathered = np.where(plans.zero_stage >= 3, weights, 0.0)
-    scattered = gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
-    reduced = gathered + np.where(plans.zero_stage >= 2, scattered, 0.0)
-    shown = [comm - overlap * np.minimum(comm, work) for comm, work in ((gathered, forward), (reduced, backward))]
-    return shown[0], shown[1]
+    scattered: Floats = np.asarray(0.0)
+    for parameters, number in ((layer, group.layers), (ends, has_ends)):
+        gather, scatter = _shard_collectives(setting, plans, parameters)
+        gathered, scattered = gathered + number * gather, scattered + number * scatter
+    gathered = np.where(is_kept, 0.0, gathered)
+    reduced = gathered + np.where(is_whole, 0.0, scattered)
+    overlap = setting.implementation.sharded_overlap
+    return shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
+
+
+def _shard_collectives(setting: Setting, plans: Plans, parameters: Integers) -> tuple[Floats, Floats]:
+    """Seconds of gathering the weights of so many parameters once, and of scattering their gradients once."""
+    d, t = plans.num_replicas, plans.tensor_parallel_size
+    gather = gather_seconds(setting, parameters * gathered_weight_bytes(setting), d, t)
+    return gather, gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
 
 
 def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
@@ -190,11 +197,11 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     implementation, d, t = setting.implementation, plans.num_replicas, plans.tensor_parallel_size
     parameters = _parameters(setting, plans, work, group).astype(np.float64)
     scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
-    weights = gather_seconds(setting, parameters * setting.dtype_bytes, d, t)
+    weights = gather_seconds(setting, parameters * gathered_weight_bytes(setting), d, t)
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = comm - implementation.data_overlap * np.minimum(comm, hiding)
+    shown = shown_seconds(setting, comm, hiding, implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
     copies = work.token_embedding_parameters * float(setting.reduced_bytes)
@@ -215,8 +222,9 @@ def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
     return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
 
-def _jitter(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """Share of the step lost to the slowest rank, which grows with every doubling of the number of nodes."""
-    sizes, index = np.unique(plans.world_size, return_inverse=True)
-    doublings = np.array([log2(max(1.0, size / cluster.devices_per_node)) for size in sizes.tolist()])
-    return cluster.efficiency.jitter * doublings[index].reshape(plans.world_size.shape)
+def slower_share(setting: Setting, num_devices: Integers) -> Floats:
+    """By which share of its computation the slowest of so many devices is behind, for which all others wait.
+
+    That is what the largest of n normal values is expected to be, n being large (a Gumbel distribution).
+    """
+    return setting.scale.slowest * np.sqrt(2.0 * np.log(num_devices))

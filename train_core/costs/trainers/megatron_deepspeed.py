@@ -7,13 +7,13 @@ from train_core.costs.trainers.megatron_lm import MEGATRON_LM
 MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
     update={
         "name": "megatron-deepspeed",
+        "memory_traffic": 1.0,
         "overlaps_weight_gradient": False,
         "fp16_gradient_bytes": 2,
-        "whole_stage_outputs": False,
+        "kept_outputs": "part",
+        "live_parameters": 1_000_000_000,  # DeepSpeed's stage3_max_live_parameters
         "rings_use_all_ports": False,
-        "sharded_overlap": 0.65,
-        "sharded_link": 0.9,
+        "sharded_overlap": 1.0,
     }
 )
-"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023). `sharded_overlap`
-and `sharded_link` are fitted on the six ZeRO-3 rows of arXiv 2104.04473, table 2, which are no test of them."""
+"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023).""" ""

@@ -5,6 +5,18 @@ from __future__ import annotations
 from train_core.costs.trainers.fsdp import FSDP
 
 TORCHTITAN = FSDP.model_copy(
-    update={"name": "torchtitan", "attention_rate": 1.0, "memory_traffic": 1.2, "context_ring": False}
+    update={
+        "name": "torchtitan",
+        "attention_rate": 1.0,
+        "memory_traffic": 1.2,
+        "context_ring": False,
+        "keeps_narrow_inputs": False,
+        "gathers_narrow_weights": True,
+        "selective_operators": True,
+        "loss_copies": 3,  # the logits, their log-softmax and its gradient, none of which is compiled
+        "split_loss_copies": 4,  # torch's loss_parallel shifts the logits in a pass of its own
+    }
 )
 """Layers are compiled, so that what lies between matrix products is fused."""
+TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": FSDP.memory_traffic})
+"""The same with `compile.enable = false`, which is torchtitan's default: kernels are those of any eager FSDP."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency, with_links, with_model, with_trainer
+from tests.train_core.costs.priced import (
+    setting_of,
+    shard_of,
+    unscaled,
+    with_efficiency,
+    with_links,
+    with_model,
+    with_trainer,
+)
 from train_core.costs.layer.end_bytes import end_bytes
 from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import layer_costs
@@ -188,7 +196,7 @@ def test_backward_sends_what_the_trainer_sends(sequence: bool, recompute: str, n
 @pytest.mark.parametrize(("sequence", "left"), [(False, 0), (True, 2)])
 def test_weight_gradients_hide_the_reductions_of_fast_links(sequence: bool, left: int) -> None:
     """Of sequence parallelism the gathers of the outputs' gradients are left, which nothing runs beside."""
-    setting = with_links(setting_of("gpt-175b", "selene"), latency_seconds=0.0)
+    setting = unscaled(with_links(setting_of("gpt-175b", "selene"), latency_seconds=0.0))
     costs = layer_costs(setting, shard_of(TENSOR, B, sequence_parallel=sequence))
     gather = costs.tensor_forward_seconds[0] / 4
     assert costs.tensor_backward_seconds[0] == pytest.approx(left * gather)
@@ -196,7 +204,7 @@ def test_weight_gradients_hide_the_reductions_of_fast_links(sequence: bool, left
 
 def test_a_slow_link_hides_no_more_than_the_weight_gradients_of_the_same_products() -> None:
     """A thousandth of the bandwidth: queries, keys and values, and the way up, each beside their own reduction."""
-    setting = with_links(setting_of("gpt-175b", "selene"), bandwidth_bytes_per_second=1e-3)
+    setting = unscaled(with_links(setting_of("gpt-175b", "selene"), bandwidth_bytes_per_second=1e-3))
     costs = layer_costs(setting, shard_of(TENSOR, B))
     hidden = sum(matmul_seconds(setting, units * H // TENSOR, H, S * B) for units in (3, 4))
     assert costs.tensor_backward_seconds[0] == pytest.approx(costs.tensor_forward_seconds[0] - hidden)

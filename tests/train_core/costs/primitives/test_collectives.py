@@ -11,22 +11,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.train_core.costs.priced import setting_of, with_efficiency, with_links, with_trainer
+from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links, with_trainer
 from train_core.costs.primitives.collectives import (
     all_reduce_seconds,
     gather_seconds,
     pair_seconds,
     ring,
+    shown_seconds,
     transfer_seconds,
 )
+from train_core.costs.scale import Scale
 from train_core.costs.setting import Setting
 
 GIGA = 1e9
 
 
 def full_rate(cluster: str) -> Setting:
-    """The cluster with links that reach what their makers state."""
-    return with_efficiency(setting_of("gpt-175b", cluster), link=1.0)
+    """The cluster with links that reach what their makers state, over however many nodes."""
+    return unscaled(with_efficiency(setting_of("gpt-175b", cluster), link=1.0))
 
 
 def ring_rate(setting: Setting, num_ranks: int, stride: int = 1) -> float:
@@ -120,6 +122,26 @@ def test_a_group_wider_than_the_cluster_stays_on_the_widest_tier() -> None:
 
 def test_links_reach_their_share() -> None:
     assert ring_rate(with_efficiency(full_rate("selene"), link=0.5), 8) == pytest.approx(150)
+
+
+def test_every_doubling_of_the_nodes_takes_a_tenth_of_the_bandwidth_between_them_and_none_of_that_inside() -> None:
+    tapered = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.1))
+    rates = [ring_rate(tapered, num_ranks) for num_ranks in (8, 16, 32, 128)]
+    assert rates == pytest.approx([300, 200 / 1.1, 200 / 1.2, 200 / 1.4])
+
+
+def test_every_hop_takes_as_many_times_its_latency_as_the_scale_says() -> None:
+    slow = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=3.0, slowest=0.0, taper=0.0))
+    fast, slowed = (ring(setting, np.array([16]), ONE)[1] for setting in (full_rate("selene"), slow))
+    assert of_one(slowed) == pytest.approx(3 * of_one(fast))
+
+
+def test_of_what_is_hidden_a_share_shows_and_of_the_rest_all() -> None:
+    setting = replace(full_rate("selene"), scale=Scale(shown=0.25, latency=1.0, slowest=0.0, taper=0.0))
+    communication = np.array([4.0, 4.0, 4.0])
+    computation = np.array([0.0, 3.0, 9.0])
+    assert list(shown_seconds(setting, communication, computation)) == pytest.approx([4, 1 + 3 / 4, 1])
+    assert list(shown_seconds(setting, communication, computation, overlap=0.0)) == [4, 4, 4]
 
 
 @pytest.mark.parametrize("stride", [1, 8])

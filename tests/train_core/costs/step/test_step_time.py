@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.train_core.costs.priced import (
     priced,
     seconds,
     setting_of,
+    unscaled,
     with_device,
     with_efficiency,
     with_links,
@@ -22,10 +24,10 @@ from tests.train_core.costs.priced import (
 )
 from train_core.costs import num_parameters
 from train_core.costs.price import Prices
-from train_core.costs.primitives.collectives import pair_seconds
+from train_core.costs.primitives.collectives import gather_seconds, pair_seconds
 from train_core.costs.setting import Setting
 
-TERMS = ("compute", "tensor", "pipeline", "bubble", "data", "optimizer", "jitter")
+TERMS = ("compute", "tensor", "pipeline", "bubble", "data", "optimizer", "waiting")
 ROUNDING = 1e-12
 GPT, LLAMA = setting_of("gpt-22b", "frontier"), setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
 forty = settings(deadline=None, max_examples=40, derandomize=True)
@@ -153,7 +155,7 @@ def test_one_stage_neither_waits_nor_sends() -> None:
 
 def test_sending_in_parts_sends_an_eighth_and_gathers_inside_the_node() -> None:
     """Source: arXiv 2104.04473, section 4.1. Inter-node links are an order slower than those inside a node."""
-    setting = with_links(setting_of("gpt-175b", "selene"), latency_seconds=0.0)
+    setting = unscaled(with_links(setting_of("gpt-175b", "selene"), latency_seconds=0.0))
     plan = {"tensor_parallel_size": 8, "pipeline_parallel_size": 12, "num_micro_batches": 12}
     parts, whole = (
         term(priced(with_trainer(setting, scattered_transfers=scattered), **plan), "pipeline")
@@ -225,12 +227,23 @@ def test_zero_1_updates_a_share_of_the_parameters() -> None:
     assert sharded == pytest.approx(whole / 8)
 
 
-def test_inside_a_node_nobody_is_waited_for_and_every_doubling_of_nodes_costs_the_same_share() -> None:
+def test_a_device_alone_waits_for_nobody_and_many_wait_for_the_slowest_of_them() -> None:
+    """Of n normal values the largest lies `sqrt(2 ln n)` standard deviations above their mean, for large n."""
     shares = [
-        term(prices, "jitter") / (prices.step_seconds[0] - term(prices, "jitter"))
-        for prices in (priced(GPT, tensor_parallel_size=8, data_parallel_size=nodes) for nodes in (1, 2, 4, 16))
+        term(prices, "waiting") / term(prices, "compute")
+        for prices in (priced(GPT, data_parallel_size=number) for number in (1, 8, 1024))
     ]
-    assert shares == pytest.approx([doublings * GPT.cluster.efficiency.jitter for doublings in (0, 1, 2, 4)])
+    assert shares == pytest.approx([GPT.scale.slowest * (2 * log(number)) ** 0.5 for number in (1, 8, 1024)])
+
+
+def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
+    """Latency alone: a gather for each layer and one for the ends, forward; and backward one more, and a scatter."""
+    alone = with_links(with_trainer(LLAMA, sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
+    one = gather_seconds(alone, np.zeros(1), np.array([16]), np.array([1]))[0]
+    plan = {"data_parallel_size": 16, "zero_stage": 3}
+    assert term(priced(alone, **plan), "data") == pytest.approx(3 * 81 * one, rel=1e-3)
+    beside = with_trainer(alone, sharded_overlap=1.0)
+    assert term(priced(beside, **plan), "data") == pytest.approx(beside.scale.shown * 3 * 81 * one, rel=1e-3)
 
 
 def test_ranks_that_share_a_core_take_turns() -> None:

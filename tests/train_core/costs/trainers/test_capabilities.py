@@ -20,14 +20,18 @@ OWN_REFUSALS: dict[str, int | bool | str] = {
     "parallel.pipeline_before_data": True,
     "precision.matmul_recipe": "mxfp8",
 }
-JOB = ("model=gpt-22b", "cluster=selene", "parallel.world_size=64", "batch.global_batch_size=512")
+JOB = (
+    "model=gpt-22b",
+    "cluster=gb200-nvl72",
+    "precision=bf16",
+    "parallel.world_size=64",
+    "batch.global_batch_size=512",
+)
 PIPELINE = ("parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4", "parallel.sequence_parallel=true")
 
 
 def setup_of(*overrides: str) -> Setup:
-    parts = load(
-        ["model=gpt-22b", "cluster=selene", "parallel.world_size=64", "batch.global_batch_size=512", *overrides]
-    )
+    parts = load([*JOB, *overrides])
     return Setup(**{name: getattr(parts, name) for name in Setup.model_fields})
 
 

@@ -1,0 +1,162 @@
+"""The constants that are fitted, what was known of each before, and where the value is written.
+
+What belongs to a chip is the product of a value that all GPUs share and of the chip's own factor, which rests at 1: a
+chip that no table shows has the common value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+
+from calibrate.measured_runs import Constants
+from calibrate.robust_fit import Constant, Values
+from conf.load import CONF_DIR, options
+from train_core.costs.scale import Scale
+from train_core.costs.setting import Setting
+
+GPUS = "gpus"
+NETWORK = "network"
+SCALE = "scale"
+CHIP_FIELDS = ("matmul", "attention", "memory", "kernel_seconds")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One constant that is fitted.
+
+    Attributes:
+        group: `scale`, `gpus`, `network`, the name of a file of conf/efficiency, or of a trainer.
+        field: its name there; for `network` a kind of NETWORKS.
+        prior: its value as it is known without the tables.
+        spread: of its logarithm around that.
+        reason: why the prior is what it is.
+    """
+
+    group: str
+    field: str
+    prior: float
+    spread: float
+    lowest: float
+    highest: float
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}.{self.field}"
+
+    @property
+    def constant(self) -> Constant:
+        return Constant(self.name, self.lowest, self.highest, self.spread)
+
+
+GLOBAL = (
+    Fitted(SCALE, "shown", 0.65, 0.35, 0.05, 1.0, "a product falls from 80 to 47 % MFU beside a gather on an H100"),
+    Fitted(SCALE, "latency", 1.6, 0.4, 0.3, 10.0, "ranks of a ring wait for each other at every step"),
+    Fitted(SCALE, "slowest", 0.02, 0.5, 0.001, 0.1, "chips of one type differ by a few percent in speed"),
+    Fitted(SCALE, "taper", 0.1, 0.5, 0.005, 0.5, "rings over more switches meet other traffic"),
+    Fitted(GPUS, "matmul", 0.72, 0.07, 0.3, 0.95, "nine tenths of the fastest product of an H100, 80 %"),
+    Fitted(GPUS, "attention", 0.45, 0.25, 0.1, 0.9, "flash attention, forward and backward: 30 to 60 %"),
+    Fitted(GPUS, "memory", 0.75, 0.15, 0.3, 0.95, "copies reach 80 to 90 %, norms and reductions less"),
+    Fitted(GPUS, "kernel_seconds", 5e-6, 0.3, 1e-6, 3e-5, "launch, ramp-up and tail of a kernel: 3 to 8 microseconds"),
+    Fitted(NETWORK, "infiniband", 0.8, 0.2, 0.1, 1.0, "what NCCL's rings reach of the line rate"),
+    Fitted(NETWORK, "ethernet", 0.8, 0.2, 0.1, 1.0, "the same over RoCE"),
+    Fitted(NETWORK, "slingshot", 0.8, 0.2, 0.1, 1.0, "the same"),
+    Fitted(NETWORK, "omni-path", 0.6, 0.2, 0.1, 1.0, "messages that the host drives reach less"),
+)
+CHIP_SPREADS = {"matmul": 0.1, "attention": 0.2, "memory": 0.1}
+LARGEST_PRODUCTS = {"a100": 0.869, "h100": 0.803, "b200": 0.776, "mi250x": 0.767, "mi325x": 0.604, "mi300x": 0.601}
+"""Share of the peak that the fastest bf16 product of all reaches.
+
+Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS.
+"""
+COMMON_PRODUCT = 0.8
+NETWORKS = {  # the kind of network that the name of a cluster's widest link means
+    "infiniband": "infiniband",
+    "roce": "ethernet",
+    "rdma": "ethernet",
+    "slingshot": "slingshot",
+    "omni-path": "omni-path",
+}
+TRAINERS = (
+    Fitted("fsdp", "attention_rate", 0.7, 0.25, 0.3, 1.0, "the flash attention of 2023 in Triton"),
+    Fitted("fsdp", "memory_traffic", 1.8, 0.25, 1.0, 4.0, "eager layers write every intermediate result"),
+    Fitted("torchtitan", "memory_traffic", 1.2, 0.2, 0.8, 2.5, "compiled layers"),
+    Fitted("megatron-lm", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "fused by hand: bias, activation, dropout"),
+    Fitted("megatron-deepspeed", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "the same kernels"),
+    Fitted("megatron-core", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "the same kernels, by Transformer Engine"),
+    Fitted("megatron-deepspeed", "sharded_overlap", 0.65, 0.3, 0.1, 1.0, "ZeRO-3 of 2021 fetched few layers ahead"),
+    Fitted("megatron-deepspeed", "sharded_link", 0.9, 0.2, 0.2, 1.0, "messages as small as a layer"),
+)
+
+
+@cache
+def fitted_constants() -> tuple[Fitted, ...]:
+    """Every constant, each once."""
+    chips = tuple(_of_chip(chip, field) for chip in options("efficiency") for field in CHIP_SPREADS)
+    return (*GLOBAL, *chips, *TRAINERS)
+
+
+def _of_chip(chip: str, field: str) -> Fitted:
+    spread = CHIP_SPREADS[field]
+    if field == "matmul" and chip in LARGEST_PRODUCTS:
+        share = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT
+        return Fitted(chip, field, share, spread, 0.4, 2.5, "as the fastest product that anybody measured")
+    return Fitted(chip, field, 1.0, spread, 0.4, 2.5, "chips of other makers and years reach about the same share")
+
+
+def prior_values() -> dict[str, float]:
+    return {each.name: each.prior for each in fitted_constants()}
+
+
+def constants_with(values: Values, setting: Setting) -> Constants:
+    """The constants of a setting where the fitted ones have these values."""
+    cluster, kind = setting.cluster, setting.implementation
+    chip = chip_of(cluster.name)
+    of_chip = {} if chip is None else chip_values(values, chip)
+    efficiency = {field: value for field, value in of_chip.items() if field not in own_constants(cluster.name)}
+    kind_of_network = NETWORKS.get(cluster.links[-1].name)
+    efficiency |= {} if kind_of_network is None else {"link": values[f"{NETWORK}.{kind_of_network}"]}
+    scale = {field: values[f"{SCALE}.{field}"] for field in Scale.model_fields if f"{SCALE}.{field}" in values}
+    trainer = {
+        field: value for name, value in values.items() for group, field in [name.split(".", 1)] if group == kind.name
+    }
+    return Constants(
+        cluster.efficiency.model_copy(update=efficiency),
+        kind.model_copy(update=trainer),
+        setting.scale.model_copy(update=scale),
+    )
+
+
+def chip_values(values: Values, chip: str) -> dict[str, float]:
+    """The constants of a chip: what all GPUs share, times its own factor."""
+    return {
+        field: min(1.0, values[f"{GPUS}.{field}"] * values.get(f"{chip}.{field}", 1.0))
+        for field in CHIP_FIELDS
+        if f"{GPUS}.{field}" in values
+    }
+
+
+@cache
+def chip_of(cluster: str) -> str | None:
+    """The file of conf/efficiency that a cluster takes its constants from; None where it has all of its own."""
+    for default in _content(cluster).get("defaults", ()):
+        if isinstance(default, dict) and "/efficiency@efficiency" in default:
+            return str(default["/efficiency@efficiency"])
+    return None
+
+
+@cache
+def own_constants(cluster: str) -> frozenset[str]:
+    """Constants that the cluster's file states itself."""
+    return frozenset(_content(cluster).get("efficiency") or ())
+
+
+@cache
+def _content(cluster: str) -> dict[str, Any]:
+    content = yaml.safe_load((CONF_DIR / "cluster" / f"{cluster}.yaml").read_text())
+    assert isinstance(content, dict)
+    return content

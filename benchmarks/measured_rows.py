@@ -1,0 +1,119 @@
+"""Published rows with a measured step, by the table and the series that they belong to.
+
+A table is what one source measured of one kind on one machine; a series is one model within it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.published_rows import PUBLISHED
+from calibrate.measured_runs import MeasuredRun
+from results.score import Comparison, comparison
+from sweeps.table.cells import Row, text_of
+from sweeps.table.file import read_table
+from sweeps.table.prices import PricedRow, price
+
+PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
+TABLES = (  # what a series of published_2.csv begins with, and its table
+    ("vtrain multi", "vTrain, 64-512 GPUs"),
+    ("vtrain single", "vTrain, 2-8 GPUs"),
+    ("dgxc v24.11.1 gpt3-175b bf16", "dgxc GPT-3 175B, H100 bf16"),
+    ("dgxc v24.11.1 gpt3-175b fp8", "dgxc GPT-3 175B, H100 fp8"),
+    ("dgxc v24.11.1 llama3.1-70b bf16", "dgxc Llama 70B (cp), H100 bf16"),
+    ("dgxc v24.11.1 llama3.1-70b fp8", "dgxc Llama 70B (cp), H100 fp8"),
+    ("dgxc v24.11.1 grok1 bf16", "dgxc Grok-1 (experts), H100 bf16"),
+    ("dgxc v24.11.1 grok1 fp8", "dgxc Grok-1 (experts), H100 fp8"),
+    ("dgxc v25.05.05 nemotron4-340b GB200 weak bf16", "dgxc Nemotron 340B, GB200 bf16"),
+    ("dgxc v25.05.05 nemotron4-340b GB200 weak fp8", "dgxc Nemotron 340B, GB200 fp8"),
+    ("bridge Qwen3", "Megatron-Bridge, experts, Blackwell"),
+    ("bridge", "Megatron-Bridge, Blackwell"),
+    ("mlperf", "MLPerf GPT-3, H100 fp8"),
+    ("simumax deepseek", "SimuMax experts, 8 B200"),
+    ("simumax", "SimuMax dense, 8 B200"),
+    ("jupiter", "JUPITER 32B, GH200"),
+    ("juwels", "JUWELS 13B, A100"),
+    ("internevo", "InternEvo 7B, A100"),
+    ("tprimat", "tprimat"),
+    ("lumi", "LUMI-G"),
+    ("aurora", "Aurora"),
+)
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """One row that was priced and holds a measured step.
+
+    Attributes:
+        place: file and line, such as `published.csv:12`.
+        seconds: what was measured.
+    """
+
+    place: str
+    table: str
+    series: str
+    compared: Comparison
+    seconds: float
+
+    @property
+    def run(self) -> MeasuredRun:
+        configuration = self.compared.prediction.configuration
+        return MeasuredRun(configuration.setup, configuration.implementation, self.seconds)
+
+    @property
+    def cluster(self) -> str:
+        return self.compared.prediction.configuration.setup.cluster.name
+
+
+def measured_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> list[MeasuredRow]:
+    """Every published row that was priced and says how long a step took, in the order of the files."""
+    placed = [(place, comparison(row)) for place, row in published_rows(paths).items()]
+    timed = [(place, one, one.step_seconds) for place, one in placed if one is not None]
+    return [
+        MeasuredRow(place, table_of(one.row), series_of(one.row), one, seconds)
+        for place, one, seconds in timed
+        if seconds is not None
+    ]
+
+
+def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> dict[str, PricedRow]:
+    """Every published row that somebody confirmed, by its place, priced."""
+    found = {}
+    for path in filter(Path.exists, paths):
+        records = read_table(path).records
+        for line, row in enumerate(price(records), start=2):
+            if text_of(row.record.row, "confirmed").lower() != "no":
+                found[f"{path.name}:{line}"] = row
+    return found
+
+
+def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
+    """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone."""
+    sizes = Counter(row.series for row in rows)
+    return np.array([sizes[row.series] ** -0.5 for row in rows])
+
+
+def table_of(row: Row) -> str:
+    """The table that a row belongs to, as the pages call it."""
+    series, source_table = text_of(row, "series"), text_of(row, "table")
+    if series:
+        return next((name for start, name in TABLES if series.startswith(start)), series)
+    tail = re.split(r": |/", source_table)[-1]
+    family = text_of(row, "set") or text_of(row, "source")
+    return (
+        family
+        if family in ("bloom", "sc21-figures") or family.startswith(("sc21", "frontier"))
+        else f"{family}: {tail}"
+    )
+
+
+def series_of(row: Row) -> str:
+    """One model in one table."""
+    return text_of(row, "series") or f"{table_of(row)}, {text_of(row, 'model')}"

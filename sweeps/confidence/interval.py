@@ -1,0 +1,89 @@
+"""The interval of a prediction: four measurements of five are expected inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conf.setup import Setup
+from conf.units import GIGA
+from sweeps.confidence.kinds import kind_of
+from sweeps.confidence.validated import Range, Validated, validated
+from train_core.costs import Estimate, num_parameters
+
+SHARE = 0.8
+MARGIN = 1.5
+"""What is validated up to a size says something of half as much again: a step beyond 1,024 devices is 1,536."""
+MOST_WIDENINGS = 2
+NAMES = {  # what is measured of a plan, and what people call it
+    "devices": "devices",
+    "parameters": "billion parameters",
+    "sequence": "tokens a sequence",
+    "tensor": "tensor-parallel size",
+    "pipeline": "pipeline stages",
+    "context": "context-parallel size",
+    "micro_batch": "micro-batch size",
+}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a step is expected to take, with 80 % probability.
+
+    Attributes:
+        rivals: two predictions of one model on one machine with this trainer are told apart by more than this share.
+        outside: on which sides the plan lies outside of what was ever validated, and why, in words.
+    """
+
+    low_seconds: float
+    high_seconds: float
+    rivals: float
+    outside: tuple[str, ...]
+
+
+def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interval:
+    """The interval around a prediction of this trainer's step."""
+    return interval_around(estimate.step_seconds, setup, implementation, validated())
+
+
+def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
+    """The interval around predicted seconds of a step, by what is known of errors."""
+    errors, outside = known.errors[kind_of(setup)], outside_of(setup, implementation, known)
+    wider = known.widening ** min(len(outside), MOST_WIDENINGS)
+    return Interval(seconds * errors.low**wider, seconds * errors.high**wider, errors.rivals * wider, outside)
+
+
+def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
+    """Every side on which the plan lies outside of the validated ones, in words."""
+    said = []
+    devices = dict.fromkeys(block.cluster.device.name for block in setup.blocks)
+    said += [f"device {name}: no published row ran on it" for name in devices if name not in known.devices]
+    if setup.mixed is not None:
+        said.append("several types of devices: no published row mixed them")
+    ranges = known.trainers.get(implementation)
+    if ranges is None:
+        return (*said, f"trainer {implementation}: no published row is its own")
+    sizes = sizes_of(setup)
+    said += [_complaint(NAMES[name], sizes[name], ranges[name], implementation) for name in sizes if name in ranges]
+    return tuple(filter(None, said))
+
+
+def sizes_of(setup: Setup) -> dict[str, float]:
+    """What is measured of a plan, by the names of NAMES."""
+    parallel = setup.parallel
+    return {
+        "devices": parallel.world_size,
+        "parameters": num_parameters(setup.model) / GIGA,
+        "sequence": setup.model.seq_length,
+        "tensor": parallel.tensor_parallel_size,
+        "pipeline": parallel.pipeline_parallel_size,
+        "context": parallel.context_parallel_size,
+        "micro_batch": setup.batch.micro_batch_size,
+    }
+
+
+def _complaint(name: str, size: float, seen: Range, implementation: str) -> str:
+    if size > MARGIN * seen.highest:
+        return f"{size:,.4g} {name}: rows of {implementation} have at most {seen.highest:,.4g}"
+    if size < seen.lowest / MARGIN:
+        return f"{size:,.4g} {name}: rows of {implementation} have at least {seen.lowest:,.4g}"
+    return ""

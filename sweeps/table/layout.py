@@ -1,0 +1,136 @@
+"""How a row of a table lays its model over devices, and how many sequences a step takes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from conf.errors import ConfigError
+from conf.knobs import plain_values
+from conf.schema import BatchPlan, ParallelPlan, Recompute
+from sweeps.table.cells import Row, choice_of, count_of, flag_of, text_of
+from sweeps.table.model import MOST_LAYERS
+from sweeps.table.remarks import said
+
+ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
+    "0": 0,
+    "none": 0,
+    "no": 0,
+    "ddp": 0,
+    "1": 1,
+    "zero-1": 1,
+    "distributed": 1,
+    "2": 2,
+    "zero-2": 2,
+    "3": 3,
+    "zero-3": 3,
+    "fsdp": 3,
+    "fsdp1": 3,
+    "fsdp2": 3,
+}
+RECOMPUTATIONS: dict[str, Recompute] = {
+    "none": "none",
+    "no": "none",
+    "0": "none",
+    "selective": "selective",
+    "core_attn": "selective",
+    "full": "full",
+    "yes": "full",
+    "pointwise": "pointwise",
+    "norm": "pointwise",
+    "layernorm": "pointwise",
+    "norm/activation": "pointwise",
+    "mlp_act": "pointwise",
+    "moe_act": "pointwise",
+}
+ONE = ("", "1", "1.0")
+MANY_MICRO_BATCHES = 1024
+"""Of a rate that leaves the reduction of gradients out: so many that its share vanishes."""
+
+
+def parallel_of(row: Row) -> ParallelPlan:
+    tensor, pipeline, context = count_of(row, "tp"), count_of(row, "pp"), count_of(row, "cp", default=1)
+    chunks, devices = count_of(row, "vpp", default=1), count_of(row, "num_gpus")
+    _check_replicas(row, tensor * pipeline * context, devices)
+    stated = {
+        "world_size": devices,
+        "tensor_parallel_size": tensor,
+        "pipeline_parallel_size": pipeline,
+        "virtual_pipeline_size": chunks,
+        "schedule": "interleaved" if chunks > 1 else "1f1b",
+        # As in Megatron-LM, which turns it off where there is nothing to share with, and wants it beside experts.
+        "sequence_parallel": flag_of(row, "sequence_parallel", default=count_of(row, "ep", default=1) > 1)
+        and tensor > 1,
+        "zero_stage": _zero_stage_of(row, pipeline),
+        "zero_group_size": _zero_group_of(row, devices // (tensor * pipeline)),
+        "layers_per_stage": _lighter_ends(count_of(row, "layers", most=MOST_LAYERS), pipeline, chunks),
+        "context_parallel_size": context,
+        # A row was run as it says, so that no layout is refused because a search would not choose it.
+        "tensor_parallel_across_nodes": True,
+        **_expert_sizes_of(row, tensor, pipeline, devices),
+        **_recompute_of(row),
+    }
+    return ParallelPlan(**{**plain_values("parallel"), **stated})
+
+
+def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
+    if text_of(row, "dp") and model_parallel * count_of(row, "dp") != devices:
+        context = " x cp" if count_of(row, "cp", default=1) > 1 else ""
+        sizes = " x ".join(str(count_of(row, column)) for column in ("tp", "pp", *(["cp"] if context else [])))
+        problem = f"times tp x pp{context} = {sizes} is not num_gpus = {devices}"
+        raise ConfigError("dp", text_of(row, "dp"), problem, "Correct one of them, or leave dp empty.")
+
+
+def _lighter_ends(layers: int, pipeline: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of each stage where chunks are equal only if embedding and head count as a layer; else None, for evenly.
+
+    So the 126 layers of Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; Megatron-Core's
+    account_for_embedding_in_pipeline_split).
+    """
+    parts = pipeline * chunks
+    if chunks == 1 or layers % parts == 0 or (layers + 2) % parts or layers < parts:
+        return None
+    inner = (layers + 2) // pipeline
+    return (inner - 1, *(inner,) * (pipeline - 2), inner - 1)
+
+
+def _zero_stage_of(row: Row, pipeline: int) -> int:
+    if "shard_grad_op" in text_of(row, "zero_stage").lower():
+        return 2
+    stage = choice_of(row, "zero_stage", ZERO_STAGES, default=0)
+    # Beside a pipeline, FSDP2 keeps what it has gathered for all micro-batches of a step (torchtitan, its `default`
+    # of reshard_after_forward), which shares out what ZeRO-2 does.
+    is_kept = "fsdp" in text_of(row, "zero_stage").lower() and pipeline > 1
+    return 2 if stage == 3 and is_kept else stage
+
+
+def _zero_group_of(row: Row, replicas: int) -> int | None:
+    """Replicas among which ZeRO shares out, where the row says `zero1=8`; None where these are all."""
+    remark = said(row, r"\bzero[123] ?= ?(\d+)", ("series", "notes"))
+    size = int(remark.group(1)) if remark else replicas
+    return size if 1 <= size < replicas and replicas % size == 0 else None
+
+
+def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict[str, int | None]:
+    """Ranks of experts. Every expert is cut as the rest of a layer is, unless there are too few devices for that."""
+    experts = count_of(row, "ep", default=1)
+    usual = None if devices % (tensor * pipeline * experts) == 0 else 1
+    stated = count_of(row, "etp") if text_of(row, "etp") else usual
+    return {"expert_parallel_size": experts, "expert_tensor_parallel_size": stated if experts > 1 else None}
+
+
+def _recompute_of(row: Row) -> dict[str, object]:
+    # Two words of a remark change what the first word means: `selective (every 2nd layer)`, `norm and activation`.
+    every = said(row, r"every (\d+)(?:st|nd|rd|th)? layer", ("recompute",))
+    if every:
+        return {"recompute": "full", "recompute_every": int(every.group(1))}
+    return {"recompute": choice_of(row, "recompute", RECOMPUTATIONS, default="none")}
+
+
+def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
+    """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
+    micro_batch = count_of(row, "micro_batch")
+    if text_of(row, "global_batch") or parallel.pipeline_parallel_size > 1:
+        return BatchPlan(global_batch_size=count_of(row, "global_batch"), micro_batch_size=micro_batch)
+    replicas = parallel.world_size // (parallel.tensor_parallel_size * parallel.context_parallel_size)
+    number = MANY_MICRO_BATCHES if said(row, r"all-reduce excluded", ("notes",)) else 1
+    return BatchPlan(global_batch_size=micro_batch * replicas * number, micro_batch_size=micro_batch)

@@ -1,0 +1,104 @@
+"""The model that a row of a table describes: a GPT or a Llama, with experts or latent attention where it says so."""
+
+from __future__ import annotations
+
+from conf.errors import ConfigError
+from conf.schema import Family
+from conf.world import ExpertsSpec, LatentAttentionSpec, ModelSpec
+from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, text_of
+from sweeps.table.remarks import said
+
+USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
+MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
+VOCABULARY_MULTIPLE = 128
+EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
+DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
+"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. Source: arXiv 2405.04434, section 3.1.2."""
+DEEPSEEK_HEAD_SIZE = 192
+
+
+def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
+    hidden, heads, gated = count_of(row, "hidden"), count_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
+    family = _family_of(row, gated)
+    latent, head_size = _attention_of(row)
+    return ModelSpec(
+        name="row",
+        family=family,
+        num_layers=count_of(row, "layers", most=MOST_LAYERS),
+        hidden_size=hidden,
+        ffn_hidden_size=_ffn_hidden_of(row),
+        num_attention_heads=heads,
+        num_query_groups=count_of(row, "kv_heads", default=heads),
+        head_size=head_size,
+        rotary_base=None,
+        gated_mlp=gated,
+        tied_embeddings=flag_of(row, "tied_embeddings", default=family == "gpt"),
+        vocab_size=_padded(count_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),
+        seq_length=count_of(row, "seq"),
+        experts=_experts_of(row),
+        latent_attention=latent,
+    )
+
+
+def _ffn_hidden_of(row: Row) -> int:
+    return count_of(row, "ffn_hidden", default=4 * count_of(row, "hidden"))
+
+
+def _family_of(row: Row, gated: bool) -> Family:
+    """Llama's if the row has a gated feed-forward layer or fewer heads of keys than heads; else GPT's."""
+    grouped = bool(text_of(row, "kv_heads")) and count_of(row, "kv_heads") != count_of(row, "heads")
+    return "llama" if gated or grouped else "gpt"
+
+
+def _padded(vocabulary: int, tensor_parallel_size: int) -> int:
+    """Rows of the embedding: a multiple of 128 x tensor size, so that every rank's share suits its matrix units.
+
+    Source: Megatron-LM, megatron/tokenizer/tokenizer.py, _vocab_size_with_padding.
+    """
+    multiple = VOCABULARY_MULTIPLE * tensor_parallel_size
+    return -(-vocabulary // multiple) * multiple
+
+
+def _experts_of(row: Row) -> ExpertsSpec | None:
+    num_experts = index_of(row, "num_experts") or 1
+    if num_experts == 1:  # some tables write 1 or 0 for a model without a choice among experts
+        _refuse_experts(row)
+        return None
+    return ExpertsSpec(
+        num_experts=num_experts,
+        top_k=count_of(row, "top_k", most=num_experts),
+        ffn_hidden_size=count_of(row, "moe_ffn", default=_ffn_hidden_of(row)),
+        shared_ffn_hidden_size=index_of(row, "shared_expert_ffn") or 0,
+        num_dense_layers=index_of(row, "dense_layers") or 0,
+        capacity_factor=_capacity_factor_of(row),
+    )
+
+
+def _refuse_experts(row: Row) -> None:
+    """Refuse what says something about experts in a row that does not say how many there are."""
+    for column, plain in (("ep", "1"), *((column, "0") for column in EXPERT_COLUMNS)):
+        if text_of(row, column).removesuffix(".0") not in ("", plain):
+            problem = "needs num_experts, and the row names none"
+            raise ConfigError(column, text_of(row, column), problem, "Fill in num_experts, or leave this cell empty.")
+
+
+def _capacity_factor_of(row: Row) -> float | None:
+    stated = number_of(row, "capacity_factor")
+    remark = said(row, r"capacity factor (\d+(?:\.\d+)?)", ("notes",))
+    return stated or (float(remark.group(1)) if remark else None)
+
+
+def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
+    """Latent attention, where the row spells it out or has a model that is known for it, and the width of a head."""
+    stated = count_of(row, "head_dim") if text_of(row, "head_dim") else None
+    sizes = said(row, r"\bmla (\d+) ?\+ ?(\d+) ?/ ?v (\d+)(?:, ?q_lora (\d+))?, ?kv_lora (\d+)", ("notes",))
+    if sizes:
+        plain, rotary, value, key_value_rank = (int(sizes.group(number)) for number in (1, 2, 3, 5))
+        query_rank = int(sizes.group(4)) if sizes.group(4) else None
+        latent = LatentAttentionSpec(
+            query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
+        )
+        return latent, plain + rotary
+    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)(?![-_ ]?(?:\.\d+)?[-_ ]?lite)|kimi[-_ ]?k2", ("model",)):
+        return DEEPSEEK_ATTENTION, DEEPSEEK_HEAD_SIZE
+    return None, stated

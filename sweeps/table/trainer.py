@@ -1,0 +1,98 @@
+"""The trainer of a row of a table: the one that it names, the one that its source is known for, or the usual one."""
+
+from __future__ import annotations
+
+from sweeps.table.cells import Row, choice_of, text_of
+from sweeps.table.precision import is_narrow
+from sweeps.table.remarks import said
+from train_core.costs import IMPLEMENTATIONS, Implementation
+
+SPELLINGS = {
+    **{name: name for name in IMPLEMENTATIONS},
+    "megatron": "megatron-core",
+    "mcore": "megatron-core",
+    "megatron-bridge": "megatron-core",
+    "nemo": "megatron-core",
+    "primus": "megatron-core",
+    "internevo": "megatron-core",
+    "fsdp1": "fsdp",
+    "fsdp2": "fsdp",
+    "ddp": "fsdp",
+    "llm-foundry": "fsdp",
+    "composer": "fsdp",
+    "titan": "torchtitan",
+}
+KNOWN_SOURCES = (
+    (r"torchtitan", "torchtitan"),
+    (r"megatron-?deepspeed", "megatron-deepspeed"),
+    (r"megatron-(?:core|bridge)|\bnemo\b|\bprimus\b|transformer engine|simumax|internevo", "megatron-core"),
+    (r"llm-foundry|\bfsdp", "fsdp"),
+    (r"\bddp\b", "fsdp"),
+)
+"""What a source says of itself, and its trainer. InternEvo is no Megatron, but does what Megatron-Core does: flash
+attention, and an optimizer sharded over replicas whose reduction runs beside computation. Plain DDP is priced as FSDP
+that shares nothing out."""
+FLASH_ATTENTION = {
+    "yes": True,
+    "true": True,
+    "1": True,
+    "v1": True,
+    "v2": True,
+    "v3": True,
+    "v4": True,
+    "flash": True,
+    "triton/flash": True,
+    "triton": True,
+    "sdpa": True,
+    "te": True,
+    "cudnn": True,
+    "fused": True,
+    "no": False,
+    "false": False,
+    "0": False,
+    "none": False,
+}
+DDP_OR_ZERO = {0: "megatron-lm", 1: "megatron-deepspeed"}
+
+
+def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
+    """The trainer of a row, with the attention that the row says; where it says none, with the trainer's own.
+
+    Args:
+        given: the trainer of rows that name none; None decides by what the row says.
+    """
+    usual = given or _known_source(row) or _usual(row, zero_stage)
+    chosen = _overlapping(row, IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)])
+    if not text_of(row, "flash_attention"):
+        return chosen
+    return chosen.model_copy(update={"flash_attention": choice_of(row, "flash_attention", FLASH_ATTENTION)})
+
+
+def _overlapping(row: Row, trainer: Implementation) -> Implementation:
+    """The trainer with tensor-parallel collectives beside their products, or not, where the row says either."""
+    if said(row, r"(no|without) tp[- ]?comm\w* overlap|vanilla tp"):
+        return trainer.model_copy(update={"tensor_overlap": 0.0})
+    if said(row, r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers"):
+        return trainer.model_copy(update={"tensor_overlap": 1.0})
+    return trainer
+
+
+def _known_source(row: Row) -> str | None:
+    # Notes may name a trainer in passing, so that the source speaks first.
+    for columns in (("source", "series"), ("zero_stage", "notes")):
+        if found := next((name for pattern, name in KNOWN_SOURCES if said(row, pattern, columns)), None):
+            return found
+    return None
+
+
+def _usual(row: Row, zero_stage: int) -> str:
+    """The trainer by the row's age, which its attention and its precision show, and by what it shares out.
+
+    Flash attention and bf16 or narrower products: Megatron-Core, or FSDP from ZeRO-2 on. Without such a kernel, from
+    before FSDP's time: Megatron-LM, or DeepSpeed's ZeRO.
+    """
+    flash = choice_of(row, "flash_attention", FLASH_ATTENTION, default=False)
+    if zero_stage >= 2:
+        return "fsdp" if flash else "megatron-deepspeed"
+    is_modern = flash and (is_narrow(row) or "bf16" in text_of(row, "precision").lower())
+    return "megatron-core" if is_modern else DDP_OR_ZERO[zero_stage]

@@ -1,0 +1,43 @@
+"""Columns and remarks that change the price of a row and that nothing here reads: such a row gets no prediction.
+
+Priced without them, it would be priced as something else.
+"""
+
+from __future__ import annotations
+
+from conf.errors import ConfigError
+from sweeps.table.cells import Row, text_of
+
+UNREAD_COLUMNS = (
+    "attention_window",
+    "cross_attention",
+    "encoder_layers",
+    "frozen_layers",
+    "lora_rank",
+    "mamba_layers",
+    "moe_layer_freq",
+    "mtp_layers",
+    "num_mamba_layers",
+    "optimizer_offload",
+    "activation_offload",
+    "sliding_window",
+    "vision_layers",
+    "window",
+)
+NOTHING = ("", "0", "no", "none", "false")
+
+
+def require_read(row: Row) -> None:
+    """Refuse a row that says something about its price which nothing reads.
+
+    Raises:
+        ConfigError: it does, with the column as its key.
+    """
+    for column in UNREAD_COLUMNS:
+        if text_of(row, column).lower().removesuffix(".0") not in NOTHING:
+            raise ConfigError(
+                column,
+                text_of(row, column),
+                "changes the price, and is not modelled",
+                "Leave the cell empty only if it does not apply.",
+            )
