@@ -210,14 +210,15 @@ def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Trainin
         return _limits_too_tight(fitting, training)
     legal = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_strategies]
     if legal:
-        space, found = min(legal, key=lambda pair: pair[1].smallest_bytes / pair[0].setting.cluster.device.memory_bytes)
+        space, found = min(legal, key=lambda pair: pair[1].smallest_bytes / pair[0].room_bytes)
         capacity = space.setting.cluster.device.memory_bytes
+        free = f", {space.headroom_bytes / GIBIBYTE:.1f} of them to be left free" if space.headroom_bytes else ""
         return InfeasiblePlan(
             "cluster.device.memory_bytes",
             capacity,
             f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
             f" of {found.num_strategies} plans the one that needs least takes {found.smallest_bytes / GIBIBYTE:.1f} GiB"
-            f" per device of {capacity / GIBIBYTE:.1f} GiB",
+            f" per device of {capacity / GIBIBYTE:.1f} GiB{free}",
             "Use more devices, another cluster, or pin fewer knobs.",
         )
     return _no_plan(spaces)

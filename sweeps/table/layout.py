@@ -8,6 +8,7 @@ from conf.errors import ConfigError
 from conf.knobs import plain_values
 from conf.schema import BatchPlan, ParallelPlan, Recompute
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, text_of
+from sweeps.table.model import MOST_LAYERS
 from sweeps.table.remarks import said
 
 ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
@@ -41,6 +42,7 @@ RECOMPUTATIONS: dict[str, Recompute] = {
     "mlp_act": "pointwise",
     "moe_act": "pointwise",
 }
+ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
 """Of a rate that leaves the reduction of gradients out: so many that its share vanishes."""
 
@@ -55,10 +57,12 @@ def parallel_of(row: Row) -> ParallelPlan:
         "pipeline_parallel_size": pipeline,
         "virtual_pipeline_size": chunks,
         "schedule": "interleaved" if chunks > 1 else "1f1b",
-        # As in Megatron-LM, which turns it off where there is nothing to share with.
-        "sequence_parallel": flag_of(row, "sequence_parallel", default=False) and tensor > 1,
+        # As in Megatron-LM, which turns it off where there is nothing to share with, and wants it beside experts.
+        "sequence_parallel": flag_of(row, "sequence_parallel", default=count_of(row, "ep", default=1) > 1)
+        and tensor > 1,
         "zero_stage": _zero_stage_of(row, pipeline),
         "zero_group_size": _zero_group_of(row, devices // (tensor * pipeline)),
+        "layers_per_stage": _lighter_ends(count_of(row, "layers", most=MOST_LAYERS), pipeline, chunks),
         "context_parallel_size": context,
         # A row was run as it says, so that no layout is refused because a search would not choose it.
         "tensor_parallel_across_nodes": True,
@@ -74,6 +78,19 @@ def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
         sizes = " x ".join(str(count_of(row, column)) for column in ("tp", "pp", *(["cp"] if context else [])))
         problem = f"times tp x pp{context} = {sizes} is not num_gpus = {devices}"
         raise ConfigError("dp", text_of(row, "dp"), problem, "Correct one of them, or leave dp empty.")
+
+
+def _lighter_ends(layers: int, pipeline: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of each stage where chunks are equal only if embedding and head count as a layer; else None, for evenly.
+
+    So the 126 layers of Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; Megatron-Core's
+    account_for_embedding_in_pipeline_split).
+    """
+    parts = pipeline * chunks
+    if chunks == 1 or layers % parts == 0 or (layers + 2) % parts or layers < parts:
+        return None
+    inner = (layers + 2) // pipeline
+    return (inner - 1, *(inner,) * (pipeline - 2), inner - 1)
 
 
 def _zero_stage_of(row: Row, pipeline: int) -> int:

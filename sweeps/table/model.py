@@ -26,7 +26,7 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         family=family,
         num_layers=count_of(row, "layers", most=MOST_LAYERS),
         hidden_size=hidden,
-        ffn_hidden_size=count_of(row, "ffn_hidden", default=4 * hidden),
+        ffn_hidden_size=_ffn_hidden_of(row),
         num_attention_heads=heads,
         num_query_groups=count_of(row, "kv_heads", default=heads),
         head_size=head_size,
@@ -38,6 +38,10 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         experts=_experts_of(row),
         latent_attention=latent,
     )
+
+
+def _ffn_hidden_of(row: Row) -> int:
+    return count_of(row, "ffn_hidden", default=4 * count_of(row, "hidden"))
 
 
 def _family_of(row: Row, gated: bool) -> Family:
@@ -63,7 +67,7 @@ def _experts_of(row: Row) -> ExpertsSpec | None:
     return ExpertsSpec(
         num_experts=num_experts,
         top_k=count_of(row, "top_k", most=num_experts),
-        ffn_hidden_size=count_of(row, "moe_ffn" if text_of(row, "moe_ffn") else "ffn_hidden"),
+        ffn_hidden_size=count_of(row, "moe_ffn", default=_ffn_hidden_of(row)),
         shared_ffn_hidden_size=index_of(row, "shared_expert_ffn") or 0,
         num_dense_layers=index_of(row, "dense_layers") or 0,
         capacity_factor=_capacity_factor_of(row),

@@ -13,7 +13,6 @@ UNREAD_COLUMNS = (
     "cross_attention",
     "encoder_layers",
     "frozen_layers",
-    "gradient_dtype",
     "lora_rank",
     "mamba_layers",
     "moe_layer_freq",

@@ -7,7 +7,7 @@ import pytest
 from conf.schema import ParallelPlan
 from sweeps.table.layout import MANY_MICRO_BATCHES, batch_of, parallel_of
 
-SIZES = {"num_gpus": "64", "tp": "1", "pp": "1", "micro_batch": "2", "global_batch": ""}
+SIZES = {"layers": "32", "num_gpus": "64", "tp": "1", "pp": "1", "micro_batch": "2", "global_batch": ""}
 
 
 def plan(**cells: str) -> ParallelPlan:
@@ -88,3 +88,26 @@ def test_a_step_without_a_stated_batch_is_one_micro_batch_of_each_replica() -> N
 
 def test_a_rate_without_the_reduction_of_gradients_is_that_of_many_micro_batches() -> None:
     assert batch(notes="steady tok/s, gradient all-reduce excluded") == 2 * 64 * MANY_MICRO_BATCHES
+
+
+@pytest.mark.parametrize(
+    ("cells", "layers"),
+    [
+        ({"layers": "126", "pp": "16", "vpp": "7", "num_gpus": "512"}, None),
+        ({"layers": "126", "pp": "16", "vpp": "4", "num_gpus": "512"}, (7, *[8] * 14, 7)),
+        ({"layers": "126", "pp": "8"}, None),
+        ({"layers": "80", "pp": "4", "vpp": "5"}, None),
+        ({"layers": "78", "pp": "4", "vpp": "5"}, (19, 20, 20, 19)),
+        ({"layers": "61", "pp": "4"}, None),
+    ],
+)
+def test_embedding_and_head_count_as_layers_where_chunks_are_not_equal_otherwise(
+    cells: dict[str, str], layers: tuple[int, ...] | None
+) -> None:
+    assert plan(**cells).layers_per_stage == layers
+
+
+def test_tensor_ranks_share_sequences_beside_experts_unless_the_row_says_otherwise() -> None:
+    assert plan(tp="2", ep="8").sequence_parallel is True
+    assert plan(tp="2", ep="8", sequence_parallel="no").sequence_parallel is False
+    assert plan(tp="2").sequence_parallel is False

@@ -93,7 +93,7 @@ def _square_products(count: int) -> Callable[..., int]:
     return flops
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
 def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute) -> None:
     """With the flash kernel, whose products torch's counter does not know on a CPU: two forward, four backward.
 
@@ -188,7 +188,7 @@ def deferred_bytes(experiment: Experiment) -> int:
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True), (8, True)])
 @pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 1), ("gpt-175b", 2), ("llama-3.1-8b", 2)])
 def test_activation_bytes_of_a_layer_equal_the_trainers(
@@ -208,7 +208,7 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recompute", ["none", "full", "pointwise"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, True)])
 def test_activation_bytes_of_a_layer_that_drops_values_equal_the_trainers(
     recompute: Recompute, tensor: int, sequence: bool, monkeypatch: pytest.MonkeyPatch
@@ -250,7 +250,7 @@ class Sent(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
 @pytest.mark.parametrize("sequence", [False, True])
 def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recompute: Recompute) -> None:
     experiment = experiment_of(

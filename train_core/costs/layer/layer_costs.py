@@ -17,7 +17,8 @@ from train_core.costs.layer.layer_time import (
     tensor_seconds,
     weight_gradients_of,
 )
-from train_core.costs.layer.shard import FULL, NONE, Shard, hidden_bytes_of
+from train_core.costs.layer.pointwise import repeated_seconds
+from train_core.costs.layer.shard import FULL, NONE, POINTWISE, Shard, hidden_bytes_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -54,7 +55,7 @@ class LayerCosts:
 
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
-    repeated = np.where(shard.recompute == FULL, forward, 0.0) + core.repeated
+    repeated = np.where(shard.recompute == FULL, forward, 0.0) + core.repeated + repeated_seconds(setting, shard)
     weight_gradients = weight_gradients_of(setting, shard)
     # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
     tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[::2])
@@ -69,6 +70,7 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         tensor_backward_seconds=tensor_backward + core.exchange_backward,
         kept_bytes=kept,
         deferred_bytes=deferred_bytes(setting, shard) - kept,
-        working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + working,
+        # What pointwise recomputation makes again is not all there at once, but a part of what works.
+        working_bytes=np.where(shard.recompute == POINTWISE, 0, whole - kept) + working,
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
     )

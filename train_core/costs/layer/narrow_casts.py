@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_core.costs.layer.shard import FULL, Shard, held_tokens_of, products_of, tokens_of
+from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import Recipe, recipe_of, wants_transposes
 from train_core.costs.setting import Floats, Integers, Setting
@@ -62,5 +62,8 @@ def kept_difference(setting: Setting, shard: Shard, recompute: Integers) -> Inte
     model, t = setting.model, shard.tensor_parallel_size
     saved = setting.dtype_bytes - recipe.operand_bytes
     norms = held_tokens_of(setting, shard) * 2 * model.hidden_size * saved
-    inside = tokens_of(setting, shard) * (model.ffn_hidden_size * saved - model.query_size * recipe.operand_bytes) / t
-    return np.where(recompute == FULL, 0, -(norms + inside)).astype(np.int64)
+    less = norms + tokens_of(setting, shard) * model.ffn_hidden_size * saved / t
+    more = tokens_of(setting, shard) * model.query_size * recipe.operand_bytes / t
+    # Pointwise recomputation keeps neither these outputs nor what they became.
+    kept = more - np.where(recompute == POINTWISE, 0.0, less)
+    return np.where(recompute == FULL, 0, kept).astype(np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from conf.knobs import RECOMPUTES
 from train_core.costs.setting import Booleans, Integers, Setting
 
-NONE, SELECTIVE, FULL = (RECOMPUTES.index(name) for name in ("none", "selective", "full"))
+NONE, SELECTIVE, FULL, POINTWISE = (RECOMPUTES.index(name) for name in ("none", "selective", "full", "pointwise"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ FSDP = TRISWEEP.model_copy(
     update={
         "name": "fsdp",
         "counted_moments": False,
+        "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
         "attention_rate": 0.6,
         "memory_traffic": 2.0,

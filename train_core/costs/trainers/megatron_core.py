@@ -13,7 +13,10 @@ MEGATRON_CORE = MEGATRON_LM.model_copy(
         "tensor_overlap": 1.0,
         "keeps_narrow_inputs": True,
         "gathers_narrow_weights": True,
+        **dict.fromkeys(("loss_copies", "split_loss_copies"), 1),  # the softmax is made in place of the fp32 logits
+        "rotated_copies": True,
         "data_overlap": 1.0,
+        "sharded_overlap": 1.0,
     }
 )
 """Fused attention, and a distributed optimizer whose reduction and gathers run beside computation."""

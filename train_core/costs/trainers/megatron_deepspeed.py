@@ -10,7 +10,8 @@ MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
         "memory_traffic": 1.0,
         "overlaps_weight_gradient": False,
         "fp16_gradient_bytes": 2,
-        "whole_stage_outputs": False,
+        "kept_outputs": "part",
+        "live_parameters": 1_000_000_000,  # DeepSpeed's stage3_max_live_parameters
         "rings_use_all_ports": False,
         "sharded_overlap": 1.0,
     }

@@ -10,6 +10,9 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "flash_attention": False,
         "memory_traffic": 1.0,
         "counted_moments": False,
+        "shards_masters": False,
+        **dict.fromkeys(("loss_copies", "split_loss_copies"), 2),  # the softmax beside the fp32 logits
+        "kept_outputs": "none",
         "dropout": True,
         "reduced_bytes": 2,
         "norm_statistics": 0,

@@ -12,6 +12,11 @@ TORCHTITAN = FSDP.model_copy(
         "context_ring": False,
         "keeps_narrow_inputs": False,
         "gathers_narrow_weights": True,
+        "selective_operators": True,
+        "loss_copies": 3,  # the logits, their log-softmax and its gradient, none of which is compiled
+        "split_loss_copies": 4,  # torch's loss_parallel shifts the logits in a pass of its own
     }
 )
 """Layers are compiled, so that what lies between matrix products is fused."""
+TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": FSDP.memory_traffic})
+"""The same with `compile.enable = false`, which is torchtitan's default: kernels are those of any eager FSDP."""
