@@ -20,8 +20,9 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     model, t, tokens = setting.model, shard.tensor_parallel_size, tokens_of(setting, shard)
     h, vocab = model.hidden_size, model.vocab_size // t
     elements = tokens * vocab
-    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + 3 * FLOAT32_BYTES), 4)
-    gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + FLOAT32_BYTES), 2)
+    there, back = setting.implementation.loss_passes
+    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + there * FLOAT32_BYTES), 4)
+    gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + back * FLOAT32_BYTES), 2)
     scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)
     hidden = (tokens * h * setting.dtype_bytes).astype(np.float64)
     reduced = all_reduce_seconds(setting, scalars, t, np.ones_like(t)) + all_reduce_seconds(

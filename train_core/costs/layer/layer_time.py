@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.costs.layer.shard import FULL, Shard, held_tokens_of, products_of, tokens_of
-from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, shown_seconds
+from train_core.costs.primitives.collectives import (
+    all_reduce_seconds,
+    gather_seconds,
+    shown_seconds,
+)
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Floats, Setting
 
@@ -17,6 +21,14 @@ def projections_forward(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     products = sum(matmul_seconds(setting, tokens, n, k) for n, k in products_of(setting, shard))
     return products + _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
+
+
+def projections_repeated(setting: Setting, shard: Shard, forward: Floats) -> Floats:
+    """Seconds of `forward` when full recomputation runs it again, which some trainers end before the last product."""
+    if not setting.implementation.stops_recompute_early:
+        return forward
+    columns, depth = products_of(setting, shard)[-1]
+    return forward - matmul_seconds(setting, tokens_of(setting, shard), columns, depth)
 
 
 def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:

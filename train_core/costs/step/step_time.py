@@ -178,9 +178,10 @@ def _sharded_seconds(
 
 def _shard_collectives(setting: Setting, plans: Plans, parameters: Integers) -> tuple[Floats, Floats]:
     """Seconds of gathering the weights of so many parameters once, and of scattering their gradients once."""
-    d, t = plans.num_replicas, plans.tensor_parallel_size
-    gather = gather_seconds(setting, parameters * float(setting.dtype_bytes), d, t)
-    return gather, gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
+    d, t, number = plans.num_replicas, plans.tensor_parallel_size, setting.implementation.sharded_messages
+    one = parameters / number
+    gather = number * gather_seconds(setting, one * setting.dtype_bytes, d, t)
+    return gather, number * gather_seconds(setting, one * setting.reduced_bytes, d, t)
 
 
 def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:

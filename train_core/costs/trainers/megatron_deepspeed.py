@@ -10,7 +10,7 @@ MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
         "overlaps_weight_gradient": False,
         "fp16_gradient_bytes": 2,
         "whole_stage_outputs": False,
-        "rings_use_all_ports": False,
+        "sharded_messages": 12,  # every parameter of a layer is gathered on its own
         "sharded_overlap": 1.0,
     }
 )
