@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
+MOST_TELLING = 25
 TABLES = (  # what a series of published_2.csv begins with, and its table
     ("vtrain multi", "vTrain, 64-512 GPUs"),
     ("vtrain single", "vTrain, 2-8 GPUs"),
@@ -52,9 +53,11 @@ class MeasuredRow:
     """One row that was priced and holds a measured step.
 
     Attributes:
+        place: file and line, such as `published.csv:12`.
         seconds: what was measured.
     """
 
+    place: str
     table: str
     series: str
     compared: Comparison
@@ -70,26 +73,39 @@ class MeasuredRow:
         return self.compared.prediction.configuration.setup.cluster.name
 
 
-def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> list[PricedRow]:
-    """Every published row that somebody confirmed, priced."""
-    records = [record for path in paths if path.exists() for record in read_table(path).records]
-    return price(record for record in records if text_of(record.row, "confirmed").lower() != "no")
+def measured_rows(priced: Mapping[str, PricedRow]) -> list[MeasuredRow]:
+    """Every row that was priced and says how long a step took, in their order.
 
-
-def measured_rows(priced: Iterable[PricedRow]) -> list[MeasuredRow]:
-    """The rows among these that say how long a step took, in their order."""
-    compared = [found for found in map(comparison, priced) if found is not None]
+    Args:
+        priced: by place.
+    """
+    compared = [(place, comparison(row)) for place, row in priced.items()]
+    timed = [(place, one, one.step_seconds) for place, one in compared if one is not None]
     return [
-        MeasuredRow(table_of(one.row), series_of(one.row), one, one.step_seconds)
-        for one in compared
-        if one.step_seconds
+        MeasuredRow(place, table_of(one.row), series_of(one.row), one, seconds)
+        for place, one, seconds in timed
+        if seconds is not None
     ]
 
 
+def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> dict[str, PricedRow]:
+    """Every published row that somebody confirmed, by its place, priced."""
+    found = {}
+    for path in filter(Path.exists, paths):
+        records = read_table(path).records
+        for line, row in enumerate(price(records), start=2):
+            if text_of(row.record.row, "confirmed").lower() != "no":
+                found[f"{path.name}:{line}"] = row
+    return found
+
+
 def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
-    """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone."""
+    """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone.
+
+    More than MOST_TELLING rows of a series add nothing, since what is wrong with a few is wrong with all.
+    """
     sizes = Counter(row.series for row in rows)
-    return np.array([sizes[row.series] ** -0.5 for row in rows])
+    return np.array([min(sizes[row.series], MOST_TELLING) ** 0.5 / sizes[row.series] for row in rows])
 
 
 def table_of(row: Row) -> str:

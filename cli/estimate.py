@@ -83,12 +83,15 @@ def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
     """Print the scores, and return the rows that they are about."""
-    from results.score_table import score_table
+    from results.score_table import score_table, series_table
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
     compared, unreadable = _compared(confirmed)
     console.print(score_table(compared) if compared else "No row that was priced holds a measurement.")
+    by_series = series_table(compared)
+    if by_series is not None:
+        console.print(by_series)
     if len(confirmed) < len(rows):
         console.print(f"{len(rows) - len(confirmed)} rows with confirmed=no are left out.")
     for message in unreadable[:MOST_UNREADABLE]:

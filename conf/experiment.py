@@ -136,6 +136,10 @@ def _check_training(experiment: Experiment) -> None:
         problem = f"would compile anew in every step for new masks: training.dropout = {training.dropout}"
         remedy = "Set training.compile_layers=false, or training.dropout=0."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
+    if training.compile_layers and experiment.parallel.recompute == "pointwise":
+        problem = "traces away what parallel.recompute = pointwise notes in a layer, to make outputs again"
+        remedy = "Set training.compile_layers=false, or choose another parallel.recompute."
+        raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
 
 
 def _check_watch(experiment: Experiment) -> None:

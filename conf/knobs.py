@@ -106,7 +106,7 @@ KNOBS = (
     Knob("recompute_every", "every{}", plain=1, shown="in rows of a search"),
     Knob("context_parallel_size", "cp{}", "cp", plain=1, shown="in rows of a search"),
     Knob("expert_parallel_size", "ep{}", "ep", plain=1, shown="in rows of a search"),
-    Knob("expert_tensor_parallel_size", "etp{}", role="held", shown="nowhere"),
+    Knob("expert_tensor_parallel_size", "etp{}", "etp", role="held", shown="nowhere"),
     Knob("zero_group_size", "zg{}", shown="in rows of a search"),
     Knob("offload_optimizer", "offload", plain=False, values=(False, True), shown="in rows of a search"),
     Knob("pipeline_before_data", "pd", plain=False, values=(False, True), shown="in rows of a search"),

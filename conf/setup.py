@@ -15,11 +15,12 @@ from pydantic import Field, model_validator
 from conf.chunks import chunk_ranges, least_layers
 from conf.context_axis import check_context_axis
 from conf.errors import InfeasiblePlan
+from conf.expert_axis import check_expert_axis
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
 from conf.mixed import StageBlock, check_blocks, written_blocks
 from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
-from conf.world import ClusterSpec, ModelSpec
+from conf.world import ClusterSpec, DeviceSpec, ModelSpec, narrow_dtype
 
 
 class SetupParts(Frozen):
@@ -326,8 +327,25 @@ def _check_precision(setup: Setup) -> None:
                 "precision.dtype",
                 dtype,
                 f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
-                f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or give the device a peak.",
+                f"Choose one of {', '.join(device.dtypes)}, or give the device a peak.",
             )
+        _check_recipe(setup.precision, device)
+
+
+def _check_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
+    recipe, key = precision.matmul_recipe, "precision.matmul_recipe"
+    if recipe is None:
+        return
+    if precision.dtype == "fp32":
+        remedy = f"Use {key}=null, or precision.dtype=bf16."
+        raise InfeasiblePlan(key, recipe, "multiplies weights of 16 bits, and precision.dtype = fp32", remedy)
+    peaks, narrow = device.peak_flops_per_second, narrow_dtype(recipe)
+    problem = f"has no peak for {narrow} under cluster.device.peak_flops_per_second of {device.name}"
+    remedy = f"Use {key}={'fp8-tensorwise' if 'fp8' in peaks else 'null'}, or another device."
+    if narrow not in peaks:
+        raise InfeasiblePlan(key, recipe, problem, remedy)
+    if recipe == "mxfp8" and "fp4" not in peaks:  # the chips that multiply in 4 bits are those that scale blocks
+        raise InfeasiblePlan(key, recipe, f"needs products that scale blocks, which {device.name} has not", remedy)
 
 
 # The order decides which complaint a plan with several mistakes gets: numbers that later checks divide by come first.
@@ -335,6 +353,7 @@ CHECKS = (
     _check_devices,
     _check_tensor_axis,
     check_context_axis,
+    check_expert_axis,
     _check_pipeline_axis,
     _check_batch,
     _check_schedule,

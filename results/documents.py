@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from results.scaling import Scaling, scalings
-from results.score import Comparison, Score, grouped_by_table, score
+from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, trial_row
 from sweeps.age import age_seconds
 from sweeps.history import History
@@ -54,9 +55,16 @@ def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping
 
 
 def score_document(comparisons: Sequence[Comparison]) -> Row:
-    """Errors of predictions against the measurements of a table, by source and table, and in all."""
+    """Errors of predictions against the measurements of a table: by source and table, by series, and in all."""
     tables = [{"table": name} | _score(score(members)) for name, members in grouped_by_table(comparisons).items()]
-    return {"tables": tables, "all": _score(score(comparisons)) if comparisons else None}
+    series = [{"series": name} | _score(score(members)) for name, members in grouped_by_series(comparisons).items()]
+    mean = mean_of_series(comparisons)
+    return {
+        "tables": tables,
+        "series": series,
+        "mean_of_series": asdict(mean) if mean else None,
+        "all": _score(score(comparisons)) if comparisons else None,
+    }
 
 
 def _about(sweep: Sweep) -> Row:

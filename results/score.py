@@ -1,16 +1,12 @@
-"""How far predictions are from what a table of configurations measured: its errors, its order, what fits.
-
-A row's measured step is, in this order, what it states (`iter_time_s`), or follows from its rate: `tflops_per_gpu`,
-`mfu_pct` or `hfu_pct`, `tokens_per_s`. Rates become seconds through the FLOPs of docs/metrics.md.
-"""
+"""How far predictions are from what a table of configurations measured: its errors, its order, what fits."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.units import GIBIBYTE, TERA
+from conf.units import GIBIBYTE
+from results.measured import is_allocated, measured_step_seconds, ran_out_of_memory
 from sweeps.table.cells import Row, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
 
@@ -37,9 +33,9 @@ class Comparison:
     def predicted_memory_bytes(self) -> int:
         """The predicted memory that corresponds to the measured one.
 
-        Where the row says `max allocated`, it leaves out what the framework reserves beyond its tensors.
+        Where the row says that it is what the allocator gave out, it leaves out what the framework reserves beyond it.
         """
-        return self.prediction.allocated_bytes if _says(self.row, "max allocated") else self.prediction.memory_bytes
+        return self.prediction.allocated_bytes if is_allocated(self.row) else self.prediction.memory_bytes
 
     @property
     def step_error(self) -> float | None:
@@ -53,7 +49,10 @@ class Comparison:
     @property
     def hardware_flops_per_second_per_device(self) -> float | None:
         """The measured rate, with FLOPs counted as this project does and not as the source does."""
-        return None if self.step_seconds is None else _flops_per_device(self.prediction) / self.step_seconds
+        if self.step_seconds is None:
+            return None
+        estimate, setup = self.prediction.estimate, self.prediction.configuration.setup
+        return estimate.hardware_flops / setup.parallel.world_size / self.step_seconds
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,17 @@ class Score:
     fits_right: float | None
 
 
+@dataclass(frozen=True)
+class SeriesMean:
+    """Means over series of their scores; None where no series has one."""
+
+    num_series: int
+    step_error: float | None
+    constant_error: float | None
+    memory_error: float | None
+    fits_right: float | None
+
+
 def comparison(priced: PricedRow) -> Comparison | None:
     """The row's prediction beside its measurements; None for a row that was not priced or holds none.
 
@@ -88,7 +98,7 @@ def comparison(priced: PricedRow) -> Comparison | None:
         return None
     row = priced.record.row
     seconds, memory = measured_step_seconds(row, priced.prediction), number_of(row, "memory_gib")
-    ran_out = _says(row, "out of memory")
+    ran_out = ran_out_of_memory(row)
     if seconds is None and memory is None and not ran_out:
         return None
     models_memory = priced.prediction.configuration.models_memory
@@ -99,43 +109,34 @@ def comparison(priced: PricedRow) -> Comparison | None:
 
 def grouped_by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
     """The rows by the source and the table that they are from, where they say so."""
+    return _grouped(comparisons, ("source", "table"))
+
+
+def grouped_by_series(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    """The rows by their series, one model on one machine; none where the table has no such column."""
+    return _grouped([each for each in comparisons if text_of(each.row, "series")], ("series",))
+
+
+def mean_of_series(comparisons: Sequence[Comparison]) -> SeriesMean | None:
+    """Errors with each series counted once, however many rows it has; None where there are no series."""
+    found = [score(members) for members in grouped_by_series(comparisons).values()]
+    if not found:
+        return None
+    return SeriesMean(
+        num_series=len(found),
+        step_error=_mean([one.step_error for one in found if one.step_error is not None]),
+        constant_error=_mean([one.constant_error for one in found if one.constant_error is not None]),
+        memory_error=_mean([one.memory_error for one in found if one.memory_error is not None]),
+        fits_right=_mean([one.fits_right for one in found if one.fits_right is not None]),
+    )
+
+
+def _grouped(comparisons: Sequence[Comparison], columns: Sequence[str]) -> dict[str, list[Comparison]]:
     groups: dict[str, list[Comparison]] = {}
     for each in comparisons:
-        parts = [text_of(each.row, column) for column in ("source", "table")]
+        parts = [text_of(each.row, column) for column in columns]
         groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(each)
     return groups
-
-
-def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
-    """Seconds of one optimizer step as the row measured it; None where it holds no time and no rate."""
-    seconds, rate = number_of(row, "iter_time_s"), number_of(row, "tokens_per_s")
-    if seconds is not None:
-        return seconds
-    model_flops = _measured_flops(row, "model", prediction)
-    hardware_flops = _measured_flops(row, "hardware", prediction)
-    if model_flops is not None:
-        return prediction.estimate.model_flops / _num_devices(prediction) / model_flops
-    if hardware_flops is not None:
-        return _flops_per_device(prediction) / hardware_flops
-    setup = prediction.configuration.setup
-    tokens = setup.batch.global_batch_size * setup.model.seq_length
-    return None if rate is None else tokens / rate
-
-
-def counts_model_flops(row: Row, peak_flops_per_second: float) -> bool:
-    """Whether the row's `tflops_per_gpu` leave recomputation out.
-
-    Most published rates count it (docs/metrics.md). These do not where the notes say `model FLOPs` or `model TFLOPs`,
-    or, where the notes say neither, if they are the MFU's rate rather than the HFU's.
-    """
-    said = re.search(r"\b(hardware|model) t?flop", text_of(row, "notes").lower())
-    if said:
-        return said.group(1) == "model"
-    model_percent, hardware_percent = number_of(row, "mfu_pct"), number_of(row, "hfu_pct")
-    if model_percent is None or hardware_percent is None:
-        return model_percent is not None
-    percent = 100 * TERA * (number_of(row, "tflops_per_gpu") or 0.0) / peak_flops_per_second
-    return abs(percent - model_percent) < abs(percent - hardware_percent)
 
 
 def score(comparisons: Sequence[Comparison]) -> Score:
@@ -188,28 +189,6 @@ def _ranks(values: Sequence[float]) -> list[float]:
     """The rank of each value, from 1 upwards. Equal values share the mean of their ranks."""
     ordered = sorted(values)
     return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]
-
-
-def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | None:
-    """FLOP/s per device of that kind, as the row states them; None where it states none of that kind."""
-    # A stated rate comes before a percentage, which also depends on the peak that the source took.
-    stated, percent = number_of(row, "tflops_per_gpu"), number_of(row, "mfu_pct" if kind == "model" else "hfu_pct")
-    peak = prediction.estimate.peak_flops_per_second
-    if stated is not None:
-        return stated * TERA if counts_model_flops(row, peak) == (kind == "model") else None
-    return None if percent is None else percent / 100 * peak
-
-
-def _flops_per_device(prediction: RowPrediction) -> float:
-    return prediction.estimate.hardware_flops / _num_devices(prediction)
-
-
-def _num_devices(prediction: RowPrediction) -> int:
-    return prediction.configuration.setup.parallel.world_size
-
-
-def _says(row: Row, words: str) -> bool:
-    return words in text_of(row, "notes").lower()
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Scores as a table for a terminal: one line for each source and table, and one for all rows."""
+"""Scores as tables for a terminal: a line for each source and table and for all rows, and a line for each series."""
 
 from __future__ import annotations
 
@@ -8,33 +8,53 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.score import Comparison, Score, grouped_by_table, score
+from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.units import ABSENT
 from sweeps.table.cells import text_of
 
 COLUMNS = ("n", "step %", "constant %", "rank corr.", "worst row", "memory %", "fits right")
+SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
 
 
 def score_table(comparisons: Sequence[Comparison]) -> Table:
     """Errors of predictions against the measurements of the rows, by source and table, and in all."""
-    table = Table(
-        title="Predicted against measured",
-        caption="step %, memory %: mean of absolute errors. constant %: the step error of the one rate per device that"
+    table = _table(
+        "Predicted against measured",
+        "table",
+        "step %, memory %: mean of absolute errors. constant %: the step error of the one rate per device that"
         " suits these rows best. rank corr.: Spearman's, of steps per second. worst row: GPUs tp pp micro-batch batch.",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
     )
-    table.caption_justify = "left"
-    table.add_column("table", overflow="fold")
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
     groups = grouped_by_table(comparisons)
     for name, members in groups.items():
         table.add_row(Text(name), *_cells(score(members)))
     if len(groups) > 1:
         table.add_row("in all", *_cells(score(comparisons)))
+    return table
+
+
+def series_table(comparisons: Sequence[Comparison]) -> Table | None:
+    """The same errors by series, and the mean in which every series counts once; None where there are no series."""
+    mean = mean_of_series(comparisons)
+    if mean is None:
+        return None
+    caption = "A series is one model on one machine. The mean counts each of them once, however many rows it has."
+    table = _table("By series", "series", caption, SERIES_COLUMNS)
+    for name, members in grouped_by_series(comparisons).items():
+        cells = dict(zip(COLUMNS, _cells(score(members)), strict=True))
+        table.add_row(Text(name), *(cells[column] for column in SERIES_COLUMNS))
+    shares = (mean.step_error, mean.constant_error, mean.memory_error)
+    fits = ABSENT if mean.fits_right is None else f"{_percent(mean.fits_right)} %"
+    table.add_row(f"mean of {mean.num_series} series", "", *map(_percent, shares), fits)
+    return table
+
+
+def _table(title: str, first: str, caption: str, columns: Sequence[str] = COLUMNS) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.caption_justify = "left"
+    table.add_column(first, overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
     return table
 
 

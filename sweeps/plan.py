@@ -147,13 +147,13 @@ def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None
     costs_of = str(value_at(asked.tree, "trainer.costs_of") or "trisweep")
     wanted = request(asked, implementation=costs_of)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
-    spread = {"parallel.layers_per_stage": None}
+    spread = {"parallel.layers_per_stage": None, **wanted.padding}
     baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(
         update={"is_baseline": True}
     )
     trials = {baseline.trial_id: baseline}
     for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
-        trial = _draft(asked.tree, chosen.values())
+        trial = _draft(asked.tree, {**wanted.padding, **chosen.values()})
         # The planner may choose the baseline as well, which then stays one trial with both marks.
         trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": chosen.because})
     return _selected(list(trials.values()), max_trials)

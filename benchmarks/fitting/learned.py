@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measured_rows import MeasuredRow, series_weights
-from sweeps.confidence.interval import SHARE, interval_of, sizes_of
+from sweeps.confidence.interval import SHARE, Interval, interval_around, sizes_of
 from sweeps.confidence.kinds import KINDS, kind_of
 from sweeps.confidence.validated import Errors, Range, Validated
 
@@ -45,37 +44,36 @@ def learned(rows: Sequence[MeasuredRow], ratios: Floats, stretch: float = 1.0) -
     )
 
 
-def coverage(rows: Sequence[MeasuredRow], ratios: Floats, stretch: float = 1.0) -> NDArray[np.bool_]:
-    """Whether each row's measurement lies in the interval that all rows of other tables and clusters make, (n,)."""
-    inside = np.zeros(len(rows), dtype=bool)
+def intervals(rows: Sequence[MeasuredRow], ratios: Floats, stretch: float = 1.0) -> list[Interval]:
+    """The interval of each row that rows of other tables and clusters make around the prediction without it."""
+    found: dict[int, Interval] = {}
     for table in dict.fromkeys(row.table for row in rows):
         clusters = {row.cluster for row in rows if row.table == table}
         others = np.array([row.cluster not in clusters for row in rows])
         known = learned([row for row, other in zip(rows, others, strict=True) if other], ratios[others], stretch)
         for index, row in enumerate(rows):
             if row.table == table:
-                inside[index] = _is_inside(row, float(ratios[index]), known)
-    return inside
+                seconds = row.seconds * float(np.exp(ratios[index]))
+                found[index] = interval_around(seconds, row.run.setup, row.run.implementation.name, known)
+    return [found[index] for index in range(len(rows))]
+
+
+def coverage(rows: Sequence[MeasuredRow], found: Sequence[Interval]) -> float:
+    """Share of the rows whose measurement lies in its interval, series weighed."""
+    inside = [each.low_seconds <= row.seconds <= each.high_seconds for row, each in zip(rows, found, strict=True)]
+    return float(np.average(inside, weights=series_weights(rows)))
 
 
 def calibrated_stretch(rows: Sequence[MeasuredRow], ratios: Floats) -> float:
-    """The factor on every width with which `SHARE` of the rows of tables left out lie inside, series weighed."""
-    weights = series_weights(rows)
+    """The factor on every width with which `SHARE` of the rows lie inside."""
     low, high = 0.5, 3.0
-    for _ in range(8):
+    for _ in range(7):
         middle = (low * high) ** 0.5
-        if np.average(coverage(rows, ratios, middle), weights=weights) < SHARE:
+        if coverage(rows, intervals(rows, ratios, middle)) < SHARE:
             low = middle
         else:
             high = middle
     return high
-
-
-def _is_inside(row: MeasuredRow, ratio: float, known: Validated) -> bool:
-    estimate = row.compared.prediction.estimate
-    interval = interval_of(row.run.setup, row.run.implementation.name, estimate, known)
-    measured = estimate.step_seconds * np.exp(-ratio)
-    return bool(interval.low_seconds <= measured <= interval.high_seconds)
 
 
 def _errors(
@@ -112,12 +110,17 @@ def _quantiles(logs: Floats, weights: Floats) -> tuple[float, float]:
 
 def _rivals(rows: Sequence[MeasuredRow], ratios: Floats) -> float:
     """How far the errors of two rows of one series are apart, in four pairs of five."""
-    apart: list[float] = []
-    for series in dict.fromkeys(row.series for row in rows):
-        of_series = [ratio for row, ratio in zip(rows, ratios, strict=True) if row.series == series]
-        pairs = [abs(one - other) for one, other in combinations(of_series, 2)]
-        apart += pairs[:: max(1, len(pairs) // MOST_PAIRS)]
-    return float(np.quantile(apart, SHARE)) if apart else 0.0
+    series = np.array([row.series for row in rows])
+    apart = [_apart(ratios[series == name]) for name in dict.fromkeys(series.tolist())]
+    pairs = np.concatenate(apart) if apart else np.zeros(0)
+    return float(np.quantile(pairs, SHARE)) if len(pairs) else 0.0
+
+
+def _apart(ratios: Floats) -> Floats:
+    """The differences of all pairs, or of evenly chosen ones where there are many."""
+    first, second = np.triu_indices(len(ratios), 1)
+    every: Floats = np.abs(ratios[first] - ratios[second])
+    return every[:: max(1, len(every) // MOST_PAIRS)]
 
 
 def _ranges(rows: Sequence[MeasuredRow]) -> dict[str, Range]:

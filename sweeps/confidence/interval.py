@@ -40,16 +40,15 @@ class Interval:
     outside: tuple[str, ...]
 
 
-def interval_of(setup: Setup, implementation: str, estimate: Estimate, known: Validated | None = None) -> Interval:
-    """The interval around a prediction of this trainer's step.
+def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interval:
+    """The interval around a prediction of this trainer's step."""
+    return interval_around(estimate.step_seconds, setup, implementation, validated())
 
-    Args:
-        known: what errors are known of; unless given, all that was learned from published rows.
-    """
-    known = known or validated()
+
+def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
+    """The interval around predicted seconds of a step, by what is known of errors."""
     errors, outside = known.errors[kind_of(setup)], outside_of(setup, implementation, known)
     wider = known.widening ** min(len(outside), MOST_WIDENINGS)
-    seconds = estimate.step_seconds
     return Interval(seconds * errors.low**wider, seconds * errors.high**wider, errors.rivals * wider, outside)
 
 

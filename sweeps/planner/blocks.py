@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from conf.knobs import KNOB, SEARCHED_KNOBS, Listed
+from sweeps.planner.runnable import interleaves_unevenly
 from sweeps.planner.space import (
     RECOMPUTE_EVERY,
     Placing,
@@ -176,10 +177,17 @@ def _crossed(space: Space, sizes: Sizes) -> tuple[Plans, Booleans] | None:
 def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
     """Which plans can exist and say something of their own. All else is legal by construction.
 
-    Interleaving takes micro-batches in groups of as many as there are stages. Recomputing in every n-th layer is
-    another plan only where the fullest chunk then has fewer such layers than with the next smaller n.
+    Some trainers interleave equal chunks alone, and micro-batches in groups of as many as there are stages. Recomputing
+    in every n-th layer is another plan only where the fullest chunk then has fewer such layers than with the next
+    smaller n.
     """
-    legal: Booleans = (plans.schedule != INTERLEAVED) | (plans.num_micro_batches % plans.pipeline_parallel_size == 0)
+    legal: Booleans = np.ones((1, plans.micro_batch_size.size, plans.schedule.size), dtype=bool)
+    if not interleaves_unevenly(space.setting.implementation):
+        equal = chunk_layers * plans.virtual_pipeline_size * plans.pipeline_parallel_size
+        alike = (plans.num_micro_batches % plans.pipeline_parallel_size == 0) & (
+            equal == space.setting.model.num_layers
+        )
+        legal = (plans.schedule != INTERLEAVED) | alike
     if "recompute_every" in space.pinned:
         return legal
     every = plans.recompute_every

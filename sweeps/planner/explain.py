@@ -12,12 +12,11 @@ from conf.setup import Setup
 from conf.units import GIBIBYTE
 from sweeps.planner.neighbours import neighbours
 from sweeps.planner.strategy import Strategy
+from sweeps.planner.vocabulary import padded_for
 from train_core.costs import Estimate, Implementation, estimate
 from train_core.costs.trainers.capabilities import require_runnable
 from train_core.costs.trainers.declared_limits import CAPABILITIES
 from train_core.costs.trainers.trisweep import TRISWEEP
-
-OWN = TRISWEEP.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +70,10 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
     A plan that cannot exist is explained too: the reason is the explanation.
     """
     try:
-        experiment = priceable(strategy, parts, implementation)
+        setup = priceable(strategy, _padded(parts, strategy), implementation)
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
-    predicted = estimate(experiment, implementation)
+    predicted = estimate(setup, implementation)
     alternatives = sorted(
         (
             _alternative(knob, changed, parts, implementation, predicted)
@@ -83,7 +82,7 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
         key=_order,
     )
     return Explanation(
-        label=experiment.label,
+        label=setup.label,
         reason=shortfall(predicted),
         estimate=predicted,
         terms=_descending(predicted.step_terms.by_term()),
@@ -92,15 +91,19 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
     )
 
 
+def _padded(parts: Parts, strategy: Strategy) -> Parts:
+    return padded_for(parts, strategy.parallel.tensor_parallel_size)
+
+
 def priceable(strategy: Strategy, parts: Parts, implementation: Implementation) -> Setup:
     """What is priced of a strategy: for the trainer of this package an experiment that it can carry out.
 
     Raises:
         InfeasiblePlan: it cannot exist, or the trainer cannot run it.
     """
-    found = strategy.experiment(parts) if implementation.name == OWN else strategy.setup(parts)
-    require_runnable(found, implementation.name, CAPABILITIES[implementation.name])
-    return found
+    setup = strategy.experiment(parts) if implementation.name == TRISWEEP.name else strategy.setup(parts)
+    require_runnable(setup, implementation.name, CAPABILITIES[implementation.name])
+    return setup
 
 
 def plain_label(strategy: Strategy) -> str:
@@ -137,7 +140,7 @@ def _alternative(
 ) -> Alternative:
     value = _shown(knob, changed)
     try:
-        predicted = estimate(priceable(changed, parts, implementation), implementation)
+        predicted = estimate(priceable(changed, _padded(parts, changed), implementation), implementation)
     except InfeasiblePlan as error:
         return Alternative(knob, value, None, f"{error.key} = {error.value}: {error.problem}", None)
     slower = predicted.step_seconds / plan.step_seconds - 1 if predicted.fits else None

@@ -12,7 +12,7 @@ from conf.schema import ParallelPlan
 from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
 from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES
-from sweeps.planner.spreads import layer_ends
+from sweeps.planner.spreads import chunk_numbers, has_chunks, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import Implementation
 
@@ -28,7 +28,7 @@ def neighbours(strategy: Strategy, parts: Parts, trainer: Implementation) -> Ite
     yield from _other_sizes(strategy, parts, trainer)
     yield from _other_batches(strategy)
     yield from _other_values(strategy, trainer)
-    yield from _other_pipelines(strategy, parts.model.num_layers)
+    yield from _other_pipelines(strategy, parts.model.num_layers, trainer)
 
 
 def _other_sizes(strategy: Strategy, parts: Parts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
@@ -93,31 +93,29 @@ def _with_stages(strategy: Strategy, num_stages: int, num_layers: int) -> Strate
     Where only one chunk is left, nothing can be interleaved, and the schedule becomes 1F1B.
     """
     schedule = strategy.parallel.schedule
-    whole = divisors(num_layers // num_stages) if num_layers % num_stages == 0 else [1]
-    chunks = max((size for size in whole if size <= strategy.parallel.virtual_pipeline_size), default=1)
+    chunks = min(strategy.parallel.virtual_pipeline_size, max(1, num_layers // num_stages))
     changed = strategy.changed(pipeline_parallel_size=num_stages, layers_per_stage=None)
     if num_stages == 1 or (schedule == "interleaved" and chunks == 1):
         return changed.changed(schedule="1f1b", virtual_pipeline_size=1)
     return changed.changed(virtual_pipeline_size=chunks)
 
 
-def _other_pipelines(strategy: Strategy, num_layers: int) -> Iterator[tuple[str, Strategy]]:
+def _other_pipelines(strategy: Strategy, num_layers: int, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
     """Plans with another schedule, another number of chunks or another spread of the layers."""
     parallel = strategy.parallel
     p, schedule = parallel.pipeline_parallel_size, parallel.schedule
     if p == 1:
         return
-    chunks = divisors(num_layers // p)[1:] if num_layers % p == 0 else []
-    for other in SEARCHED_SCHEDULES:
+    layers_of = parallel.layers_per_stage or spread_layers(num_layers, p, *even_ends(num_layers, p))
+    ends = (layers_of[0], layers_of[-1])
+    chunks = [size for size in chunk_numbers(num_layers, p) if has_chunks(num_layers, p, ends, size)]
+    for other in _run(trainer, "schedule", SEARCHED_SCHEDULES):
         if other != schedule and (chunks or other != "interleaved"):
-            # Interleaving needs equal chunks, and so an even spread of the layers.
             size = chunks[0] if other == "interleaved" else 1
-            spread = None if other == "interleaved" else parallel.layers_per_stage
-            yield "schedule", strategy.changed(schedule=other, virtual_pipeline_size=size, layers_per_stage=spread)
+            yield "schedule", strategy.changed(schedule=other, virtual_pipeline_size=size)
     if schedule == "interleaved":
         for size in _next_to(parallel.virtual_pipeline_size, chunks):
             yield "virtual_pipeline_size", strategy.changed(virtual_pipeline_size=size)
-        return
     for layers in _other_spreads(parallel, num_layers):
         yield "layers_per_stage", strategy.changed(layers_per_stage=layers)
 

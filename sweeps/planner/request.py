@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conf.errors import ConfigError, InfeasiblePlan
@@ -11,18 +11,29 @@ from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
 from conf.overrides import Overrides
+from conf.schema import Value
 from conf.settings import Settings
 from conf.sweep_spec import SweepSpec
-from conf.world import ClusterSpec
+from conf.world import ClusterSpec, ModelSpec
+from sweeps.planner.headroom import headroom_bytes
 from sweeps.planner.limits import require_searchable
-from sweeps.planner.space import Space
+from sweeps.planner.runnable import require_run
+from sweeps.planner.space import Space, shared_tensor_sizes
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
+from sweeps.planner.vocabulary import padded_model
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
 
-KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role == "searched" and knob.group}
+KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role != "given" and knob.group}
 PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
 """The knobs of a plan that pins nothing."""
+VOCABULARY = "model.vocab_size"
+NOT_IN_MIXED = (
+    *("pipeline_parallel_size", "virtual_pipeline_size", "schedule", "layers_per_stage"),
+    *("context_parallel_size", "expert_parallel_size", "expert_tensor_parallel_size"),
+    *("zero_group_size", "offload_optimizer", "pipeline_before_data"),
+)
+"""Knobs that a job over several types of devices does not choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +49,26 @@ class Request:
     """What to search.
 
     Attributes:
-        settings: the configuration, in which every knob that the search is free to vary has its plain value.
+        settings: the configuration, in which every knob that the search is free to vary has its plain value, and the
+            vocabulary is padded if plans need that.
+        vocab_size: the vocabulary as it was asked for.
         left_out: what was offered and cannot run the job; empty where there was no choice of clusters.
     """
 
     settings: Settings
     spaces: tuple[Space, ...]
+    vocab_size: int
     left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def unpadded_model(self) -> ModelSpec:
+        return self.settings.model.model_copy(update={"vocab_size": self.vocab_size})
+
+    @property
+    def padding(self) -> dict[str, Value]:
+        """The padded vocabulary as a value of the configuration; empty where it stays as it was asked for."""
+        padded = self.settings.model.vocab_size
+        return {} if padded == self.vocab_size else {VOCABULARY: padded}
 
 
 def request(
@@ -53,6 +77,7 @@ def request(
     devices: str | None = None,
     clusters: Sequence[str] = (),
     implementation: str = "trisweep",
+    headroom: str | None = None,
 ) -> Request:
     """The spaces for a configuration: one for every cluster and number of its devices.
 
@@ -61,6 +86,7 @@ def request(
         devices: `512`, `256,512`, a range `64-512` (whole nodes within), or `all`; None takes what the overrides or the
             sweep say, else the whole cluster.
         clusters: files of conf/cluster to choose among; without any, the configuration's.
+        headroom: memory that plans leave free, such as `6GiB` or `10%` of every device.
 
     Raises:
         ConfigError: something is unknown, or cannot be.
@@ -81,6 +107,7 @@ def request(
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation).dropping(settings.training.dropout)
+    require_run(trainer, settings, knobs)
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
     spaces: list[Space] = []
     left_out: list[LeftOut] = []
@@ -90,13 +117,37 @@ def request(
         sizes, lacking = _offered(cluster, parts, settings, asked.overrides)
         left_out += lacking
         for size in sizes:
-            gradient_dtype = settings.precision.gradient_dtype
-            setting = Setting(settings.model, cluster, _dtype(settings, cluster), trainer, gradient_dtype)
-            spaces.append(Space(setting, size, batch, across, knobs))
+            free = headroom_bytes(headroom, cluster.device) if headroom else 0
+            spaces.append(Space(_setting(settings, cluster, trainer, knobs), size, batch, across, knobs, free))
     if not spaces:
         raise left_out[0].reason
     _require_expressible(settings, knobs)
-    return Request(settings, tuple(spaces), tuple(left_out))
+    return _padded(settings, spaces, left_out)
+
+
+def _padded(settings: Settings, spaces: Sequence[Space], left_out: Sequence[LeftOut]) -> Request:
+    """The request with a vocabulary that every tensor-parallel size divides that the model and the devices allow."""
+    model = padded_model(settings.model, sorted({size for space in spaces for size in shared_tensor_sizes(space)}))
+    if model is not settings.model:
+        spaces = [replace(space, setting=replace(space.setting, model=model)) for space in spaces]
+    padded = settings.model_copy(update={"model": model})
+    return Request(padded, tuple(spaces), settings.model.vocab_size, tuple(left_out))
+
+
+def _setting(
+    settings: Settings, cluster: ClusterSpec, trainer: Implementation, knobs: Mapping[str, KnobValue]
+) -> Setting:
+    precision, tensor_size = settings.precision, knobs.get("expert_tensor_parallel_size")
+    assert tensor_size is None or isinstance(tensor_size, int)
+    return Setting(
+        settings.model,
+        cluster,
+        _dtype(settings, cluster),
+        trainer,
+        precision.gradient_dtype,
+        matmul_recipe=precision.matmul_recipe,
+        expert_tensor_parallel_size=tensor_size,
+    )
 
 
 def _offered(
@@ -146,12 +197,16 @@ def mixed_request(asked: Composition, text: str, implementation: str) -> Request
         request(asked, devices=str(number), clusters=[name], implementation=implementation)
         for name, number in offers(text)
     ]
-    for knob in ("pipeline_parallel_size", "virtual_pipeline_size", "schedule", "layers_per_stage"):
+    for knob in NOT_IN_MIXED:
         if knob in parts[0].spaces[0].pinned:
             value = parts[0].spaces[0].pinned[knob]
-            remedy = "Leave it out: stages follow from the devices, pipelines run 1F1B."
+            remedy = "Leave it out: stages follow from the devices, pipelines run 1F1B, the rest is plain."
             raise ConfigError(f"parallel.{knob}", value, "is not chosen in a job over several types", remedy)
-    return Request(parts[0].settings, tuple(part.spaces[0] for part in parts))
+    return _padded(
+        parts[0].settings.model_copy(update={"model": parts[0].unpadded_model}),
+        [replace(part.spaces[0], setting=replace(part.spaces[0].setting, model=part.unpadded_model)) for part in parts],
+        (),
+    )
 
 
 def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
+from conf.errors import InfeasiblePlan
 from conf.knobs import KNOB, KnobValue
+from conf.overrides import written
+from conf.schema import Frozen, Value
+from conf.settings import Settings
 from train_core.costs import Implementation
-
-RUN_BY: Mapping[str, frozenset[str]] = {
-    "pointwise": frozenset({"trisweep", "megatron-core"}),
-    "context_parallel_size": frozenset({"megatron-core", "torchtitan"}),
-    "expert_parallel_size": frozenset({"megatron-core", "torchtitan", "deepspeed"}),
-    "zero_group_size": frozenset({"megatron-core", "fsdp", "torchtitan", "deepspeed"}),
-    "offload_optimizer": frozenset({"megatron-core", "deepspeed"}),
-    "pipeline_before_data": frozenset({"megatron-core"}),
-}
-"""Trainers that run other values of a knob than its plain one, or this recomputation."""
+from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 
-def runs(trainer: Implementation, knob: str, value: KnobValue) -> bool:
-    """Whether the trainer runs plans in which the knob has this value."""
-    if value == KNOB[knob].plain:
-        return True
-    needed = RUN_BY.get(value if knob == "recompute" and isinstance(value, str) else knob)
-    return needed is None or trainer.name in needed
+def runs(trainer: Implementation, knob: str, value: KnobValue, *, pipeline: bool = False, tensor: bool = False) -> bool:
+    """Whether the trainer runs plans in which the knob has this value.
+
+    Args:
+        pipeline: in plans with several stages.
+        tensor: in plans with several tensor ranks.
+    """
+    # How layers are spread is a kind of its own, about which `layouts` asks.
+    return isinstance(value, tuple) or _allows(trainer.name, knob, value, pipeline, tensor)
+
+
+def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str, KnobValue]) -> None:
+    """Refuse a model, a precision or a pinned knob that the trainer does not run in any plan.
+
+    Raises:
+        InfeasiblePlan: names the key, its value, and what the trainer lacks.
+    """
+    keys = {KNOB[name].key: value for name, value in pinned.items() if not isinstance(value, tuple)}
+    for limit in CAPABILITIES[trainer.name].limits:
+        group, _, name = limit.key.partition(".")
+        if group in ("model", "precision"):
+            value = getattr(getattr(settings, group), name)
+            value = "given" if isinstance(value, Frozen) else value
+        elif limit.key in keys and limit.beside == "any":
+            value = keys[limit.key]
+        else:
+            continue
+        if value not in limit.values:
+            known = " or ".join(f"{limit.key}={written(allowed)}" for allowed in limit.values)
+            problem = f"is not run by {trainer.name}: {limit.because}"
+            raise InfeasiblePlan(limit.key, value, problem, f"Use {known}, or another --implementation.")
+
+
+def interleaves_unevenly(trainer: Implementation) -> bool:
+    """Whether it interleaves chunks that differ in layers, and any number of micro-batches.
+
+    Others take equal chunks, and micro-batches in groups of as many as there are stages (arXiv 2104.04473, section
+    2.2.2). Source of Megatron-Core: --decoder-first-pipeline-num-layers, --microbatch-group-size-per-vp-stage.
+    """
+    return trainer.name in ("trisweep", "megatron-core")
+
+
+@lru_cache(maxsize=4096)  # asked for every block of a search
+def _allows(trainer: str, knob: str, value: Value, pipeline: bool, tensor: bool) -> bool:
+    return CAPABILITIES[trainer].allows(knob, value, pipeline=pipeline, tensor=tensor)

@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeVar
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
-from sweeps.planner.spreads import Layout, all_layouts, layer_ends
+from sweeps.planner.spreads import Layout, all_layouts
 from sweeps.planner.strategy import even_ends
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
+from train_core.costs.trainers.capabilities import LAYER_SPLIT
 
 MOST_ZERO_STAGE = 3
 SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")
@@ -48,10 +49,13 @@ class Space:
         """What a plan may take of a device's memory."""
         return self.setting.cluster.device.memory_bytes - self.headroom_bytes
 
-    def allowed(self, knob: str, values: Sequence[Value]) -> list[Value]:
+    def allowed(
+        self, knob: str, values: Sequence[Value], *, pipeline: bool = False, tensor: bool = False
+    ) -> list[Value]:
         """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
         kept = values if knob not in self.pinned else [value for value in values if self.pinned[knob] == value]
-        return [value for value in kept if runs(self.setting.implementation, knob, value)]
+        trainer = self.setting.implementation
+        return [value for value in kept if runs(trainer, knob, value, pipeline=pipeline, tensor=tensor)]
 
 
 class ShardChoice(NamedTuple):
@@ -137,28 +141,30 @@ def zero_stages(space: Space, pipeline_parallel_size: int, num_replicas: int) ->
     """
     if num_replicas == 1 and "zero_stage" not in space.pinned:
         return [0]
-    return space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + (pipeline_parallel_size == 1))))
+    several = pipeline_parallel_size > 1
+    return space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + (not several))), pipeline=several)
 
 
 def shards_of(
     space: Space, tensor_parallel_size: int, data_parallel_size: int, context_parallel_size: int = 1
 ) -> list[ShardChoice]:
     """Micro-batch, sequence parallelism and recomputation of every shard: what a layer's cost depends on."""
-    t = tensor_parallel_size
-    splits_sequences = t > 1 and space.setting.model.seq_length // context_parallel_size % t == 0
-    sequence_parallel = space.allowed("sequence_parallel", [False, True] if splits_sequences else [False])
+    t, pieces = tensor_parallel_size, 2 * context_parallel_size if context_parallel_size > 1 else 1
+    splits_sequences = t > 1 and space.setting.model.seq_length % (pieces * t) == 0
+    both = [False, True] if splits_sequences else [False]
+    sequence_parallel = space.allowed("sequence_parallel", both, tensor=t > 1)
     choices = product(micro_batch_sizes(space, data_parallel_size), sequence_parallel, recomputations(space))
     return [ShardChoice(b, split, *recomputation) for b, split, recomputation in choices]
 
 
 def recomputations(space: Space) -> list[tuple[int, int]]:
     """Index of what is recomputed, and in every how many layers; the latter is 1 where nothing is."""
-    every = [space.pinned["recompute_every"]] if "recompute_every" in space.pinned else list(RECOMPUTE_EVERY)
+    pinned = space.pinned.get("recompute_every")
+    every = space.allowed("recompute_every", [pinned] if isinstance(pinned, int) else RECOMPUTE_EVERY)
     return [
         (RECOMPUTES.index(name), number)
         for name in space.allowed("recompute", _worthwhile_recomputations(space))
         for number in (every if name != "none" else every[:1])
-        if isinstance(number, int)
     ]
 
 
@@ -175,22 +181,31 @@ def _worthwhile_recomputations(space: Space) -> list[str]:
 
 def layouts(space: Space, num_stages: int) -> list[Layout]:
     """Schedules, chunks and spreads of the layers: the plainest first."""
-    found = all_layouts(space.setting.model.num_layers, num_stages, tuple(_allowed_ends(space, num_stages)))
+    pinned_ends, pinned_chunks = _pinned_ends(space, num_stages), space.pinned.get("virtual_pipeline_size")
+    if not pinned_ends and space.pinned.get("layers_per_stage"):
+        return []  # the list is for another number of stages
+    assert pinned_chunks is None or isinstance(pinned_chunks, int)
+    found = all_layouts(space.setting.model.num_layers, num_stages, pinned_ends, pinned_chunks)
     chunks = set(space.allowed("virtual_pipeline_size", sorted({layout.num_chunks for layout in found})))
     names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
-    schedules = {SCHEDULES.index(name) for name in space.allowed("schedule", names)}
-    return [layout for layout in found if layout.schedule in schedules and layout.num_chunks in chunks]
+    schedules = {SCHEDULES.index(name) for name in space.allowed("schedule", names, pipeline=num_stages > 1)}
+    splits = {split for split in ("even", "ends", "uneven") if runs(space.setting.implementation, LAYER_SPLIT, split)}
+    return [
+        layout
+        for layout in found
+        if layout.schedule in schedules and layout.num_chunks in chunks and layout.split in splits
+    ]
 
 
-def _allowed_ends(space: Space, num_stages: int) -> list[tuple[int, int]]:
-    num_layers = space.setting.model.num_layers
+def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:
+    """The ends of a pinned spread; None where none is pinned, or one for another number of stages."""
     if "layers_per_stage" not in space.pinned:
-        return layer_ends(num_layers, num_stages)
+        return None
     listed = space.pinned["layers_per_stage"]
     if listed is None:
-        return [even_ends(num_layers, num_stages)]
+        return even_ends(space.setting.model.num_layers, num_stages)
     assert isinstance(listed, tuple)
-    return [(listed[0], listed[-1])] if len(listed) == num_stages else []
+    return (listed[0], listed[-1]) if len(listed) == num_stages else None
 
 
 def placings(space: Space, tensor_parallel_size: int, pipeline_parallel_size: int, num_replicas: int) -> list[Placing]:

@@ -49,6 +49,11 @@ class Strategy:
     def data_parallel_size(self) -> int:
         return data_parallel_size_of(self.parallel)
 
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of a replica in a step."""
+        return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.data_parallel_size))
+
     def value_of(self, knob: str) -> Any:
         return value_of(knob, self.parallel, self.batch)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -52,9 +52,15 @@ class PlansOfSpaces:
     """Every plan of some spaces, which differ in their number of devices."""
 
     def __init__(
-        self, spaces: Sequence[Space], parts: Parts, margin: float = MEMORY_MARGIN, hopeless: float = HOPELESS
+        self,
+        spaces: Sequence[Space],
+        parts: Parts,
+        margin: float = MEMORY_MARGIN,
+        hopeless: float = HOPELESS,
+        shared: Mapping[str, Value] | None = None,
     ) -> None:
         self.parts = parts
+        self.shared = dict(shared or {})  # values of every point beside its knobs
         self._kinds = [
             (space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless) if len(plans)
         ]
@@ -81,7 +87,7 @@ class PlansOfSpaces:
             return None
 
     def point(self, row: int) -> dict[str, Value]:
-        return PlannedPoint(self.strategy(row), "").values()
+        return {**self.shared, **PlannedPoint(self.strategy(row), "").values()}
 
     def row_of(self, experiment: Experiment) -> int | None:
         row = self._rows.get(key_of(experiment))

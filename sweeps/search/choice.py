@@ -63,7 +63,7 @@ def _listed(asked: Composition, points: PointSet) -> ListedPoints:
 def _plans(asked: Composition, sizes: list[int]) -> PlansOfSpaces:
     """Every plan on each of these numbers of devices, else on as many as the sweep takes."""
     wanted = request(asked, devices=",".join(map(str, sizes)) or None)
-    return PlansOfSpaces(wanted.spaces, wanted.settings)
+    return PlansOfSpaces(wanted.spaces, wanted.settings, shared=wanted.padding)
 
 
 def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[int]:

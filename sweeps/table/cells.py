@@ -66,7 +66,7 @@ def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choic
     if not cell and default is not None:
         return default
     # A ZeRO stage or a flag can also come from a spreadsheet as `3.0`.
-    word = re.split(r"[\s(]", cell.lower(), maxsplit=1)[0].removesuffix(".0")
+    word = re.split(r"[\s(,;+]", cell.lower(), maxsplit=1)[0].removesuffix(".0")
     if word not in known:
         raise ConfigError(column, cell, "is not known here", f"Known: {', '.join(known)}.")
     return known[word]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.errors import ConfigError
-from conf.schema import PrecisionPlan
 from conf.setup import Setup
-from conf.world import ClusterSpec, ModelSpec
+from conf.world import ClusterSpec
 from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
+from sweeps.table.compiled import compiled_or_not
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
 from sweeps.table.precision import precision_of
@@ -49,10 +49,12 @@ OPTIONAL_COLUMNS = (
     "sequence_parallel",
     "precision",
     "fp8_recipe",
+    "gradient_dtype",
     "recompute",
     "zero_stage",
     "flash_attention",
     "implementation",
+    "compile",
     "gpus_per_node",
     "network_gbits_per_node",
     "stage",
@@ -66,7 +68,8 @@ class Configuration:
 
     Attributes:
         stage: the pipeline stage whose memory is asked for; None asks for that of the worst stage.
-        models_memory: false where the row's optimizer keeps other state than Adam's, so that only time is predicted.
+        models_memory: false where the row leaves open what is held, so that only time is predicted: another optimizer
+            than Adam, or nobody knows what is recomputed.
     """
 
     setup: Setup
@@ -90,9 +93,8 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
 
 def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
-    trainer = trainer_of(row, parallel.zero_stage, implementation)
+    trainer = compiled_or_not(row, trainer_of(row, parallel.zero_stage, implementation))
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
-    _require_priced(model, precision)
     setup = Setup(
         model=model,
         cluster=_widened(cluster, parallel.world_size),
@@ -108,24 +110,18 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
     if (implementation is not None or text_of(row, "implementation")) and not _was_run(row):
         require_runnable(setup, trainer.name, CAPABILITIES[trainer.name])
-    has_adam = not said(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer", "notes"))
-    return Configuration(setup, trainer, stage, models_memory=has_adam)
+    return Configuration(setup, trainer, stage, models_memory=not _leaves_memory_open(row))
+
+
+def _leaves_memory_open(row: Row) -> bool:
+    """Whether the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
+    other = said(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer", "notes"))
+    unknown = said(row, r"(?:recompute|offload)[^;]*not (?:in the table|stated|printed)", ("assumed", "notes"))
+    return bool(other) or (bool(unknown) and not text_of(row, "recompute"))
 
 
 def _was_run(row: Row) -> bool:
     return any(text_of(row, column) for column in MEASURED_COLUMNS) or bool(said(row, "out of memory", ("notes",)))
-
-
-def _require_priced(model: ModelSpec, precision: PrecisionPlan) -> None:
-    """Refuse what the cost model has no formulas for."""
-    refused = (
-        ("num_experts", model.experts and model.experts.num_experts, "a mixture of experts"),
-        ("head_dim", model.latent_attention and model.head_size, "latent attention"),
-        ("precision", precision.matmul_recipe, "a product in narrow types"),
-    )
-    for column, value, name in refused:
-        if value is not None:
-            raise ConfigError(column, value, f"{name} is not modelled", "Only rows without it can be priced.")
 
 
 def _widened(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:

@@ -8,6 +8,7 @@ from conf.errors import ConfigError
 from conf.knobs import plain_values
 from conf.schema import BatchPlan, ParallelPlan, Recompute
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, text_of
+from sweeps.table.model import MOST_LAYERS
 from sweeps.table.remarks import said
 
 ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
@@ -25,6 +26,7 @@ ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
     "fsdp": 3,
     "fsdp1": 3,
     "fsdp2": 3,
+    "hsdp": 3,
 }
 RECOMPUTATIONS: dict[str, Recompute] = {
     "none": "none",
@@ -41,13 +43,15 @@ RECOMPUTATIONS: dict[str, Recompute] = {
     "mlp_act": "pointwise",
     "moe_act": "pointwise",
 }
+USUAL_PER_NODE = 8
+ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
 """Of a rate that leaves the reduction of gradients out: so many that its share vanishes."""
 
 
 def parallel_of(row: Row) -> ParallelPlan:
     tensor, pipeline, context = count_of(row, "tp"), count_of(row, "pp"), count_of(row, "cp", default=1)
-    chunks, devices = count_of(row, "vpp", default=1), count_of(row, "num_gpus")
+    devices, chunks = count_of(row, "num_gpus"), _chunks_of(row)
     _check_replicas(row, tensor * pipeline * context, devices)
     stated = {
         "world_size": devices,
@@ -55,10 +59,12 @@ def parallel_of(row: Row) -> ParallelPlan:
         "pipeline_parallel_size": pipeline,
         "virtual_pipeline_size": chunks,
         "schedule": "interleaved" if chunks > 1 else "1f1b",
-        # As in Megatron-LM, which turns it off where there is nothing to share with.
-        "sequence_parallel": flag_of(row, "sequence_parallel", default=False) and tensor > 1,
+        # As in Megatron-LM, which turns it off where there is nothing to share with, and wants it beside experts.
+        "sequence_parallel": flag_of(row, "sequence_parallel", default=count_of(row, "ep", default=1) > 1)
+        and tensor > 1,
         "zero_stage": _zero_stage_of(row, pipeline),
         "zero_group_size": _zero_group_of(row, devices // (tensor * pipeline)),
+        "layers_per_stage": _lighter_ends(count_of(row, "layers", most=MOST_LAYERS), pipeline, chunks),
         "context_parallel_size": context,
         # A row was run as it says, so that no layout is refused because a search would not choose it.
         "tensor_parallel_across_nodes": True,
@@ -68,12 +74,31 @@ def parallel_of(row: Row) -> ParallelPlan:
     return ParallelPlan(**{**plain_values("parallel"), **stated})
 
 
+def _chunks_of(row: Row) -> int:
+    """Model chunks of a stage: the fewest that there can be where a row has an interleaved schedule and no number."""
+    is_interleaved = said(row, r"\binterleaved\b(?! data)", ("model", "schedule")) is not None
+    return count_of(row, "vpp", default=2 if is_interleaved else 1)
+
+
 def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
     if text_of(row, "dp") and model_parallel * count_of(row, "dp") != devices:
         context = " x cp" if count_of(row, "cp", default=1) > 1 else ""
         sizes = " x ".join(str(count_of(row, column)) for column in ("tp", "pp", *(["cp"] if context else [])))
         problem = f"times tp x pp{context} = {sizes} is not num_gpus = {devices}"
         raise ConfigError("dp", text_of(row, "dp"), problem, "Correct one of them, or leave dp empty.")
+
+
+def _lighter_ends(layers: int, pipeline: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of each stage where chunks are equal only if embedding and head count as a layer; else None, for evenly.
+
+    So the 126 layers of Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; Megatron-Core's
+    account_for_embedding_in_pipeline_split).
+    """
+    parts = pipeline * chunks
+    if chunks == 1 or layers % parts == 0 or (layers + 2) % parts or layers < parts:
+        return None
+    inner = (layers + 2) // pipeline
+    return (inner - 1, *(inner,) * (pipeline - 2), inner - 1)
 
 
 def _zero_stage_of(row: Row, pipeline: int) -> int:
@@ -87,9 +112,12 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
 
 
 def _zero_group_of(row: Row, replicas: int) -> int | None:
-    """Replicas among which ZeRO shares out, where the row says `zero1=8`; None where these are all."""
+    """Replicas among which ZeRO shares out: as `zero1=8` says, those of a node under HSDP; None where these are all."""
     remark = said(row, r"\bzero[123] ?= ?(\d+)", ("series", "notes"))
-    size = int(remark.group(1)) if remark else replicas
+    usual = (
+        count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, r"\bhsdp\b", ("zero_stage",)) else replicas
+    )
+    size = int(remark.group(1)) if remark else usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
 
@@ -111,9 +139,27 @@ def _recompute_of(row: Row) -> dict[str, object]:
 
 def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
-    micro_batch = count_of(row, "micro_batch")
-    if text_of(row, "global_batch") or parallel.pipeline_parallel_size > 1:
+    replicas = parallel.world_size // (
+        parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
+    )
+    local = _local_batch_of(row)
+    micro_batch = count_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
+    if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
         return BatchPlan(global_batch_size=count_of(row, "global_batch"), micro_batch_size=micro_batch)
-    replicas = parallel.world_size // (parallel.tensor_parallel_size * parallel.context_parallel_size)
-    number = MANY_MICRO_BATCHES if said(row, r"all-reduce excluded", ("notes",)) else 1
-    return BatchPlan(global_batch_size=micro_batch * replicas * number, micro_batch_size=micro_batch)
+    many = MANY_MICRO_BATCHES if said(row, r"all-reduce excluded", ("notes",)) else 1
+    of_replica = micro_batch * many if local is None else local
+    return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)
+
+
+def _local_batch_of(row: Row) -> int | None:
+    """Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch."""
+    remark = said(row, r"local batch (?:size )?(?:of )?(\d+)", ("notes",))
+    return int(remark.group(1)) if remark and not text_of(row, "micro_batch") else None
+
+
+def _usual_micro_batch(local: int | None, stages: int) -> int | None:
+    """torchtitan cuts a local batch into as many micro-batches as there are stages, unless it is told otherwise.
+
+    Source: torchtitan of December 2024, config_manager.py, pipeline_parallel_microbatches.
+    """
+    return None if local is None or local % stages else local // stages

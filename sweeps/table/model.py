@@ -13,22 +13,24 @@ MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip her
 VOCABULARY_MULTIPLE = 128
 EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
 DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
-"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. Source: arXiv 2405.04434, section 3.1.2."""
+"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. V2-Lite makes queries from the hidden state.
+Source: arXiv 2405.04434, section 3.1.2 and appendix B."""
 DEEPSEEK_HEAD_SIZE = 192
 
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
     hidden, heads, gated = count_of(row, "hidden"), count_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
-    family = _family_of(row, gated)
     latent, head_size = _attention_of(row)
+    family: Family = "llama" if latent else _family_of(row, gated)  # such attention has rotary positions
     return ModelSpec(
         name="row",
         family=family,
         num_layers=count_of(row, "layers", most=MOST_LAYERS),
         hidden_size=hidden,
-        ffn_hidden_size=count_of(row, "ffn_hidden", default=4 * hidden),
+        ffn_hidden_size=_ffn_hidden_of(row),
         num_attention_heads=heads,
-        num_query_groups=count_of(row, "kv_heads", default=heads),
+        # Latent attention makes keys for every head, whatever a table calls a head of its short vectors.
+        num_query_groups=heads if latent else count_of(row, "kv_heads", default=heads),
         head_size=head_size,
         rotary_base=None,
         gated_mlp=gated,
@@ -38,6 +40,10 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         experts=_experts_of(row),
         latent_attention=latent,
     )
+
+
+def _ffn_hidden_of(row: Row) -> int:
+    return count_of(row, "ffn_hidden", default=4 * count_of(row, "hidden"))
 
 
 def _family_of(row: Row, gated: bool) -> Family:
@@ -63,7 +69,7 @@ def _experts_of(row: Row) -> ExpertsSpec | None:
     return ExpertsSpec(
         num_experts=num_experts,
         top_k=count_of(row, "top_k", most=num_experts),
-        ffn_hidden_size=count_of(row, "moe_ffn" if text_of(row, "moe_ffn") else "ffn_hidden"),
+        ffn_hidden_size=count_of(row, "moe_ffn", default=_ffn_hidden_of(row)),
         shared_ffn_hidden_size=index_of(row, "shared_expert_ffn") or 0,
         num_dense_layers=index_of(row, "dense_layers") or 0,
         capacity_factor=_capacity_factor_of(row),
@@ -95,6 +101,8 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
             query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
         )
         return latent, plain + rotary
-    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)(?![-_ ]?(?:\.\d+)?[-_ ]?lite)|kimi[-_ ]?k2", ("model",)):
+    if said(row, r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)):
+        return DEEPSEEK_ATTENTION.model_copy(update={"query_rank": None}), DEEPSEEK_HEAD_SIZE
+    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)):
         return DEEPSEEK_ATTENTION, DEEPSEEK_HEAD_SIZE
     return None, stated

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from conf.errors import ConfigError
 from conf.schema import Dtype, MatmulRecipe, PrecisionPlan
 from conf.world import ClusterSpec
 from sweeps.table.cells import Row, choice_of, text_of
+from sweeps.table.remarks import said
 
 PRECISIONS: dict[str, Dtype] = {
     "bf16": "bf16",
@@ -30,6 +32,10 @@ RECIPES: tuple[tuple[str, MatmulRecipe], ...] = (
     (r"delayed|hybrid", "fp8-delayed"),
 )
 """Words of a recipe, the most special first, and what they mean."""
+GRADIENT_TYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "bf16"}
+BF16_GRADIENTS = r"\bnemo\b|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16"
+"""Sources that accumulate and reduce gradients in bf16: NVIDIA's recipes say `grad_reduce_in_fp32: false` for NeMo
+(nemo/collections/llm/recipes/precision/mixed_precision.py) and for the performance scripts of Megatron-Bridge."""
 USUAL_RECIPES: dict[str, MatmulRecipe] = {"torchtitan": "fp8-tensorwise"}
 """How a trainer scales fp8 where a row does not say it; all others do as Transformer Engine does by itself, delayed."""
 
@@ -43,14 +49,26 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
     recipe = recipe_of(row, trainer)
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     dtype: Dtype = "bf16" if recipe else choice_of(row, "precision", PRECISIONS, default=usual)
-    # The loss scale has no effect on the price; the type wants some value.
     return PrecisionPlan(
-        dtype=dtype, gradient_dtype="fp32", initial_loss_scale=1.0, loss_scale_window=1, matmul_recipe=recipe
+        dtype=dtype,
+        gradient_dtype=_gradient_dtype_of(row, dtype),
+        initial_loss_scale=1.0,  # it has no effect on the price; the type wants some value
+        loss_scale_window=1,
+        matmul_recipe=recipe,
     )
 
 
+def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:
+    if text_of(row, "gradient_dtype"):
+        return choice_of(row, "gradient_dtype", GRADIENT_TYPES)
+    if dtype != "bf16" or said(row, r"fp32 grad", ("precision", "notes")):
+        return "fp32"
+    return "bf16" if said(row, BF16_GRADIENTS, ("source", "notes")) else "fp32"
+
+
 def is_narrow(row: Row) -> bool:
-    return re.split(r"[\s(]", text_of(row, "precision").lower(), maxsplit=1)[0] in NARROW
+    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`."""
+    return text_of(row, "precision").lower().startswith(NARROW)
 
 
 def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:

@@ -62,10 +62,24 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
         given: the trainer of rows that name none; None decides by what the row says.
     """
     usual = given or _known_source(row) or _usual(row, zero_stage)
-    chosen = IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)]
+    chosen = _overlapping(row, IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)])
     if not text_of(row, "flash_attention"):
         return chosen
     return chosen.model_copy(update={"flash_attention": choice_of(row, "flash_attention", FLASH_ATTENTION)})
+
+
+def _overlapping(row: Row, trainer: Implementation) -> Implementation:
+    """The trainer with tensor-parallel collectives beside their products, or not, where the row says either.
+
+    NeMo and Megatron-Bridge turn that on; Megatron-LM's own script has to be told, and InternEvo cannot.
+    """
+    if said(row, r"(no|without) tp[- ]?comm\w* overlap|vanilla tp"):
+        return trainer.model_copy(update={"tensor_overlap": 0.0})
+    if said(row, r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers"):
+        return trainer.model_copy(update={"tensor_overlap": 1.0})
+    if said(row, r"megatron-lm|oellm|internevo", ("source", "implementation")):
+        return trainer.model_copy(update={"tensor_overlap": 0.0})
+    return trainer
 
 
 def _known_source(row: Row) -> str | None:
@@ -73,7 +87,7 @@ def _known_source(row: Row) -> str | None:
     for columns in (("source", "series"), ("zero_stage", "notes")):
         if found := next((name for pattern, name in KNOWN_SOURCES if said(row, pattern, columns)), None):
             return found
-    return None
+    return "deepspeed" if said(row, r"\bdeepspeed\b", ("source",)) else None
 
 
 def _usual(row: Row, zero_stage: int) -> str:

@@ -17,8 +17,18 @@ MODEL_COLUMNS = {
     "model.head_size": "head_dim",
     "model.vocab_size": "vocab",
     "model.seq_length": "seq",
+    "model.experts.num_experts": "num_experts",
+    "model.experts.top_k": "top_k",
+    "model.experts.ffn_hidden_size": "moe_ffn",
+    "model.experts.shared_ffn_hidden_size": "shared_expert_ffn",
+    "model.experts.num_dense_layers": "dense_layers",
+    "model.experts.capacity_factor": "capacity_factor",
     "precision.dtype": "precision",
+    "precision.matmul_recipe": "precision",
+    "precision.gradient_dtype": "gradient_dtype",
 }
+WITHOUT = {"precision.matmul_recipe=null": "bf16"}
+"""What a table writes where a configuration has none."""
 KNOBS_IN_TEXT = {name: knob for knob in KNOBS for name in (knob.key, knob.name)}
 """Messages name a knob by its dotted key, or in the middle of a sentence by its name alone."""
 NAMED = re.compile(
@@ -38,7 +48,7 @@ def _in_columns(match: re.Match[str]) -> str:
     """The replacement for one name and its value. In a list, what a table has no column for is left out."""
     joined, name, value = match["joined"] or "", match["name"], match["value"]
     if name in MODEL_COLUMNS:
-        column, cell = MODEL_COLUMNS[name], value
+        column, cell = MODEL_COLUMNS[name], WITHOUT.get(f"{name}={value}", value)
     else:
         knob = KNOBS_IN_TEXT[name]
         column, cell = knob.column, knob.value_columns.get(value or "", value)

@@ -16,6 +16,10 @@ from conf.load import load
             r"training\.compile_layers = True: would compile anew .* Set training\.compile_layers=false",
         ),
         (
+            ["training.compile_layers=true", "parallel.recompute=pointwise"],
+            r"training\.compile_layers = True: traces away .* Set training\.compile_layers=false",
+        ),
+        (
             ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
             r"watch\.compare_replicas_every = 10: finds no replicas .* Use null",
         ),

@@ -11,12 +11,11 @@ from results.score import (
     Comparison,
     comparison,
     constant_error,
-    counts_model_flops,
-    measured_step_seconds,
+    mean_of_series,
     rank_correlation,
     score,
 )
-from results.score_table import score_table
+from results.score_table import score_table, series_table
 from sweeps.table.file import Record
 from sweeps.table.prices import PricedRow, RowPrediction, price
 
@@ -54,53 +53,10 @@ def compared(**cells: str) -> Comparison:
     return found
 
 
-def seconds_of(**cells: str) -> float | None:
-    row = priced(**cells)
-    return measured_step_seconds(row.record.row, predicted(row))
-
-
 def off_by(factor: float, **cells: str) -> Comparison:
     """A row whose measured step is `factor` times the predicted one."""
     seconds = predicted(priced(**cells)).estimate.step_seconds
     return compared(iter_time_s=str(seconds * factor), **cells)
-
-
-def test_a_stated_time_goes_before_every_rate() -> None:
-    assert seconds_of(iter_time_s="9.5", tflops_per_gpu="1", hfu_pct="1", tokens_per_s="1") == 9.5
-
-
-def test_rates_count_hardware_flops_unless_the_row_says_otherwise() -> None:
-    """Published: 135 TFLOPS at 1,024 sequences of 2,048 tokens; the formula is arXiv 2104.04473, equation 3."""
-    flops = 96 * 1024 * 2048 * 40 * 6144**2 * (1 + 2048 / (6 * 6144) + 51200 / (16 * 40 * 6144))
-    assert seconds_of(tflops_per_gpu="135") == pytest.approx(flops / 256 / 135e12)
-
-
-def test_rates_count_model_flops_where_the_notes_say_so() -> None:
-    flops = 72 * 1024 * 2048 * 40 * 6144**2 * (1 + 2048 / (6 * 6144) + 51200 / (12 * 40 * 6144))
-    assert seconds_of(tflops_per_gpu="135", notes="model TFLOPs; grad accum 1") == pytest.approx(flops / 256 / 135e12)
-
-
-@pytest.mark.parametrize(
-    ("cells", "counts"),
-    [
-        ({"notes": "TFLOPs are hardware FLOPs incl. recompute", "mfu_pct": "40"}, False),
-        ({"notes": "model FLOPs"}, True),
-        ({"mfu_pct": "40"}, True),
-        ({"hfu_pct": "44"}, False),
-        ({"mfu_pct": "33", "hfu_pct": "44", "tflops_per_gpu": "137"}, False),
-        ({"mfu_pct": "44", "hfu_pct": "58", "tflops_per_gpu": "137"}, True),
-        ({}, False),
-    ],
-)
-def test_what_a_rate_counts_is_read_from_the_row(cells: dict[str, str], counts: bool) -> None:
-    assert counts_model_flops({**CELLS, **cells}, peak_flops_per_second=312e12) is counts
-
-
-def test_utilizations_and_token_rates_are_rates_too() -> None:
-    tokens = 1024 * 2048
-    assert seconds_of(hfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156"))
-    assert seconds_of(mfu_pct="50") == pytest.approx(seconds_of(tflops_per_gpu="156", notes="model FLOPs"))
-    assert seconds_of(tokens_per_s=str(tokens / 4)) == pytest.approx(4)
 
 
 def test_a_row_without_measurements_is_not_compared() -> None:
@@ -198,3 +154,32 @@ def test_one_table_needs_no_line_for_all() -> None:
     with console.capture() as captured:
         console.print(score_table([off_by(1.0)]))
     assert "in all" not in captured.get()
+
+
+def test_every_series_counts_once_in_their_mean() -> None:
+    rows = [off_by(1.0, series="a"), off_by(1.0, series="a"), off_by(1.0, series="a"), off_by(1 / 1.4, series="b")]
+    mean = mean_of_series(rows)
+    assert mean is not None
+    assert mean.num_series == 2
+    assert mean.step_error == pytest.approx(0.2)
+    assert score(rows).step_error == pytest.approx(0.1)
+
+
+def test_a_table_without_series_has_no_mean_of_them() -> None:
+    assert mean_of_series([off_by(1.0)]) is None
+    assert series_table([off_by(1.0)]) is None
+
+
+def test_series_are_printed_with_their_mean() -> None:
+    console = Console(width=120, record=True)
+    table = series_table([off_by(1.0, series="small on A100"), off_by(1 / 1.4, series="large on A100")])
+    assert table is not None
+    console.print(table)
+    shown = console.export_text()
+    assert "small on A100" in shown
+    assert "mean of 2 series" in shown
+
+
+def test_memory_under_another_optimizer_is_not_held_against_adams() -> None:
+    found = compared(iter_time_s="5", memory_gib="50.7", notes="Adafactor")
+    assert (found.memory_bytes, found.fits, found.step_seconds) == (None, None, 5)

@@ -26,6 +26,9 @@ from train_core.costs.trainers.trisweep import TRISWEEP
 from train_core.costs.work import Work, work_of
 from train_core.measurement import BlockRates
 
+TIGHT_SHARE = 0.9
+"""Predicted memory is up to a tenth too small for single published rows (docs/validation.md)."""
+
 
 class Estimate(Frozen):
     """What one step should cost. Names are shared with `measurement.Performance`; every number is a prediction.
@@ -66,6 +69,16 @@ class Estimate(Frozen):
     def allocated_bytes(self) -> int:
         """Bytes of the tensors on the rank that holds most, to be compared with what a GPU's allocator reports."""
         return max(stage.allocated_bytes for stage in self.stages)
+
+    @property
+    def memory_share(self) -> float:
+        """The part of the worst stage's device that is taken; above `TIGHT_SHARE` a plan may fail that should fit."""
+        return self.peak_memory_bytes / self.memory_capacity_bytes
+
+    @property
+    def is_tight(self) -> bool:
+        """It fits, but so closely that what the prediction leaves out may decide."""
+        return self.fits and self.memory_share > TIGHT_SHARE
 
     @property
     def fits(self) -> bool:

@@ -130,6 +130,18 @@ class Attention(nn.Module):
         return out
 
 
+class FeedForwardActivation(nn.Module):
+    """What lies between the two products: (s, b, f) -> (s, b, f), with a gate (s, b, 2f) -> (s, b, f)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.gated, self.block_size = spec.gated_mlp, gate_block_size(spec)
+        self.function = GELU if spec.family == "gpt" else SILU
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gated(x, self.block_size, self.function) if self.gated else self.function.forward(x)
+
+
 class FeedForward(nn.Module):
     """(s, b, h) -> (s, b, f) -> (s, b, h).
 
@@ -139,18 +151,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        biased, self.gated = spec.family == "gpt", spec.gated_mlp
-        self.activation = GELU if spec.family == "gpt" else SILU
-        self.block_size = gate_block_size(spec)
+        biased = spec.family == "gpt"
         width = spec.ffn_hidden_size * (2 if spec.gated_mlp else 1)
         self.up: nn.Module = nn.Linear(spec.hidden_size, width, bias=biased)
+        self.activation = FeedForwardActivation(spec)
         self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.up(x)
-        x = gated(x, self.block_size, self.activation) if self.gated else self.activation.forward(x)
-        out: Tensor = self.dropout(self.down(x))
+        out: Tensor = self.dropout(self.down(self.activation(self.up(x))))
         return out
 
 

@@ -32,6 +32,7 @@ from train_core.model.transformer import CausalAttention, Layer, Transformer, ro
 from train_core.parallel.collectives import Axis, shard
 from train_core.parallel.compile import Compiler, compiler_of
 from train_core.parallel.mesh import Mesh
+from train_core.parallel.pointwise import drop_pointwise_outputs
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -223,6 +224,8 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
         recompute = plan.recompute if position % plan.recompute_every == 0 else "none"
         if recompute == "selective":
             layer.attention.set_submodule("core", RecomputedAttention(layer.attention.core))
+        if recompute == "pointwise":
+            drop_pointwise_outputs(layer)
         if compiled is not None:
             layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":

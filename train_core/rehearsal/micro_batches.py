@@ -15,9 +15,12 @@ ENDS_AND_ONE = 3
 def enough_micro_batches(experiment: Experiment, stage: int) -> int:
     """How many micro-batches let this stage hold as many at once as it ever does, and one more.
 
-    Interleaved schedules take micro-batches by groups, so that there it is a group more.
+    Interleaved schedules take micro-batches by groups, so that there it is a group more. Where groups differ, all are
+    taken.
     """
     group, m = group_size(experiment), experiment.num_micro_batches
+    if m % group:
+        return m
     most = _most_in_flight(actions_of(experiment, stage))
     for few in range(group, m, group):
         if _most_in_flight(actions_of(with_micro_batches(experiment, few), stage)) == most:

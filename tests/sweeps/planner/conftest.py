@@ -24,12 +24,12 @@ CASES = {
         "megatron-deepspeed",
     ),
     "Llama 3.1 8B on H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 16, 64, "trisweep"),
-    "Llama 2 70B under FSDP": (["model=llama-2-70b", "cluster=jean-zay", "precision=bf16"], 64, 120, "fsdp"),
-    "BLOOM on Jean Zay, Megatron-LM": (
+    "Llama 2 70B under FSDP": (["model=llama-2-70b", "cluster=jean-zay", "precision=bf16"], 64, 128, "fsdp"),
+    "BLOOM on Jean Zay, Megatron-Core": (
         ["model=bloom-176b", "cluster=jean-zay", "precision=bf16"],
         384,
         2048,
-        "megatron-lm",
+        "megatron-core",
     ),
     "the 175B's proxy on a CPU": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 8, 24, "trisweep"),
     "across nodes": (
@@ -63,6 +63,7 @@ class Case:
             block.rows(index),
             self.settings.model.num_layers,
             tensor_parallel_across_nodes=self.space.tensor_parallel_across_nodes,
+            settings=[block.setting] * len(index),
         )
 
     def pinned(self, **knobs: object) -> Space:

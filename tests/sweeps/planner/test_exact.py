@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from sweeps.planner.divisors import divisors
-from sweeps.planner.shard_work import price_shards
-from sweeps.planner.space import tensor_parallel_sizes
+from sweeps.planner.explain import priceable
+from sweeps.planner.search import tables_of
 from tests.sweeps.planner.conftest import Case, drawn
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.price import peak_bytes, price, price_step
-from train_core.costs.setting import Plans
 
 NUM_COMPARED = 200  # of each case with `estimate`; benchmarks/search.py compares 10,000
 NUM_PRICED = 2000
 
 
 def test_every_term_and_every_byte_equals_the_estimate(case: Case) -> None:
-    rng = np.random.default_rng(3)
+    rng, trainer = np.random.default_rng(3), case.space.setting.implementation
     for block, index in drawn(case.space, rng, NUM_COMPARED):
-        prices = price(case.space.setting, block.rows(index))
+        prices = price(block.setting, block.rows(index))
         for row, strategy in enumerate(case.strategies(block, index)):
-            predicted = estimate(strategy.experiment(case.settings), case.space.setting.implementation)
+            predicted = estimate(priceable(strategy, case.settings, trainer), trainer)
             for name in STEP_TERMS:
                 assert getattr(prices.step, name)[row] == getattr(predicted.step_terms, name), (name, strategy)
             assert prices.step_seconds[row] == predicted.step_seconds
@@ -31,10 +29,9 @@ def test_every_term_and_every_byte_equals_the_estimate(case: Case) -> None:
 
 def test_a_block_equals_its_plans_one_after_the_other(case: Case) -> None:
     """The shapes that a search broadcasts change nothing."""
-    rng, setting = np.random.default_rng(4), case.space.setting
-    table = price_shards(setting, tensor_parallel_sizes(case.space), divisors(case.space.global_batch_size))
+    rng, tables = np.random.default_rng(4), tables_of(case.space)
     for block, index in drawn(case.space, rng, NUM_PRICED):
-        rows: Plans = block.rows(index)
+        rows, setting, table = block.rows(index), block.setting, tables.of(block.sizes.context, block.sizes.expert)
         alone = price(setting, rows)
         together = price_step(setting, block.plans, table.of(block.plans))
         bytes_together = peak_bytes(setting, block.plans, table.of(block.plans))

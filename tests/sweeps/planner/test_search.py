@@ -14,9 +14,11 @@ from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES
 from conf.settings import Settings
 from sweeps.planner.blocks import blocks
+from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
 from sweeps.planner.search import Found, search_space
 from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
+from sweeps.planner.spreads import chunk_numbers
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers, strategies_of
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
@@ -48,11 +50,18 @@ def recomputations() -> list[tuple[str, int]]:
 
 def says_something(space: Space, recompute: str, every: int, chunk_layers: int) -> bool:
     """Whether it is a plan of its own, and none that another one always beats."""
-    if recompute == "selective" and space.setting.implementation.flash_attention:
-        return space.setting.implementation.name not in ("trisweep", "megatron-core")
+    if recompute == "selective" and space.setting.implementation.name == "trisweep":
+        return False
     place = RECOMPUTE_EVERY.index(every)
-    fewer = place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
-    return fewer and (recompute != "pointwise" or space.setting.implementation.name in ("trisweep", "megatron-core"))
+    return place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
+
+
+def cuts(settings: Settings, space: Space, p: int, v: int, sequences: int) -> bool:
+    """Whether the number of chunks is one that the search tries and the trainer takes."""
+    layers, m = settings.model.num_layers, space.global_batch_size // sequences
+    if v == 1 or space.setting.implementation.name == "trisweep":
+        return v in (1, *chunk_numbers(layers, p))
+    return layers % (p * v) == 0 and m % p == 0
 
 
 def everything(
@@ -60,7 +69,7 @@ def everything(
 ) -> Iterator[tuple[Strategy, Estimate]]:
     """All combinations of all values, as far as an Experiment takes them; nothing here is from the search."""
     sizes = range(1, space.world_size + 1)
-    chunks = [v for v in range(1, settings.model.num_layers + 1) if settings.model.num_layers % v == 0]
+    chunks = range(1, settings.model.num_layers + 1)
     values = product(
         sizes, sizes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), recomputations(), range(1, 13)
     )
@@ -75,7 +84,7 @@ def everything(
         chunk = -(
             -max(spread or spread_layers(settings.model.num_layers, p, *even_ends(settings.model.num_layers, p))) // v
         )
-        if not says_something(space, recompute, every, chunk):
+        if not says_something(space, recompute, every, chunk) or not cuts(settings, space, p, v, b * d):
             continue
         strategy = Strategy.of(
             {
@@ -95,10 +104,10 @@ def everything(
             }
         )
         try:
-            experiment = strategy.experiment(settings)
+            setup = priceable(strategy, settings, space.setting.implementation)
         except InfeasiblePlan:
             continue
-        yield strategy, estimate(experiment, space.setting.implementation)
+        yield strategy, estimate(setup, space.setting.implementation)
 
 
 @pytest.mark.parametrize("name", SMALL)

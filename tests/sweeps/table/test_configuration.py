@@ -203,14 +203,17 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"heads": "12", "tp": "32", "pp": "12"}, "tp = '32': does not divide heads = 12"),
         ({"kv_heads": "7"}, "kv_heads = '7': does not divide heads = 96"),
         ({"pp": "96", "layers": "48", "num_gpus": "768"}, "pp = '96': leaves stages without a layer"),
-        ({"vpp": "5"}, "vpp = '5': does not cut layers = 96 into equal chunks"),
-        ({"vpp": "2", "global_batch": "40"}, "vpp = '2': needs micro-batches in groups of pp = 12"),
+        ({"vpp": "9"}, "vpp = '9': leaves chunks without a layer"),
         ({"num_gpus": "12", "tp": "1", "pp": "12"}, "num_gpus = '12': does not fill whole nodes of 8"),
         ({"ep": "8"}, "ep = '8': needs num_experts, and the row names none"),
         ({"top_k": "2"}, "top_k = '2': needs num_experts, and the row names none"),
         ({"precision": "int8"}, "precision = 'int8': is not known here. Known: bf16"),
         ({"fp8_recipe": "delayed"}, "fp8_recipe = 'delayed': needs a narrow precision"),
         ({"precision": "fp8", "fp8_recipe": "homemade"}, "fp8_recipe = 'homemade': is not known here"),
+        ({"precision": "fp8"}, "precision = 'fp8': has no peak for fp8"),
+        ({"precision": "fp16", "gradient_dtype": "bf16"}, "gradient_dtype = 'bf16': is narrower than precision"),
+        ({"model": "nemotronh-56b"}, "model = 'nemotronh-56b': has layers without attention"),
+        ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': changes the price, and is not modelled"),
         ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, none"),
         ({"recompute": "some"}, "recompute = 'some': is not known here. Known: none"),
@@ -240,3 +243,20 @@ def test_an_unknown_device_lists_every_known_one() -> None:
     complaint = reason(gpu="TPUv4")
     for name in known_gpus():
         assert name in complaint
+
+
+@pytest.mark.parametrize(
+    ("cells", "models_memory"),
+    [
+        ({}, True),
+        ({"notes": "Adafactor; steady tok/s"}, False),
+        ({"optimizer": "Muon"}, False),
+        ({"optimizer": "AdamW"}, True),
+        ({"assumed": "recompute / offload / CUDA graph not in the table"}, False),
+        ({"assumed": "recompute / offload not in the table", "recompute": "full"}, True),
+    ],
+)
+def test_memory_is_predicted_unless_the_row_leaves_open_what_is_held(
+    cells: dict[str, str], models_memory: bool
+) -> None:
+    assert read(**cells).models_memory is models_memory

@@ -102,6 +102,7 @@ def plan_of(setting: Setting, *, recompute: str = "none", schedule: str = "1f1b"
         "last_stage_layers": layers,
         "context_parallel_size": 1,
         "expert_parallel_size": 1,
+        "recompute_every": 1,
         **sizes,
     }
     return Plans(**{name: np.array([value]) for name, value in named.items()})

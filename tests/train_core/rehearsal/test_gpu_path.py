@@ -129,7 +129,7 @@ def cases() -> list[Case]:
         (0, 1, 2, 3),
         ("gpt", "llama"),
         ("bf16", "fp16", "fp32"),
-        ("none", "selective", "full"),
+        ("none", "selective", "full", "pointwise"),
         (0.0, 0.1),
     )
     possible = [case for case in map(Case._make, every) if is_possible(case)]

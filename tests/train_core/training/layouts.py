@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model.num_query_groups": 4,
     },
 }
-RECOMPUTATIONS = (("none", 1), ("selective", 1), ("full", 1), ("full", 2))
+RECOMPUTATIONS = (("none", 1), ("selective", 1), ("full", 1), ("pointwise", 1), ("full", 2))
 Choice = tuple[tuple[str, int], str]
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 
@@ -49,6 +49,7 @@ class Layout(NamedTuple):
     recompute: tuple[str, int] = ("none", 1)
     family: str = "gpt"
     num_micro_batches: int | None = None
+    layers_per_stage: tuple[int, ...] | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -60,8 +61,8 @@ class Layout(NamedTuple):
 
     @property
     def num_layers(self) -> int:
-        """One more than the stages, so that they are uneven; interleaving wants equal chunks."""
-        return self.pipeline * self.num_chunks if self.num_chunks > 1 else self.pipeline + 1
+        """One more than the stages or chunks, so that they are uneven, unless the layers of each stage are given."""
+        return sum(self.layers_per_stage) if self.layers_per_stage else self.pipeline * self.num_chunks + 1
 
     def options(self) -> tuple[tuple[str, Any], ...]:
         """Everything but recomputation and family."""
@@ -93,6 +94,7 @@ class Layout(NamedTuple):
                 "parallel.pipeline_parallel_size": self.pipeline,
                 "parallel.virtual_pipeline_size": self.num_chunks,
                 "parallel.schedule": self.schedule,
+                "parallel.layers_per_stage": self.layers_per_stage,
                 "parallel.sequence_parallel": self.sequence_parallel,
                 "parallel.zero_stage": self.zero_stage,
                 "parallel.recompute": self.recompute[0],
@@ -123,7 +125,7 @@ def matrix(experiment_of: Callable[..., Experiment]) -> list[Layout]:
 
     Recomputation of every second layer is only dealt.
     """
-    choices = list(product(RECOMPUTATIONS[:3], FAMILIES))
+    choices = list(product(RECOMPUTATIONS[:4], FAMILIES))
     few = [(one, choice) for num_ranks in (1, 2) for one in splits(num_ranks) for choice in choices]
     many = [one for one in (*splits(4), *splits(8)) if one.is_drawn() and exists(one, experiment_of)]
     chosen = few + list(dealt_out(many, list(product(RECOMPUTATIONS, FAMILIES))))

@@ -2,8 +2,8 @@
 
 Layout, schedule and ZeRO stage meet in all combinations that the trainer runs. On 1 and 2 ranks each also meets every
 recomputation and model family; on 4 and 8 those are dealt out so that each meets every value of every other option, and
-on 8 so is sequence parallelism. GPTs tie their embeddings, Llamas do not; stages are uneven wherever chunks need not be
-equal. `make test-all` runs them all; `make test` as many as it takes for every pair of options to meet in one.
+on 8 so is sequence parallelism. GPTs tie their embeddings, Llamas do not; stages and chunks are uneven. `make test-all`
+runs them all; `make test` as many as it takes for every pair of options to meet in one.
 """
 
 from __future__ import annotations
@@ -208,6 +208,8 @@ OTHER_NUMBERS_OF_MICRO_BATCHES = [
     Layout(1, 4, 1, "zero-bubble", num_micro_batches=2),
     Layout(1, 4, 1, "zero-bubble", num_micro_batches=8),
     Layout(1, 4, 1, "interleaved", num_micro_batches=8),
+    Layout(1, 4, 1, "interleaved", num_micro_batches=2),
+    Layout(1, 4, 1, "interleaved", num_micro_batches=1),
 ]
 
 
@@ -217,6 +219,22 @@ def test_any_number_of_micro_batches_trains_like_one_rank(num_ranks: int, assert
     assert_like_one_rank(layouts, "fp32", **FP32)
 
 
+UNEVEN_CHUNKS = [
+    Layout(1, 2, 1, "interleaved", layers_per_stage=(1, 1)),  # the embedding alone, and the head alone
+    Layout(1, 2, 1, "interleaved", layers_per_stage=(1, 1), recompute=("full", 1), family="llama"),
+    Layout(1, 2, 1, "interleaved", layers_per_stage=(5, 2), recompute=("pointwise", 2), num_micro_batches=8),
+    Layout(1, 4, 1, "interleaved", layers_per_stage=(1, 2, 2, 1)),
+    Layout(1, 4, 1, "interleaved", layers_per_stage=(1, 3, 2, 4), num_micro_batches=2, family="llama"),
+    Layout(2, 2, 1, "interleaved", layers_per_stage=(1, 2), sequence_parallel=True, recompute=("pointwise", 1)),
+    Layout(1, 2, 2, "interleaved", layers_per_stage=(2, 1), zero_stage=2),
+]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_uneven_chunks_train_like_one_rank(num_ranks: int, assert_like_one_rank: Any) -> None:
+    assert_like_one_rank([one for one in UNEVEN_CHUNKS if one.num_ranks == num_ranks], "fp32", **FP32)
+
+
 IN_BF16 = [
     Layout(1, 1, 1, recompute=("full", 1)),
     Layout(2, 1, 1, sequence_parallel=True),
@@ -224,6 +242,9 @@ IN_BF16 = [
     Layout(2, 1, 2, zero_stage=1),
     Layout(2, 2, 1, "interleaved", sequence_parallel=True, recompute=("full", 1)),
     Layout(1, 2, 2, zero_stage=1),
+    Layout(1, 1, 1, recompute=("pointwise", 1), family="llama"),
+    Layout(1, 2, 1, "zero-bubble", recompute=("pointwise", 1)),
+    Layout(1, 1, 2, zero_stage=3, recompute=("pointwise", 1)),
 ]
 
 

@@ -31,19 +31,15 @@ class EndBytes(NamedTuple):
 
 
 def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
-    """The fullest of three moments: the loss (logits, and an fp32 copy where they are not fp32), the head's weight
-    gradient, and the backward pass of the last layer.
-    """
+    """The fullest of three moments: the loss, the head's weight gradient, and the backward pass of the last layer."""
     model, width, tokens = setting.model, setting.dtype_bytes, tokens_of(setting, shard)
     held, hidden = held_tokens_of(setting, shard) * model.hidden_size * width, hidden_bytes_of(setting, shard)
     rows, none = model.vocab_size // shard.tensor_parallel_size, np.zeros_like(tokens)
-    copies = FLOAT32_BYTES + (width if setting.dtype != "fp32" else 0)
     made = setting.weight_gradient_copy_bytes * model.hidden_size * rows
-    logits, gathered = tokens * rows * copies, layer.gathered_bytes
+    logits, gathered = tokens * rows * _logit_bytes(setting, shard), layer.gathered_bytes
     scattered = np.where(shard.sequence_parallel, held, 0)  # the head's input gradient, on its way
     if not setting.implementation.counted_moments:
-        softmax = tokens * rows * FLOAT32_BYTES  # which others do not make in place
-        return EndBytes(2 * held, layer.working_bytes, logits + softmax, gathered, 2 * held)
+        return EndBytes(2 * held, layer.working_bytes, logits, gathered, 2 * held)
     moments = (
         EndBytes(2 * held, none, logits, none, held),
         EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held + scattered),
@@ -51,3 +47,15 @@ def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
     )
     fullest = np.argmax(np.array([np.sum(np.array(moment), axis=0) for moment in moments]), axis=0)
     return EndBytes(*(np.choose(fullest, columns) for columns in zip(*moments, strict=True)))
+
+
+def _logit_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of one logit at the loss: its copies in fp32, and the logit itself, if that is not fp32 and one of them.
+
+    Without copies the gradient is there beside the logits.
+    """
+    implementation, width = setting.implementation, setting.dtype_bytes
+    is_split = shard.tensor_parallel_size > 1
+    copies = np.where(is_split, implementation.split_loss_copies, implementation.loss_copies)
+    itself = 0 if setting.dtype == "fp32" else width
+    return np.where(copies == 0, 2 * width, copies * FLOAT32_BYTES + itself)

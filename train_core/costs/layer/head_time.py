@@ -20,7 +20,10 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     model, t, tokens = setting.model, shard.tensor_parallel_size, tokens_of(setting, shard)
     h, vocab = model.hidden_size, model.vocab_size // t
     elements = tokens * vocab
-    there, back = setting.implementation.loss_passes
+    kind = setting.implementation
+    there, back = kind.loss_passes
+    copies = np.where(t > 1, kind.split_loss_copies, kind.loss_copies)
+    there = there + 2 * np.maximum(copies - 1, 0)  # every further copy is written and read
     loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + there * FLOAT32_BYTES), 4)
     gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + back * FLOAT32_BYTES), 2)
     scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)

@@ -19,7 +19,9 @@ from train_core.costs.layer.layer_time import (
     tensor_seconds,
     weight_gradients_of,
 )
-from train_core.costs.layer.shard import FULL, NONE, Shard, hidden_bytes_of
+from train_core.costs.layer.pointwise import repeated_seconds
+from train_core.costs.layer.selected_time import selected_seconds
+from train_core.costs.layer.shard import FULL, NONE, POINTWISE, Shard, hidden_bytes_of, num_gathered
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -62,7 +64,8 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         *_seconds(setting, shard),
         kept_bytes=kept,
         deferred_bytes=deferred_bytes(setting, shard) - kept,
-        working_bytes=np.where(shard.recompute == NONE, 0, whole - kept) + working,
+        # What pointwise recomputation makes again is not all there at once, but a part of what works.
+        working_bytes=np.where(shard.recompute == POINTWISE, 0, whole - kept) + working,
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
     )
 
@@ -72,10 +75,13 @@ def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Fl
     forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
     weight_gradients = weight_gradients_of(setting, shard)
     # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
-    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[::2])
+    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
     there, back = tensor_forward + core.exchange_forward, tensor_backward + core.exchange_backward
     ahead, weights = forward + core.forward, np.asarray(sum(weight_gradients))
-    repeated = np.where(shard.recompute == FULL, projections_repeated(setting, shard, forward), 0.0) + core.repeated
+    repeated = np.where(shard.recompute == FULL, projections_repeated(setting, shard, forward), 0.0)
+    repeated = repeated + core.repeated + repeated_seconds(setting, shard)
+    if setting.implementation.selective_operators:
+        repeated = repeated + selected_seconds(setting, shard)
     behind = projections_input_gradient(setting, shard) + core.backward + repeated
     host_ahead, host_behind = launch_seconds(setting, shard)
     ahead = ahead + waiting_seconds(host_ahead, ahead + there)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from train_core.costs.primitives.narrow import Recipe, narrow_flops_per_second, narrowness
 from train_core.costs.setting import Floats, Integers, Setting
 
 Number: TypeAlias = Floats | Integers | float | int
@@ -24,16 +25,41 @@ ALIGNMENT_RATES[[divisor for divisor, _ in ALIGNMENTS]] = [rate for _, rate in A
 PROLOGUE = 128
 """Inner elements by which a tile's pipeline fills and drains: a product of depth k runs at k / (k + PROLOGUE)."""
 
+STREAMED = 0.85
+"""Share of the memory bandwidth that a product reaches at least: it fetches tiles ahead of their use, which kernels of
+few operations an element cannot. Rounded from what copies reach on A100 and H100 in public benchmarks of the two."""
 
-def matmul_seconds(setting: Setting, rows: Number, columns: Number, depth: Number, count: Number = 1) -> Floats:
-    """`count` independent products (rows, depth) x (depth, columns), launched as one kernel."""
+
+def matmul_seconds(
+    setting: Setting,
+    rows: Number,
+    columns: Number,
+    depth: Number,
+    count: Number = 1,
+    *,
+    recipe: Recipe | None = None,
+    result_bytes: int | None = None,
+) -> Floats:
+    """`count` independent products (rows, depth) x (depth, columns), launched as one kernel.
+
+    Args:
+        recipe: the narrower type in which they multiply; None multiplies in the setting's.
+        result_bytes: bytes that an element of the result moves; None writes it once in the setting's type.
+    """
     device, efficiency = setting.cluster.device, setting.cluster.efficiency
     m, n, k, c = (np.asarray(size, dtype=np.float64) for size in (rows, columns, depth, count))
-    rate = setting.peak_flops_per_second * efficiency.matmul
-    computed = 2.0 * m * n * k * c if device.kind == "cpu" else _padded_flops(device.num_multiprocessors, m, n, k, c)
-    moved = (m * k + k * n + m * n) * c * setting.dtype_bytes
+    peak = setting.peak_flops_per_second if recipe is None else narrow_flops_per_second(setting)
+    width = setting.dtype_bytes if recipe is None else recipe.operand_bytes
+    # A cache line holds more elements of a narrow operand, and a tile's pipeline takes as many bytes to fill.
+    finer = 1.0 if recipe is None else narrowness(setting)
+    computed: Floats = 2.0 * m * n * k * c
+    if device.kind != "cpu":
+        computed = _padded_flops(device.num_multiprocessors, m, n, k / finer, c) * finer
+    moved = ((m * k + k * n) * width + m * n * (result_bytes or setting.dtype_bytes)) * c
     # A roofline: computing and moving overlap, so the slower of the two decides.
-    return np.maximum(computed / rate, _memory_seconds(setting, moved)) + efficiency.kernel_seconds
+    streamed = moved / (device.memory_bandwidth_bytes_per_second * max(efficiency.memory, STREAMED))
+    slower: Floats = np.maximum(computed / (peak * efficiency.matmul), streamed)
+    return slower + efficiency.kernel_seconds
 
 
 def _padded_flops(num_multiprocessors: int, m: Floats, n: Floats, k: Floats, count: Floats) -> Floats:

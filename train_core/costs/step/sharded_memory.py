@@ -13,6 +13,7 @@ import numpy as np
 
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
+from train_core.costs.step.sharing import num_shards
 from train_core.costs.work import Work, of_layers
 
 
@@ -28,8 +29,8 @@ class Moment(NamedTuple):
 
 def is_fully_sharded(setting: Setting, plans: Plans) -> Booleans:
     """The plans that this trainer runs with ZeRO-3. Other trainers are left out: when they hold what is not known."""
-    sharded: Booleans = (plans.zero_stage >= 3) & (plans.num_replicas > 1)
-    return sharded & setting.implementation.counted_moments
+    sharded: Booleans = (plans.zero_stage >= 3) & (num_shards(setting, plans) > 1)
+    return sharded & setting.implementation.shards_masters
 
 
 def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integers, layers: Integers) -> Moment:
@@ -46,8 +47,11 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integ
     layer, ends = work.layer_parameters, parameters - layers * work.layer_parameters
     kept_by_all = of_layers(plans, work, "kept_bytes", layers)
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
-    shard = -(-parameters // plans.num_replicas) * FLOAT32_BYTES
-    before = np.where(plans.num_micro_batches > 1, shard, 0)
+    shard = -(-parameters // num_shards(setting, plans)) * FLOAT32_BYTES
+    is_rehearsed = setting.implementation.counted_moments
+    # What torch's allocator reserves for these shards, it does not give to the next step's logits, whether the shards
+    # are there or not. A rehearsal counts tensors alone.
+    before = np.where(plans.num_micro_batches > 1, shard, 0) if is_rehearsed else shard
     # The gradient of the head waits for the embedding's, because they are reduced together.
     head = work.token_embedding_parameters * width
     at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, plans)
@@ -55,7 +59,7 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, parameters: Integ
         Moment(
             before,
             kept_by_all + work.end.activations,
-            work.end.working,
+            work.end.working if is_rehearsed else none,
             work.end.logits,
             work.end.gathered + (ends + layer) * width,
         ),

@@ -7,26 +7,28 @@ from dataclasses import replace
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.replicas import owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
+from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
-from train_core.costs.work import Work, group_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
 
 ADAM_STATES = 2
-GATHERED_LAYERS = 2  # under ZeRO-3 the layer at work and the next one are whole
 ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
-    shards = plans.num_replicas
     parameters = group_parameters(
         setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
     )
-    share = -(-parameters // shards)  # shards are padded to the same length, so all ranks hold as much
+    share = owned_parameters(setting, plans, work, group)
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
+    if setting.offload_optimizer:
+        copies = 0  # the host holds them all
     stage, activations = _fullest(setting, plans, work, group)
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
@@ -35,7 +37,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         stage=stage,
         parameters=parameters,
         weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
-        gradients_bytes=_gradient_elements(setting, plans, group, parameters, share) * setting.gradient_bytes,
+        gradients_bytes=gradient_elements(setting, plans, group, parameters, share) * setting.gradient_bytes,
         optimizer_bytes=np.where(plans.zero_stage >= 1, share, parameters) * copies,
         activations_bytes=activations,
         working_bytes=np.where(
@@ -54,31 +56,12 @@ def _fully_sharded(
 ) -> GroupMemory:
     """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
     moment = fullest_moment(setting, plans, work, memory.parameters, group.layers)
-    masters = -(-memory.parameters // plans.num_replicas) * FLOAT32_BYTES
-    held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": ADAM_STATES * masters}
+    masters = -(-memory.parameters // num_shards(setting, plans)) * FLOAT32_BYTES
+    states = np.zeros_like(masters) if setting.offload_optimizer else ADAM_STATES * masters
+    held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
     return replace(
         memory, **{name: np.where(is_sharded, column, getattr(memory, name)) for name, column in held.items()}
     )
-
-
-def _gradient_elements(
-    setting: Setting, plans: Plans, group: StageGroup, parameters: Integers, share: Integers
-) -> Integers:
-    """Gradients on a rank: under ZeRO-2 its share, and two whole buckets, one being added to and one being summed.
-
-    A bucket is taken to be as long as it may be, or as its only matrix if that is longer. Which gradients other
-    trainers hold whole is not known.
-    """
-    kept: Integers = np.where(plans.zero_stage >= 2, share, parameters)
-    if not setting.implementation.counted_moments or not np.any(plans.zero_stage == 2):
-        return kept
-    model, t = setting.model, plans.tensor_parallel_size
-    columns = max(model.query_size + 2 * model.key_value_size, (2 if model.gated_mlp else 1) * model.ffn_hidden_size)
-    of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
-    of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
-    whole = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
-    is_passing = (plans.zero_stage == 2) & (plans.num_replicas > 1)
-    return kept + np.where(is_passing, np.minimum(whole, parameters), 0)
 
 
 def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
@@ -119,7 +102,8 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held
-    deferred = of_layers(plans, work, "deferred_bytes", group.layers)
+    dense = dense_layers(setting, group.layers, group.is_first)
+    deferred = of_layers(plans, work, "deferred_bytes", group.layers, dense)
     deferred = deferred + np.where(group.is_last, work.head_deferred_bytes, 0)
     more, most, stage = deferred - ends, plans.num_micro_batches - 1, group.start
     if np.any(group.count > 1):
@@ -131,7 +115,8 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
 
 def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
-    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers) // plans.virtual_pipeline_size
+    dense = dense_layers(setting, group.layers, group.is_first)
+    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers, dense) // plans.virtual_pipeline_size
     return kept
 
 
@@ -139,7 +124,7 @@ def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup)
     """Bytes of one chunk's output for one micro-batch, and of the mask of the embedding's dropout."""
     implementation = setting.implementation
     part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
-    output = work.held_hidden_bytes if implementation.whole_stage_outputs else part
+    output = {"whole": work.held_hidden_bytes, "part": part, "none": np.zeros_like(part)}[implementation.kept_outputs]
     kept: Integers = np.where(group.is_last, 0, output)
     if implementation.dropout:
         mask = work.held_hidden_bytes // setting.dtype_bytes // plans.virtual_pipeline_size
@@ -166,6 +151,7 @@ def _communication_bytes(setting: Setting, plans: Plans, work: Work, group: Stag
         inputs = inputs - np.where(is_alone, work.held_hidden_bytes, 0)
     received = np.where(plans.pipeline_parallel_size > 1, inputs, 0)
     gathered = np.where(group.is_last, work.end.gathered, work.layer.gathered_bytes)
-    layers = np.where(plans.zero_stage >= 3, GATHERED_LAYERS * work.layer_parameters, 0)
-    whole: Integers = received + gathered + layers * (setting.dtype_bytes + setting.gradient_bytes)
+    whole: Integers = received + gathered
+    if np.any(plans.zero_stage >= 3):
+        whole = whole + np.where(plans.zero_stage >= 3, gathered_bytes(setting, plans, work), 0)
     return whole

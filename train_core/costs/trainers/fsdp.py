@@ -8,6 +8,7 @@ FSDP = TRISWEEP.model_copy(
     update={
         "name": "fsdp",
         "counted_moments": False,
+        "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
         "attention_rate": 0.6,
         "memory_traffic": 2.0,
@@ -15,6 +16,7 @@ FSDP = TRISWEEP.model_copy(
         "data_overlap": 1.0,
         "stops_recompute_early": True,
         "norm_statistics": 0,
+        "keeps_narrow_inputs": True,
     }
 )
 """PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. The two rates are fitted on its tables."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from conf.schema import Count, Frozen, Name
 
 
@@ -19,17 +21,32 @@ class Implementation(Frozen):
         counted_moments: which moment of a step is the fullest is known, from rehearsals of the trainer, which makes a
             weight's gradient in the width of activations before adding it to what is accumulated. Otherwise all that is
             held at some moment of a layer's backward and of the loss is taken to be held at once.
+        shards_masters: ZeRO-3 keeps no weights but the optimizer's fp32 shards, and gathers them layer by layer in the
+            width of activations, as FSDP does.
+        live_parameters: how many gathered parameters ZeRO-3 lets a rank hold; null: two layers, whatever their size.
+        selective_operators: selective recomputation keeps attention's output and every second matrix product's
+            (torchtitan), instead of all but the attention core.
+        loss_copies: copies of the logits in fp32 that the loss holds at once; 0: it makes the gradient out of the
+            logits as they are.
+        split_loss_copies: the same where tensor ranks share out the vocabulary.
+        rotated_copies: queries and keys are kept as they were turned by their positions, and what they were made from
+            too, since values stay a part of it.
         reduced_bytes: of one gradient element on the wire.
         norm_statistics: values per token that the two norms of a layer keep, in the width of activations.
         log_sum_exp_bytes: kept by flash attention per token and head.
-        whole_stage_outputs: every tensor rank keeps a stage's whole output until its backward; otherwise a part of it,
-            as in trainers that send the output in parts.
+        kept_outputs: what every tensor rank keeps of a stage's output until its backward: the whole; a part, as in
+            trainers that send the output in parts; or none, since the next stage has it
+            (`deallocate_pipeline_outputs`; source: arXiv 2205.05198).
         scattered_transfers: each tensor-parallel rank sends a part of the activation to the next stage, which gathers
             it again (arXiv 2104.04473, section 4.1).
         context_ring: context ranks pass keys and values on beside the blocks of the core; else they gather all at once.
         overlaps_weight_gradient: tensor-parallel collectives of backward run beside the gradients' products: the
             reduction of the input gradient beside the weight gradient of the same product, and the gather that sequence
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
+        tensor_overlap: share of the tensor-parallel collectives of sequence parallelism that is cut into pieces, which
+            run beside the products whose operands and results they move.
+        keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
+        gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.
         transfers_overlap: share of a transfer between stages that computation hides.
         data_overlap: share of the gradient reduction and weight gathering that is started early enough to run beside
             the last backward and the next forward; `Scale.shown` of it costs nevertheless.
@@ -43,6 +60,8 @@ class Implementation(Frozen):
         backward_launches: the same of its backward pass, without what that repeats.
         core_launches: the part of `forward_launches` that is the attention core.
         sharded_messages: collectives that gather or scatter one layer under ZeRO-2 and 3.
+        copies_shards: gathers and reductions of ZeRO-2 and ZeRO-3 copy each parameter, whose rows are shared out alone.
+            Not counted for this package's own trainer, which does the same and was never measured on GPUs.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter.
     """
 
@@ -54,13 +73,22 @@ class Implementation(Frozen):
     gradient_bytes: Count
     fp16_gradient_bytes: Count
     counted_moments: bool
+    shards_masters: bool
+    live_parameters: Count | None
+    selective_operators: bool
+    loss_copies: int
+    split_loss_copies: int
+    rotated_copies: bool
     reduced_bytes: Count
     norm_statistics: int
     log_sum_exp_bytes: int
-    whole_stage_outputs: bool
+    kept_outputs: Literal["whole", "part", "none"]
     scattered_transfers: bool
     context_ring: bool
     overlaps_weight_gradient: bool
+    tensor_overlap: float
+    keeps_narrow_inputs: bool
+    gathers_narrow_weights: bool
     transfers_overlap: float
     data_overlap: float
     sharded_overlap: float
@@ -72,6 +100,7 @@ class Implementation(Frozen):
     backward_launches: Count
     core_launches: Count
     sharded_messages: Count
+    copies_shards: bool
     optimizer_bytes_per_parameter: float
 
     def dropping(self, probability: float) -> Implementation:

@@ -7,9 +7,11 @@ from train_core.costs.trainers.megatron_lm import MEGATRON_LM
 MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
     update={
         "name": "megatron-deepspeed",
+        "memory_traffic": 1.0,
         "overlaps_weight_gradient": False,
         "fp16_gradient_bytes": 2,
-        "whole_stage_outputs": False,
+        "kept_outputs": "part",
+        "live_parameters": 1_000_000_000,  # DeepSpeed's stage3_max_live_parameters
         "sharded_messages": 12,  # every parameter of a layer is gathered on its own
         "sharded_overlap": 1.0,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -79,7 +81,7 @@ def test_a_row_length_keeps_the_rate_of_the_largest_power_of_two_that_divides_it
 @pytest.mark.parametrize("odd", ["columns", "depth"])
 def test_rows_that_start_inside_a_cache_line_slow_a_product_down(ideal: Setting, odd: str) -> None:
     """8200 = 8 x 1025: neither fewer tiles nor fewer waves, but half of the rate."""
-    sizes = {"rows": 8192, "columns": 8256, "depth": 8256}
+    sizes: dict[str, Any] = {"rows": 8192, "columns": 8256, "depth": 8256}
     aligned, odd_one = matmul_seconds(ideal, **sizes), matmul_seconds(ideal, **sizes | {odd: 8200})
     assert odd_one / aligned == pytest.approx(2, rel=0.02)
 

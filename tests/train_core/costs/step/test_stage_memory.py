@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.published_rows import RowSet, row_sets
-from tests.train_core.costs.priced import plan_of, priced, setting_of, stage_memories, with_trainer
+from tests.train_core.costs.priced import plan_of, priced, setting_of, stage_memories, with_model, with_trainer
 from train_core.costs.setting import Setting
 from train_core.costs.step.stage_memory import chunks_in_flight
 from train_core.costs.work import work_of
@@ -107,8 +107,21 @@ def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_
     }
     hidden = 2048 * 12288 * 2
     assert stage_memories(setting, **plan).activations_bytes[2] == 6 * (12 * hidden + hidden // TENSOR)
-    whole = with_trainer(setting, whole_stage_outputs=True)
+    whole = with_trainer(setting, kept_outputs="whole")
     assert stage_memories(whole, **plan).activations_bytes[2] == 6 * (12 * hidden + hidden)
+    none = with_trainer(setting, kept_outputs="none")
+    assert stage_memories(none, **plan).activations_bytes[2] == 6 * 12 * hidden
+
+
+def test_without_outputs_the_first_of_35_stages_of_the_530b_saves_what_the_paper_says() -> None:
+    """2.73 GB, in units of 2^30. Source: arXiv 2205.05198."""
+    setting = with_model(setting_of("gpt-1t", "selene"), num_layers=105, hidden_size=20480, num_attention_heads=128)
+    plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 35, "num_micro_batches": 280}
+    kept, freed = (
+        stage_memories(with_trainer(setting, kept_outputs=outputs), **plan).activations_bytes[0]
+        for outputs in ("whole", "none")
+    )
+    assert (kept - freed) / GIBIBYTE == pytest.approx(2.73, abs=0.005)
 
 
 def test_the_last_stage_keeps_the_inputs_of_the_final_norm_and_of_the_head(setting: Setting) -> None:

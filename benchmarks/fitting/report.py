@@ -1,0 +1,87 @@
+"""What a fit prints: the constants before and after, and the errors of every table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fitting.constants import fitted_constants
+from benchmarks.left_out import LeftOutRow
+from benchmarks.measured_rows import MeasuredRow
+from benchmarks.replayed_calibrations import ReplayedCalibration
+from benchmarks.target import LINE_WIDTH
+from calibrate.robust_fit import Values
+from results.score import score
+
+
+def print_constants(values: Values) -> None:
+    """Each constant: what was known of it, what the rows say, and how far that is in spreads."""
+    table = _table("constant", "prior", "spread", "fitted", "moved", "why the prior")
+    for each in fitted_constants():
+        constant = each.constant
+        moved = constant.coordinate(values[each.name]) - constant.coordinate(each.prior)
+        at_bound = values[each.name] <= each.lowest or values[each.name] >= each.highest
+        fitted = f"{values[each.name]:.3g}" + (" (bound)" if at_bound else "")
+        table.add_row(each.name, f"{each.prior:.3g}", f"{each.spread:.2g}", fitted, f"{moved:+.1f}", each.reason)
+    _print(table)
+
+
+def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> None:
+    """Each table's mean error: as the code is now, fitted, and left out; beside it that of a constant rate.
+
+    Args:
+        fitted: seconds of a step of every row by the fitted constants, (n,).
+    """
+    table = _table("table", "rows", "now %", "fitted %", "left out %", "constant %", "inside %")
+    shares = []
+    for name in dict.fromkeys(row.table for row in rows):
+        members = [index for index, row in enumerate(rows) if row.table == name]
+        shares.append(
+            _shares([rows[index] for index in members], [left_out[index] for index in members], fitted[members])
+        )
+        table.add_row(name, str(len(members)), *_percents(shares[-1]))
+    table.add_row(
+        "mean over tables", str(len(rows)), *_percents([float(np.mean(column)) for column in zip(*shares, strict=True)])
+    )
+    _print(table)
+
+
+def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
+    """What five runs of each table do to the error on the rest."""
+    table = _table("calibrated on five rows", "rows", "rest before %", "rest after %", "ratio")
+    for each in found:
+        shares = _percents([each.error_before, each.error_after])
+        table.add_row(each.table, str(each.num_rows), *shares, f"{each.error_after / each.error_before:.2f}")
+    _print(table)
+
+
+def _shares(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> list[float]:
+    """Mean errors of a table as of now, fitted, left out and of a constant rate; share of rows in their intervals."""
+    scored = score([row.compared for row in rows])
+    errors = np.abs(fitted / [row.seconds for row in rows] - 1)
+    without, inside = [abs(row.error) for row in left_out], [float(row.is_inside) for row in left_out]
+    means = [float(np.mean(each)) for each in (errors, without)]
+    return [scored.step_error or 0.0, *means, scored.constant_error or 0.0, float(np.mean(inside))]
+
+
+def _percents(shares: Sequence[float]) -> list[str]:
+    return [f"{100 * share:.1f}" for share in shares]
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name.startswith("why") else "right")
+    return table
+
+
+def _print(table: Table) -> None:
+    console = Console(highlight=False)
+    console.width = console.width if console.is_terminal else LINE_WIDTH
+    console.print(table)

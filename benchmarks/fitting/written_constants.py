@@ -1,0 +1,68 @@
+"""Fitted constants written where they are declared: conf/efficiency, conf/cluster, and modules of the cost model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fitting.constants import GPUS, NETWORK, NETWORKS, SCALE, chip_values, fitted_constants
+from calibrate.robust_fit import Values
+from conf.load import CONF_DIR, load_cluster, options
+from train_core.whole_files import write_atomically
+
+COSTS = CONF_DIR.parent / "train_core" / "costs"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A number in a text file of the project."""
+
+    path: Path
+    field: str
+    value: float
+
+
+def write_constants(values: Values) -> list[Place]:
+    """Write every constant to its place, and return the places. Nothing is written if one of them is not there."""
+    places = list(places_of(values))
+    texts: dict[Path, str] = {}
+    for place in places:
+        texts[place.path] = with_number(texts.get(place.path) or place.path.read_text(), place.field, place.value)
+    for path, text in texts.items():
+        write_atomically(path, text)
+    return places
+
+
+def places_of(values: Values) -> Iterator[Place]:
+    """Where each value belongs."""
+    for chip in options("efficiency"):
+        path = CONF_DIR / "efficiency" / f"{chip}.yaml"
+        yield from (Place(path, field, value) for field, value in chip_values(values, chip).items())
+    for cluster in options("cluster"):
+        kind = NETWORKS.get(load_cluster(cluster).links[-1].name)
+        if kind is not None:
+            yield Place(CONF_DIR / "cluster" / f"{cluster}.yaml", "link", values[f"{NETWORK}.{kind}"])
+    chips = options("efficiency")
+    for each in fitted_constants():
+        if each.group == SCALE:
+            yield Place(COSTS / "scale.py", each.field, values[each.name])
+        elif each.group not in (GPUS, NETWORK, *chips):
+            module = each.group.replace("-", "_")
+            yield Place(COSTS / "trainers" / f"{module}.py", each.field, values[each.name])
+
+
+def with_number(text: str, field: str, value: float) -> str:
+    """The text with the one number replaced that stands behind `field:`, `field=` or `"field":`."""
+    stated = re.compile(rf'(?<![\w.])("?{re.escape(field)}"?(?::|=)\s?)-?\d[\d._]*(?:e-?\d+)?')
+    found = stated.findall(text)
+    assert len(found) == 1, f"{field} is stated {len(found)} times, and has to be stated once"
+    return stated.sub(lambda match: match.group(1) + shown(value), text)
+
+
+def shown(value: float) -> str:
+    """Three digits, with a point, as YAML and Python read a float: `0.72`, `5.0e-6`."""
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    mantissa += "" if "." in mantissa else ".0"
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

@@ -1,0 +1,58 @@
+"""benchmarks/left_out.csv: what constants say of each published row that were fitted without its table and clusters."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from train_core.whole_files import write_atomically
+
+LEFT_OUT = Path(__file__).with_name("left_out.csv")
+
+
+class LeftOutRow(NamedTuple):
+    """One published row.
+
+    Attributes:
+        place: file and line, such as `published.csv:12`.
+        predicted_s: seconds of a step by the constants of the tree.
+        left_out_s: the same by constants fitted without its table and its clusters.
+        low_s, high_s: the interval that rows of other tables and clusters make around that.
+    """
+
+    place: str
+    table: str
+    series: str
+    cluster: str
+    layout: str
+    measured_s: float
+    predicted_s: float
+    left_out_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative error by constants fitted without the row's table and clusters."""
+        return self.left_out_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+def write_left_out(rows: Iterable[LeftOutRow], path: Path = LEFT_OUT) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(LeftOutRow._fields)
+    writer.writerows([f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def read_left_out(path: Path = LEFT_OUT) -> list[LeftOutRow]:
+    with path.open(newline="") as file:
+        lines = list(csv.reader(file))[1:]
+    return [LeftOutRow(*line[:5], *map(float, line[5:])) for line in lines]  # type: ignore[arg-type]

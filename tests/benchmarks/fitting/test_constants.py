@@ -1,0 +1,79 @@
+"""The constants that are fitted: where they go in the cost model, and where they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
+from benchmarks.fitting.written_constants import places_of, shown, with_number
+from benchmarks.measured_rows import measured_rows, published_rows, series_weights
+from calibrate.measured_runs import PricedRuns
+from conf.load import options
+from tests.composed import load, load_cluster
+from train_core.costs.setting import Setting
+from train_core.costs.trainers.declared import IMPLEMENTATIONS
+
+
+def setting_on(cluster: str, trainer: str) -> Setting:
+    model = load(["model=gpt-22b"]).model
+    return Setting(model, load_cluster(cluster), "bf16", IMPLEMENTATIONS[trainer])
+
+
+def test_every_constant_is_stated_once_in_the_place_where_it_is_written() -> None:
+    for place in places_of(prior_values()):
+        with_number(place.path.read_text(), place.field, place.value)
+
+
+def test_a_chip_that_no_table_shows_has_what_all_gpus_share() -> None:
+    values = prior_values()
+    assert chip_values(values, "v100")["memory"] == values["gpus.memory"]
+    assert chip_values({**values, "a100.memory": 1.1}, "a100")["memory"] == pytest.approx(1.1 * values["gpus.memory"])
+
+
+def test_constants_reach_the_chip_the_network_the_trainer_and_all() -> None:
+    values = {**prior_values(), "network.infiniband": 0.7, "fsdp.memory_traffic": 2.2, "scale.shown": 0.5}
+    found = constants_with(values, setting_on("selene", "fsdp"))
+    assert found.efficiency.matmul == pytest.approx(values["gpus.matmul"] * values["a100.matmul"])
+    assert (found.efficiency.link, found.implementation.memory_traffic, found.scale.shown) == (0.7, 2.2, 0.5)
+    assert constants_with(values, setting_on("selene", "trisweep")).implementation == IMPLEMENTATIONS["trisweep"]
+
+
+def test_a_machine_without_a_known_chip_keeps_its_constants() -> None:
+    setting = setting_on("local", "trisweep")
+    assert chip_of("local") is None
+    assert constants_with(prior_values(), setting).efficiency == setting.cluster.efficiency
+
+
+def test_every_name_is_that_of_a_group_that_exists_and_every_prior_lies_within_its_bounds() -> None:
+    groups = {"scale", "gpus", "network", *options("efficiency"), *IMPLEMENTATIONS}
+    for each in fitted_constants():
+        assert each.group in groups
+        assert each.lowest < each.prior <= each.highest
+    assert len({each.name for each in fitted_constants()}) == len(fitted_constants())
+
+
+def test_a_number_is_replaced_and_nothing_else() -> None:
+    assert with_number("matmul: 0.77 # so\nlink: 1.0\n", "matmul", 0.5) == "matmul: 0.5 # so\nlink: 1.0\n"
+    assert with_number('{"memory_traffic": 2.0,}', "memory_traffic", 1.234) == '{"memory_traffic": 1.23,}'
+    assert with_number("Scale(shown=0.65, latency=1.6)", "latency", 2.0) == "Scale(shown=0.65, latency=2.0)"
+    assert with_number("kernel_seconds: 5.0e-6\n", "kernel_seconds", 7e-6) == "kernel_seconds: 7.0e-6\n"
+    with pytest.raises(AssertionError, match="stated 0 times"):
+        with_number("memory: 0.7", "matmul", 0.5)
+    assert shown(0.1) == "0.1"
+
+
+def test_rows_priced_together_cost_what_each_costs_alone() -> None:
+    rows = measured_rows(published_rows())
+    together = PricedRuns([row.run for row in rows]).step_seconds()
+    alone = [row.compared.prediction.estimate.step_seconds for row in rows]
+    assert list(together) == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_series_of_many_rows_weighs_as_their_root() -> None:
+    rows = measured_rows(published_rows())
+    weights = dict(zip((row.place for row in rows), series_weights(rows), strict=True))
+    bloom = [row for row in rows if row.table == "bloom"]
+    assert (
+        sum(weights[row.place] for row in bloom) < len(bloom) ** 0.5 * len({row.series for row in bloom}) ** 0.5 + 1e-9
+    )
+    assert all(weights[row.place] == 1 for row in rows if row.table == "sc21-table-1")

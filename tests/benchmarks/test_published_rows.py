@@ -1,0 +1,42 @@
+"""The published rows in the tree: facts with their sources, and readings that nothing else decides."""
+
+from __future__ import annotations
+
+import csv
+
+from benchmarks.published_rows import PUBLISHED
+from conf.load import options
+from sweeps.table.clusters import cluster_of
+from sweeps.table.file import read_table
+from sweeps.table.prices import price
+
+PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
+
+
+def rows() -> list[dict[str, str]]:
+    with PUBLISHED_2.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_row_names_its_source_its_series_and_its_set() -> None:
+    assert all(row["source"] and row["table"] and row["series"] and row["set"] for row in rows())
+    assert {row["confirmed"] for row in rows()} == {"yes", "partial"}
+
+
+def test_clusters_that_rows_name_are_files() -> None:
+    assert {row["cluster"] for row in rows()} - {""} <= set(options("cluster"))
+
+
+def test_what_a_row_says_of_its_nodes_makes_the_cluster_that_it_names() -> None:
+    """Tables that nobody here edited have the words alone."""
+    of_words = {(row["gpu"], row["cluster"]): {**row, "cluster": ""} for row in rows() if row["cluster"]}
+    for (_, name), row in of_words.items():
+        named, worded = cluster_of({"cluster": name}), cluster_of(row)
+        assert worded.devices_per_node == named.devices_per_node
+        assert [link.bandwidth_bytes_per_second for link in worded.links] == [
+            link.bandwidth_bytes_per_second for link in named.links
+        ]
+
+
+def test_every_row_of_todays_tables_is_priced() -> None:
+    assert [row.reason for row in price(read_table(PUBLISHED_2).records) if row.prediction is None] == []

@@ -1,0 +1,68 @@
+"""What the user fixes is in every plan that is found, or refused by its key: nothing is ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.knobs import KNOBS, KnobValue
+from conf.overrides import written
+from sweeps.planner.choice import choose
+from sweeps.planner.objectives import Training
+from sweeps.planner.request import request
+from tests.composed import composed
+
+LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=64"]
+VALUES: dict[str, tuple[KnobValue, ...]] = {
+    "world_size": (16,),
+    "tensor_parallel_size": (1, 4),
+    "pipeline_parallel_size": (1, 4),
+    "virtual_pipeline_size": (1, 3),
+    "schedule": ("1f1b", "interleaved", "zero-bubble", "gpipe"),
+    "layers_per_stage": (None, (7, 9, 9, 7)),
+    "sequence_parallel": (False, True),
+    "zero_stage": (0, 1, 2, 3),
+    "recompute": ("none", "selective", "full", "pointwise"),
+    "recompute_every": (1, 3, 5),
+    "context_parallel_size": (1, 2),
+    "expert_parallel_size": (1, 2),
+    "expert_tensor_parallel_size": (None, 2),
+    "zero_group_size": (None, 2),
+    "offload_optimizer": (False, True),
+    "pipeline_before_data": (False, True),
+    "micro_batch_size": (1, 2),
+    "global_batch_size": (32,),
+    "tensor_parallel_across_nodes": (False, True),
+}
+CASES = [(knob.name, value) for knob in KNOBS if knob.group for value in VALUES[knob.name]]
+
+
+@pytest.mark.parametrize("trainer", ["trisweep", "megatron-core", "torchtitan"])
+@pytest.mark.parametrize(("knob", "value"), CASES)
+def test_a_pinned_knob_is_in_every_plan_or_refused_by_its_key(trainer: str, knob: str, value: KnobValue) -> None:
+    key = next(each.key for each in KNOBS if each.name == knob)
+    overrides = [*LLAMA, "parallel.world_size=16", f"{key}={written(value)}"]
+    answer = found_values(overrides, trainer, knob)
+    assert answer == {value} if isinstance(answer, set) else knob in answer
+
+
+def found_values(overrides: list[str], trainer: str, knob: str) -> set[KnobValue] | str:
+    """The values of a knob in the best plans, or why there are none."""
+    try:
+        spaces = request(composed(overrides), implementation=trainer).spaces
+        choice = choose(spaces, "time", Training(), top=20)
+    except ConfigError as refused:
+        return str(refused)
+    return {candidate.strategy.value_of(knob) for candidate in (*choice.best, *choice.families)}
+
+
+def test_every_knob_that_a_user_can_state_is_tried_here() -> None:
+    assert {knob.name for knob in KNOBS if knob.group} == set(VALUES)
+
+
+def test_narrow_products_and_the_width_of_gradients_are_priced_or_refused() -> None:
+    recipe = [*LLAMA, "parallel.world_size=16", "precision.matmul_recipe=fp8-delayed"]
+    (space,) = request(composed(recipe), implementation="megatron-core").spaces
+    assert space.setting.matmul_recipe == "fp8-delayed"
+    with pytest.raises(ConfigError, match=r"precision\.matmul_recipe = 'fp8-delayed': is not run by trisweep"):
+        request(composed(recipe))

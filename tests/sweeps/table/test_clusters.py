@@ -1,0 +1,94 @@
+"""The cluster of a row: devices in the spellings of many tables, and nodes as the row describes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.world import ClusterSpec
+from sweeps.table.clusters import cluster_of
+
+GIGA = 1e9
+
+
+def cluster(**cells: str) -> ClusterSpec:
+    return cluster_of(cells)
+
+
+def network(found: ClusterSpec) -> float:
+    """GB per second and device, between nodes."""
+    return found.links[-1].bandwidth_bytes_per_second / GIGA
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("H100-80GB-SXM", "dgx-h100"),
+        ("H100 SXM", "dgx-h100"),
+        ("NVIDIA H100 80GB HBM3", "dgx-h100"),
+        ("H100", "dgx-h100"),
+        ("H200", "dgx-h200"),
+        ("B200", "dgx-b200"),
+        ("NVIDIA GB200 NVL72", "gb200-nvl72"),
+        ("GB300", "gb300-nvl72"),
+        ("B300", "dgx-b300"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("MI325X", "mi325x"),
+        ("MI355X 288 GB", "mi355x"),
+        ("A800-80GB-SXM", "a800"),
+        ("A100-SXM4-80GB", "selene"),
+        ("A100-40GB", "mosaicml-a100-40gb"),
+        ("GH200 96GB", "jupiter"),
+        ("Intel Data Center GPU Max 1550 tile", "aurora"),
+    ],
+)
+def test_a_device_is_known_in_many_spellings(gpu: str, name: str) -> None:
+    assert cluster(gpu=gpu).name == name
+
+
+@pytest.mark.parametrize("gpu", ["H100 PCIe", "H100 NVL", "V100", "A100-64GB", "MI250X"])
+def test_another_kind_or_size_of_a_device_is_not_taken_for_the_usual_one(gpu: str) -> None:
+    with pytest.raises(ConfigError, match="is not the device of a known cluster"):
+        cluster(gpu=gpu)
+
+
+def test_a_board_of_four_takes_the_cluster_that_has_such_boards() -> None:
+    assert cluster(gpu="A100-40GB-SXM", gpus_per_node="4.0").name == "juwels-booster"
+    assert cluster(gpu="A100-40GB-SXM", gpus_per_node="8").name == "mosaicml-a100-40gb"
+
+
+def test_other_nodes_keep_each_devices_part_of_the_network() -> None:
+    usual, four = cluster(gpu="H100"), cluster(gpu="H100", gpus_per_node="4")
+    assert (four.devices_per_node, four.links[0].num_devices) == (4, 4)
+    assert network(four) == network(usual) == 50
+
+
+def test_a_rack_stays_a_rack_whatever_its_trays_hold() -> None:
+    assert [link.num_devices for link in cluster(gpu="GB200", gpus_per_node="8").links] == [72, 576]
+
+
+@pytest.mark.parametrize(
+    ("cells", "gigabytes"),
+    [
+        ({"assumed": "A100; 8 GPUs/node NVLink, 4x200 Gb/s HDR per node (config: 800 Gb/s)"}, 12.5),
+        ({"assumed": "vocab 103168; 4 x 100 Gb/s RoCE per node; packed samples"}, 6.25),
+        ({"notes": "2 x 400Gbps per node"}, 12.5),
+        ({"network_gbits_per_node": "3200", "assumed": "4 x 100 Gb/s per node"}, 50),
+        ({"assumed": "4 x 100 Gb/s per node", "cluster": "selene"}, 25),  # the file is believed before a remark
+        ({"network_gbits_per_node": "400", "cluster": "selene"}, 6.25),
+        ({"notes": "8 nodes of 8 x A100"}, 25),
+    ],
+)
+def test_the_network_of_a_node_is_read_where_the_row_says_it(cells: dict[str, str], gigabytes: float) -> None:
+    assert network(cluster(gpu="A100-80GB-SXM", **cells)) == gigabytes
+
+
+def test_a_remark_makes_the_network_of_the_cluster_file_that_it_describes() -> None:
+    remarked = cluster(gpu="A100-80GB-SXM", assumed="4x200 Gb/s HDR per node")
+    assert remarked.links[0] == cluster(cluster="vtrain-a100").links[0]
+    assert network(remarked) == network(cluster(cluster="vtrain-a100"))
+
+
+def test_a_senseless_number_of_devices_per_node_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gpus_per_node = '0'"):
+        cluster(gpu="H100", gpus_per_node="0")

@@ -1,0 +1,53 @@
+"""The types of a row: narrow products and how they are scaled."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeps.table.precision import precision_of
+from tests.composed import load_cluster
+
+
+@pytest.mark.parametrize(
+    ("cells", "recipe"),
+    [
+        ({"precision": "bf16"}, None),
+        ({"precision": "fp8", "fp8_recipe": "hybrid delayed scaling, fp8 params"}, "fp8-delayed"),
+        ({"precision": "fp8", "fp8_recipe": "current scaling"}, "fp8-tensorwise"),
+        ({"precision": "fp8", "fp8_recipe": "blockwise 128"}, "fp8-blockwise"),
+        ({"precision": "fp8 rowwise"}, "fp8-rowwise"),
+        ({"precision": "fp8-rowwise"}, "fp8-rowwise"),
+        ({"precision": "fp8 tensorwise"}, "fp8-tensorwise"),
+        ({"precision": "mxfp8", "fp8_recipe": "MXFP8 block 32"}, "mxfp8"),
+        ({"precision": "fp8", "fp8_recipe": "MXFP8"}, "mxfp8"),
+        ({"precision": "nvfp4", "fp8_recipe": "NVFP4"}, "nvfp4"),
+        ({"precision": "fp4"}, "nvfp4"),
+        ({"precision": "amp_fp8"}, "fp8-delayed"),
+        ({"precision": "FP8"}, "fp8-delayed"),
+    ],
+)
+def test_recipes_are_read_by_their_words(cells: dict[str, str], recipe: str | None) -> None:
+    found = precision_of(cells, load_cluster("dgx-b200"), "megatron-core")
+    assert (found.matmul_recipe, found.dtype) == (recipe, "bf16")
+
+
+def test_torchtitan_scales_by_the_tensor_unless_the_row_says_otherwise() -> None:
+    cluster = load_cluster("dgx-h100")
+    assert precision_of({"precision": "fp8"}, cluster, "torchtitan").matmul_recipe == "fp8-tensorwise"
+    assert precision_of({"precision": "fp8 rowwise"}, cluster, "torchtitan").matmul_recipe == "fp8-rowwise"
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype"),
+    [
+        ({"source": "NVIDIA/dgxc-benchmarking @v24"}, "bf16"),
+        ({"notes": "NeMo, selective recompute set in the script"}, "bf16"),
+        ({"notes": "overlapped grad reduce / param gather in bf16"}, "bf16"),
+        ({"notes": "NeMo; fp32 grad accumulation"}, "fp32"),
+        ({"source": "NVIDIA/dgxc-benchmarking", "precision": "fp16"}, "fp32"),
+        ({"gradient_dtype": "bf16"}, "bf16"),
+        ({"notes": "Primus (Megatron)"}, "fp32"),
+    ],
+)
+def test_gradients_are_as_wide_as_the_source_makes_them(cells: dict[str, str], dtype: str) -> None:
+    assert precision_of(cells, load_cluster("dgx-h100"), "megatron-core").gradient_dtype == dtype

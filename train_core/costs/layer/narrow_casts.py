@@ -1,0 +1,69 @@
+"""Seconds of casting the operands of a layer's products, and what narrow inputs save of what a layer keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
+from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.primitives.narrow import Recipe, recipe_of, wants_transposes
+from train_core.costs.setting import Floats, Integers, Setting
+
+
+def forward_casts(setting: Setting, shard: Shard) -> Floats | float:
+    """Seconds of casting the inputs of the four products; those split by columns gather theirs."""
+    recipe = recipe_of(setting)
+    if recipe is None:
+        return 0.0
+    transposes = setting.implementation.keeps_narrow_inputs and wants_transposes(setting.cluster.device)
+    return _cast_seconds(setting, shard, recipe, [k for _, k in products_of(setting, shard)], 0, transposes)
+
+
+def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
+    """Seconds of casting their output gradients, which those split by rows gather, and inputs that were kept wide."""
+    recipe = recipe_of(setting)
+    if recipe is None:
+        return 0.0
+    transposes = wants_transposes(setting.cluster.device)
+    gradients = _cast_seconds(setting, shard, recipe, [n for n, _ in products_of(setting, shard)], 1, transposes)
+    return gradients if setting.implementation.keeps_narrow_inputs else gradients + forward_casts(setting, shard)
+
+
+def _cast_seconds(
+    setting: Setting, shard: Shard, recipe: Recipe, widths: list[Integers | int], gathered: int, transposes: bool
+) -> Floats:
+    """Seconds of casting an operand of each product, (tokens, width).
+
+    What tensor ranks gather afterwards is cast in shares, and transposed once it is whole.
+
+    Args:
+        gathered: which of two neighbouring products gathers its operand under sequence parallelism, 0 or 1.
+        transposes: the device wants a transposed copy too, which a recipe that writes two copies makes anyway.
+    """
+    tokens, held = tokens_of(setting, shard), held_tokens_of(setting, shard)
+    each = recipe.reads * setting.dtype_bytes + recipe.copies * recipe.operand_bytes
+    transposed = 2 * recipe.operand_bytes if transposes and recipe.copies == 1 else 0.0
+    moved: Floats = np.asarray(0.0)
+    for index, width in enumerate(widths):
+        cast = held if index % 2 == gathered and recipe.gathers_narrow else tokens
+        moved = moved + (cast * each + tokens * transposed) * width
+    return memory_bound_seconds(setting, moved, recipe.kernels * len(widths))
+
+
+def kept_difference(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
+    """Bytes that a layer keeps more (or less) for backward than with wide products.
+
+    Outputs of norms and of the activation are kept as the narrow inputs that they became. The attention's output is
+    kept twice: wide for the backward pass of the core, narrow for that of the projection.
+    """
+    recipe = recipe_of(setting)
+    if recipe is None or not setting.implementation.keeps_narrow_inputs:
+        return np.asarray(0)
+    model, t = setting.model, shard.tensor_parallel_size
+    saved = setting.dtype_bytes - recipe.operand_bytes
+    norms = held_tokens_of(setting, shard) * 2 * model.hidden_size * saved
+    less = norms + tokens_of(setting, shard) * model.ffn_hidden_size * saved / t
+    more = tokens_of(setting, shard) * model.query_size * recipe.operand_bytes / t
+    # Pointwise recomputation keeps neither these outputs nor what they became.
+    kept = more - np.where(recompute == POINTWISE, 0.0, less)
+    return np.where(recompute == FULL, 0, kept).astype(np.int64)

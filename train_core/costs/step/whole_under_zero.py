@@ -1,0 +1,54 @@
+"""What a rank holds whole for a while though ZeRO shares it out: gradients of ZeRO-2, gathered layers of ZeRO-3."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
+from train_core.costs.setting import Integers, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.work import Work
+
+GATHERED_LAYERS = 2  # the layer at work and the next one
+
+
+def gradient_elements(
+    setting: Setting, plans: Plans, group: StageGroup, parameters: Integers, share: Integers
+) -> Integers:
+    """Gradients on a rank: all of them, or from ZeRO-2 on its share, with those that are whole meanwhile.
+
+    This trainer has two whole buckets, one being added to and one being summed. FSDP adds up whole gradients in a
+    pipeline, and scatters them after the last micro-batch. What others hold whole is not known.
+    """
+    implementation, is_passing = setting.implementation, (plans.zero_stage == 2) & (plans.num_replicas > 1)
+    kept: Integers = np.where(plans.zero_stage >= 2, share, parameters)
+    if not np.any(is_passing):
+        return kept
+    if implementation.counted_moments:
+        return kept + np.where(is_passing, _two_buckets(setting, plans, group, parameters), 0)
+    is_added_up = is_passing & (plans.pipeline_parallel_size > 1) & implementation.shards_masters
+    return kept + np.where(is_added_up, parameters, 0)
+
+
+def _two_buckets(setting: Setting, plans: Plans, group: StageGroup, parameters: Integers) -> Integers:
+    """A bucket is taken to be as long as it may be, or as its only matrix if that is longer."""
+    model, t = setting.model, plans.tensor_parallel_size
+    columns = max(model.query_size + 2 * model.key_value_size, (2 if model.gated_mlp else 1) * model.ffn_hidden_size)
+    of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
+    of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
+    whole: Integers = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
+    return np.minimum(whole, parameters)
+
+
+def gathered_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+    """Bytes of weights that ZeRO-3 has gathered, and of as many gradients on their way to their shards.
+
+    Two layers; where the trainer limits them, no more than that, or than the largest matrix if it has more.
+    """
+    layers, limit = GATHERED_LAYERS * work.layer_parameters, setting.implementation.live_parameters
+    if limit is not None:
+        model = setting.model
+        largest = (2 if model.gated_mlp else 1) * model.ffn_hidden_size * model.hidden_size
+        layers = np.minimum(layers, np.maximum(limit, largest // plans.tensor_parallel_size))
+    whole: Integers = layers * (setting.dtype_bytes + setting.gradient_bytes)
+    return whole
