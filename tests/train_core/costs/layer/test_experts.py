@@ -92,7 +92,7 @@ def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameter
 
 
 def test_small_micro_batches_wait_for_the_host_that_launches_every_expert(mixtral: Setting) -> None:
-    small = with_experts(with_model(mixtral, seq_length=64), num_experts=256)
+    small = with_experts(with_model(mixtral, seq_length=64), num_experts=256, ffn_hidden_size=128)
     free = with_trainer(small, launch_seconds=0.0)
     launched, alone = (float(expert_layer_costs(each, shard_of()).forward_seconds[0]) for each in (small, free))
     assert launched - alone > 200 * mixtral.implementation.launch_seconds
