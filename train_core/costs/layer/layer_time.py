@@ -6,7 +6,15 @@ import numpy as np
 
 from conf.world import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
-from train_core.costs.layer.shard import FULL, Shard, held_tokens_of, num_gathered, products_of, tokens_of
+from train_core.costs.layer.shard import (
+    FULL,
+    SELECTIVE,
+    Shard,
+    held_tokens_of,
+    num_gathered,
+    products_of,
+    tokens_of,
+)
 from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
@@ -21,8 +29,12 @@ def projections_forward(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     recipe = recipe_of(setting)
     products = sum(matmul_seconds(setting, tokens, n, k, recipe=recipe) for n, k in products_of(setting, shard))
-    between = _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
-    return products + forward_casts(setting, shard) + between
+    return products + forward_casts(setting, shard) + between_forward(setting, shard)
+
+
+def between_forward(setting: Setting, shard: Shard) -> Floats:
+    """What lies between the products of a forward pass, without the attention core."""
+    return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
 
 
 def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
@@ -93,7 +105,11 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
         shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
-    backward = shown + np.where(shard.recompute == FULL, forward, 0.0)
+    repeated = np.where(shard.recompute == FULL, forward, 0.0)
+    if setting.implementation.selective_operators:  # which keeps what was scattered
+        again = np.where(shard.sequence_parallel, gathers, 0.0)
+        repeated = np.where(shard.recompute == SELECTIVE, again, repeated)
+    backward = shown + repeated
     if not runs_beside_products(setting, shard):
         return forward, backward
     there, back = pipelined_seconds(setting, shard, gather, scatter, hiding)

@@ -14,6 +14,7 @@ from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.replicas import held_parameters, owned_parameters, replica_seconds
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
 
@@ -183,7 +184,9 @@ def _sharded_seconds(
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    return shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
+    there, back = shard_copy_seconds(setting, plans, held_parameters(setting, plans, work, group)[0])
+    shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
+    return shown[0] + there, shown[1] + back
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
