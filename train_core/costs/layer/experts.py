@@ -15,7 +15,7 @@ import numpy as np
 from conf.world import ExpertsSpec
 from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
-from train_core.costs.layer.shard import FULL, Shard, held_tokens_of
+from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import recipe_of, wants_transposes
@@ -72,18 +72,28 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     sent, is_full = routed(setting, shard), shard.recompute == FULL
     forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
-    kept = np.where(is_full, 0, held)
+    # Pointwise recomputation drops the activation's output, and makes it again.
+    is_pointwise = shard.recompute == POINTWISE
+    activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
+    kept = np.where(is_full, 0, held - activated)
+    again = np.where(is_full, forward, memory_bound_seconds(setting, 3 * activated, is_pointwise))
     return replace(
         plain,
         forward_seconds=plain.forward_seconds + forward,
-        input_gradient_seconds=plain.input_gradient_seconds + backward + np.where(is_full, forward, 0.0),
+        input_gradient_seconds=plain.input_gradient_seconds + backward + again,
         weight_gradient_seconds=plain.weight_gradient_seconds + _weight_gradients(setting, sent),
         tensor_forward_seconds=plain.tensor_forward_seconds + exchange,
         tensor_backward_seconds=plain.tensor_backward_seconds + exchange * np.where(is_full, 2.0, 1.0),
         kept_bytes=plain.kept_bytes + kept,
         deferred_bytes=plain.deferred_bytes + _deferred_bytes(setting, sent) - kept,
-        working_bytes=plain.working_bytes + held - kept + _working_bytes(setting, sent),
+        working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
     )
+
+
+def _activated_elements(setting: Setting, sent: Routed) -> Integers:
+    """Elements that the activation puts out."""
+    elements: Integers = sent.rows * (experts_of(setting).ffn_hidden_size // sent.tensor_parallel_size)
+    return elements
 
 
 def _matrices(setting: Setting) -> tuple[Matrix, ...]:
@@ -117,13 +127,13 @@ def _input_gradient(setting: Setting, sent: Routed) -> Floats:
 
 def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
     each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
-    added_up = 2 * setting.gradient_bytes  # what has been added up so far is read and written
-    products = sum(
-        matmul_seconds(setting, n, k, each, count, recipe=recipe, result_bytes=added_up)
-        for n, k in _products(setting, sent)
-    )
+    sizes = _products(setting, sent)
+    products = sum(matmul_seconds(setting, n, k, each, count, recipe=recipe) for n, k in sizes)
     router = matmul_seconds(setting, experts_of(setting).num_experts, setting.model.hidden_size, sent.tokens)
-    return np.asarray(products + router)
+    # What has been added up so far is read and written. The few rows of an expert do not hide that, as those of other
+    # products do, where it is a part of what `matmul` was fitted on.
+    elements = sum(n * k for n, k in sizes) * count
+    return np.asarray(products + router + memory_bound_seconds(setting, elements * 2 * setting.gradient_bytes, 0))
 
 
 def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | float:

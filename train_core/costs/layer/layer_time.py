@@ -6,15 +6,7 @@ import numpy as np
 
 from conf.world import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
-from train_core.costs.layer.shard import (
-    FULL,
-    SELECTIVE,
-    Shard,
-    held_tokens_of,
-    num_gathered,
-    products_of,
-    tokens_of,
-)
+from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, held_tokens_of, num_gathered, products_of, tokens_of
 from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds

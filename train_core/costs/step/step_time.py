@@ -16,7 +16,7 @@ from train_core.costs.step.replicas import held_parameters, owned_parameters, re
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, end_parameters, of_equal_layers, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layers, dense = group.layers, dense_layers(setting, group.layers, group.is_first)
-    forward = of_layers(plans, work, "forward_seconds", layers, dense)
+    forward = of_equal_layers(work, "forward_seconds", layers, dense)
     backward = of_layers(plans, work, "input_gradient_seconds", layers, dense)
-    weights = of_layers(plans, work, "weight_gradient_seconds", layers, dense)
-    tensor = of_layers(plans, work, "tensor_forward_seconds", layers, dense)
+    weights = of_equal_layers(work, "weight_gradient_seconds", layers, dense)
+    tensor = of_equal_layers(work, "tensor_forward_seconds", layers, dense)
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
@@ -184,7 +184,8 @@ def _sharded_seconds(
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    there, back = shard_copy_seconds(setting, plans, held_parameters(setting, plans, work, group)[0])
+    held, _ = held_parameters(setting, plans, work, group)
+    there, back = shard_copy_seconds(setting, plans, held)
     shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
     return shown[0] + there, shown[1] + back
 
