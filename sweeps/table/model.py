@@ -19,8 +19,8 @@ DEEPSEEK_HEAD_SIZE = 192
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
     hidden, heads, gated = count_of(row, "hidden"), count_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
-    family = _family_of(row, gated)
     latent, head_size = _attention_of(row)
+    family = "llama" if latent is not None else _family_of(row, gated)
     return ModelSpec(
         name="row",
         family=family,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, products_of, tokens_of
+from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, paired_products_of, tokens_of
 from train_core.costs.primitives.collectives import shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds
 from train_core.costs.primitives.narrow import recipe_of
@@ -32,7 +32,7 @@ def pipelined_seconds(
         weight_gradients: of the two products that are split by columns.
     """
     tokens, recipe = tokens_of(setting, shard), recipe_of(setting)
-    sizes = products_of(setting, shard)
+    sizes = paired_products_of(setting, shard)
     forward: Floats = np.asarray(0.0)
     backward: Floats = np.asarray(0.0)
     for index, (n, k) in enumerate(sizes):
