@@ -87,7 +87,7 @@ def _known_source(row: Row) -> str | None:
     for columns in (("source", "series"), ("zero_stage", "notes")):
         if found := next((name for pattern, name in KNOWN_SOURCES if said(row, pattern, columns)), None):
             return found
-    return None
+    return "deepspeed" if said(row, r"\bdeepspeed\b", ("source",)) else None
 
 
 def _usual(row: Row, zero_stage: int) -> str:

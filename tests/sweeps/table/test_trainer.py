@@ -21,6 +21,8 @@ from train_core.costs import IMPLEMENTATIONS
         ({"source": "InternLM/InternEvo @c6", "notes": "FSDP rows left out"}, 1, "megatron-core"),
         ({"notes": "Primus (Megatron); median of 500 steps"}, 1, "megatron-core"),
         ({"notes": "NeMo, selective recompute"}, 0, "megatron-core"),
+        ({"source": "microsoft/DeepSpeed benchmarks"}, 3, "deepspeed"),
+        ({"notes": "with DeepSpeed's ZeRO-3"}, 3, "megatron-deepspeed"),
         ({"series": "lumi ddp", "precision": "bf16", "flash_attention": "yes"}, 0, "fsdp"),
         ({"implementation": "NeMo 2.0"}, 0, "megatron-core"),
         ({"implementation": "FSDP2"}, 3, "fsdp"),

@@ -177,7 +177,6 @@ def _sharded_seconds(
         units.append((work.dense_layer_parameters, none, dense * np.ones_like(ends)))
     gathered: Floats = np.asarray(0.0)
     scattered: Floats = np.asarray(0.0)
-    whole = sum(number * parameters for parameters, _, number in units)
     for parameters, experts, number in units:
         gather = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
         scatter = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
@@ -185,7 +184,8 @@ def _sharded_seconds(
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    there, back = shard_copy_seconds(setting, plans, np.asarray(whole))
+    held, _ = held_parameters(setting, plans, work, group)
+    there, back = shard_copy_seconds(setting, plans, held)
     shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
     return shown[0] + there, shown[1] + back
 
