@@ -166,6 +166,7 @@ def _sharded_seconds(
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
     is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
+    messages, overlap = setting.implementation.sharded_messages, setting.implementation.sharded_overlap
     dense = dense_layers(setting, group.layers, group.is_first)
     ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
     none = np.zeros_like(ends)
@@ -178,12 +179,12 @@ def _sharded_seconds(
     gathered: Floats = np.asarray(0.0)
     scattered: Floats = np.asarray(0.0)
     for parameters, experts, number in units:
-        gather = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
-        scatter = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
-        gathered, scattered = gathered + number * gather, scattered + number * scatter
+        message, expert_message = parameters / messages, experts / messages
+        gather = replica_seconds(setting, plans, message, expert_message, gathered_weight_bytes(setting))
+        scatter = replica_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
+        gathered, scattered = gathered + messages * number * gather, scattered + messages * number * scatter
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
-    overlap = setting.implementation.sharded_overlap
     held, _ = held_parameters(setting, plans, work, group)
     there, back = shard_copy_seconds(setting, plans, held)
     shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
