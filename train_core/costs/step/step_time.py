@@ -210,10 +210,13 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
-    """The update of what a rank of the first stage owns, bound by memory bandwidth."""
+    """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's."""
     shards = np.where(plans.zero_stage >= 1, plans.num_replicas, 1)
     owned = _parameters(setting, plans, work, group) / shards
-    return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
+    moved = owned * setting.implementation.optimizer_bytes_per_parameter
+    if setting.offload_optimizer:
+        return moved / setting.cluster.host_bytes_per_second
+    return memory_bound_seconds(setting, moved, 1)
 
 
 def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
