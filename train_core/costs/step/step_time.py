@@ -190,7 +190,8 @@ def _sharded_seconds(
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    there, back = shard_copy_seconds(setting, plans, held_parameters(setting, plans, work, group))
+    held, _ = held_parameters(setting, plans, work, group)
+    there, back = shard_copy_seconds(setting, plans, held)
     shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
     return shown[0] + there, shown[1] + back
 

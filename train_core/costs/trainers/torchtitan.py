@@ -23,5 +23,5 @@ numbers in fp32 that the compiler leaves alone. `memory_traffic` is fitted on to
 TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": FSDP.memory_traffic})
 """The same with `compile.enable = false`, which is torchtitan's default: kernels are those of any eager FSDP."""
 TORCHTITAN_COMPILED_LOSS = TORCHTITAN.model_copy(update={"loss_copies": 1})
-"""Since April 2025 what compiles the layers compiles the loss too (torchtitan's pull request 1033). That one copy in fp32
-is left is fitted on the two rows of its H200 page, which are no test of it."""
+"""Since April 2025 what compiles the layers compiles the loss too (torchtitan's pull request 1033). That one copy in
+fp32 is left is fitted on the two rows of its H200 page, which are no test of it."""
