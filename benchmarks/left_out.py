@@ -18,7 +18,7 @@ class LeftOutRow(NamedTuple):
 
     Attributes:
         place: file and line, such as `published.csv:12`.
-        predicted_s: seconds of a step by the constants that are fitted to all rows.
+        predicted_s: seconds of a step by the constants of the tree.
         left_out_s: the same by constants fitted without its table and its clusters.
         low_s, high_s: the interval that rows of other tables and clusters make around that.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
+MOST_TELLING = 25
 TABLES = (  # what a series of published_2.csv begins with, and its table
     ("vtrain multi", "vTrain, 64-512 GPUs"),
     ("vtrain single", "vTrain, 2-8 GPUs"),
@@ -72,10 +73,14 @@ class MeasuredRow:
         return self.compared.prediction.configuration.setup.cluster.name
 
 
-def measured_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> list[MeasuredRow]:
-    """Every published row that was priced and says how long a step took, in the order of the files."""
-    placed = [(place, comparison(row)) for place, row in published_rows(paths).items()]
-    timed = [(place, one, one.step_seconds) for place, one in placed if one is not None]
+def measured_rows(priced: Mapping[str, PricedRow]) -> list[MeasuredRow]:
+    """Every row that was priced and says how long a step took, in their order.
+
+    Args:
+        priced: by place.
+    """
+    compared = [(place, comparison(row)) for place, row in priced.items()]
+    timed = [(place, one, one.step_seconds) for place, one in compared if one is not None]
     return [
         MeasuredRow(place, table_of(one.row), series_of(one.row), one, seconds)
         for place, one, seconds in timed
@@ -95,9 +100,12 @@ def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> dict[str
 
 
 def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
-    """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone."""
+    """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone.
+
+    More than MOST_TELLING rows of a series add nothing, since what is wrong with a few is wrong with all.
+    """
     sizes = Counter(row.series for row in rows)
-    return np.array([sizes[row.series] ** -0.5 for row in rows])
+    return np.array([min(sizes[row.series], MOST_TELLING) ** 0.5 / sizes[row.series] for row in rows])
 
 
 def table_of(row: Row) -> str:

@@ -10,24 +10,20 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.target import Target, print_targets
-from benchmarks.validation import sections
+from benchmarks.validation import validation
 from benchmarks.validation_page import PAGE, page
 from train_core.whole_files import write_atomically
 
 
 def main() -> list[Target]:
-    """Write docs/validation.md anew, and return the targets of every section."""
-    found = sections()
+    """Write docs/validation.md anew, and return the targets."""
+    found = validation()
     write_atomically(PAGE, page(found))
-    return [target for section in found for target in section.targets]
-
-
-def summary() -> list[Target]:
-    return [target for section in sections() for target in section.targets]
+    return list(found.targets)
 
 
 def run(arguments: Sequence[str]) -> None:
-    print_targets(summary() if "--summary" in arguments else main())
+    print_targets(validation().targets if "--summary" in arguments else main())
 
 
 if __name__ == "__main__":

@@ -1,199 +1,151 @@
-"""What the cost model is held against: one section for each promise, with its targets, what was seen, and its rows."""
+"""What is promised of predictions, and what the published rows say: tables, memory, targets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.published_rows import FRONTIER_SCALING, RowSet, row_sets
-from benchmarks.target import Target, at_least, at_most, figure, within
-from conf.units import TERA
-from results.score import Comparison, score
-from sweeps.table.prices import PricedRow, RowPrediction
+from benchmarks.frontier_targets import frontier_targets
+from benchmarks.left_out import read_left_out
+from benchmarks.measured_rows import measured_rows, published_rows
+from benchmarks.published_rows import row_sets
+from benchmarks.replayed_calibrations import ReplayedCalibration, read_calibrations
+from benchmarks.table_results import MemoryResult, TableResult, memory_results, table_results
+from benchmarks.target import Target, at_least, at_most, figure
+from results.score import comparison, score
+from sweeps.table.prices import PricedRow
 
 PERCENT = " %"
-SCALING_PERCENT = {"175B weak": 100.0, "1T weak": 100.0, "175B strong": 89.9, "1T strong": 87.1}
-FITTED_ON = {  # a cluster whose constants' source holds one of these words was fitted on rows of that set
-    "sc21-table-1": ("2104.04473", "SC21"),
-    "sc21-table-2": ("tables 1 and 2 of arXiv 2104.04473",),
-    "sc21-figures": ("SC21 figures",),
-    "bloom": ("BLOOM", "chronicles"),
-    "frontier-memory": ("405287",),
-    "frontier-headline": ("2312.12705", "Dash", "hardware TFLOPS of the 22B"),
-    "torchtitan": ("torchtitan",),
-    "llm-foundry": ("llm-foundry",),
+LEFT_OUT_LIMITS = {  # percent that the mean error of a table is to stay below, by constants fitted without it
+    "vTrain, 64-512 GPUs": 10.0,
+    "vTrain, 2-8 GPUs": 8.4,
+    "dgxc GPT-3 175B, H100 fp8": 8.0,
+    "dgxc Llama 70B (cp), H100 fp8": 8.0,
+    "dgxc Nemotron 340B, GB200 fp8": 8.0,
+    "MLPerf GPT-3, H100 fp8": 6.0,
+    "SimuMax dense, 8 B200": 4.75,
+    "SimuMax experts, 8 B200": 6.5,
 }
+FITTED_LIMITS = {"sc21-table-1": 3.0, "bloom": 4.5}  # the same by constants that were fitted on it too
+CALIBRATED_LIMITS = {  # the same after a calibration on five of its rows
+    "dgxc GPT-3 175B, H100 bf16": 5.0,
+    "dgxc Llama 70B (cp), H100 bf16": 5.0,
+}
+REGRET_LIMITS = {"vTrain, 64-512 GPUs": 3.0, "vTrain, 2-8 GPUs": 3.0}
 
 
 @dataclass(frozen=True)
-class Section:
-    """One part of the report.
+class Validation:
+    """Everything that is said of predictions.
 
     Attributes:
-        about: what the reader must know of the rows, and on what the constants behind them were fitted.
+        unpriced: why rows were not priced, and how many for each reason.
+        num_new: measured rows that nobody has left out yet.
     """
 
-    title: str
-    about: str
+    tables: tuple[TableResult, ...]
+    memories: tuple[MemoryResult, ...]
+    calibrations: tuple[ReplayedCalibration, ...]
     targets: tuple[Target, ...]
-    rows: tuple[PricedRow, ...]
+    unpriced: Counter[str]
+    num_new: int
 
 
-def sections() -> list[Section]:
-    sets = row_sets()
+def validation() -> Validation:
+    """All of it, from the rows as they are priced now and from what was left out when constants were fitted last."""
+    priced = published_rows()
+    rows, left_out, calibrations = measured_rows(priced), read_left_out(), tuple(read_calibrations())
+    left_places = {each.place for each in left_out}
+    tables, memories = table_results(rows, left_out), memory_results(priced.values())
+    targets = [
+        *_step_targets(tables),
+        *_calibration_targets(calibrations),
+        *_memory_targets(memories, priced.values()),
+        *frontier_targets(),
+        _priced_target(priced),
+    ]
+    return Validation(
+        tables=tuple(tables),
+        memories=tuple(memories),
+        calibrations=calibrations,
+        targets=tuple(targets),
+        unpriced=Counter(row.reason for row in priced.values() if row.prediction is None),
+        num_new=sum(row.place not in left_places for row in rows),
+    )
+
+
+def _step_targets(tables: Sequence[TableResult]) -> list[Target]:
+    by_name = {table.name: table for table in tables}
+    better = sum(table.left_out_error < table.constant_error for table in tables)
+    coverage = [each.without.is_inside for table in tables for each in table.rows]
+    mean = sum(table.left_out_error for table in tables) / len(tables)
+    constant = sum(table.constant_error for table in tables) / len(tables)
+    remark = f"constant: {100 * constant:.2f}{PERCENT}"
     return [
-        _megatron_table_1(sets["sc21-table-1"]),
-        _megatron_table_2_and_bloom(sets["sc21-table-2"], sets["bloom"]),
-        _bloom_memory(sets["bloom"]),
-        _frontier_memory(sets["frontier-memory"]),
-        _frontier_rates(sets["frontier-headline"]),
-        _frontier_scaling(sets["frontier-scaling"], row_sets(FRONTIER_SCALING, "curve")),
-        _further_table(
-            "Megatron-LM SC21, figures (read off plots by a third party)", "sc21-figures", sets["sc21-figures"]
+        at_most("mean over tables, each left out", 6, 100 * mean, PERCENT, remark),
+        at_least("tables below their one constant rate", len(tables), better),
+        *_coverage_targets(100 * sum(coverage) / len(coverage)),
+        *(_left_out_target(by_name[name], limit) for name, limit in LEFT_OUT_LIMITS.items() if name in by_name),
+        *(
+            at_most(f"{name}: mean error, fitted", limit, 100 * by_name[name].error, PERCENT)
+            for name, limit in FITTED_LIMITS.items()
+            if name in by_name
         ),
         *(
-            _further_table(f"{name}, {table}", name, rows)
-            for name in ("torchtitan", "llm-foundry")
-            for table, rows in sets[name].tables().items()
+            at_most(f"{name}: regret of the best predicted plan", limit, _percent(by_name[name].regret), PERCENT)
+            for name, limit in REGRET_LIMITS.items()
+            if name in by_name
         ),
     ]
 
 
-def _megatron_table_1(rows: RowSet) -> Section:
-    return Section(
-        "Megatron-LM SC21, table 1",
-        f"Ten models from 1.7B to 1T on A100. {_standing('sc21-table-1', rows)}",
-        (_step_target("SC21 table 1", rows.comparisons, 3),),
-        rows.priced,
-    )
+def _coverage_targets(percent: float) -> list[Target]:
+    what = "rows in their interval of 80 %, tables left out"
+    return [at_least(what, 75, percent, PERCENT), at_most(what, 85, percent, PERCENT)]
 
 
-def _megatron_table_2_and_bloom(megatron: RowSet, bloom: RowSet) -> Section:
-    both = [*megatron.comparisons, *bloom.comparisons]
-    sweeps = {
-        "SC21 table 2": megatron.comparisons,
-        **{f"BLOOM, {name}": found for name, found in bloom.sweeps().items()},
-    }
-    return Section(
-        "Megatron-LM SC21, table 2, and BLOOM's sweeps",
-        f"SC21: {_standing('sc21-table-2', megatron)} The ZeRO-3 rows: fitted on, two constants of the trainer"
-        f" megatron-deepspeed (train_core/costs/trainers/implementation.py). BLOOM: {_standing('bloom', bloom)}",
-        (
-            _step_target("SC21 table 2 and BLOOM", both, 6),
-            _step_target("  SC21 table 2 alone", megatron.comparisons, None),
-            _step_target("  BLOOM alone", bloom.comparisons, None),
-            *(at_least(f"{name}: Spearman", 0.9, score(found).rank_correlation) for name, found in sweeps.items()),
+def _left_out_target(table: TableResult, limit: float) -> Target:
+    remark = f"fitted: {100 * table.error:.2f}{PERCENT}, constant: {100 * table.constant_error:.2f}{PERCENT}"
+    what = f"{table.name}: mean error of {len(table.rows)}, left out"
+    return at_most(what, limit, 100 * table.left_out_error, PERCENT, remark)
+
+
+def _calibration_targets(calibrations: Sequence[ReplayedCalibration]) -> list[Target]:
+    by_name = {each.table: each for each in calibrations}
+    ratios = sorted(each.error_after / each.error_before for each in calibrations if each.error_before > 0)
+    median = ratios[len(ratios) // 2] if ratios else None
+    return [
+        at_most("error on the rest of a table after five runs, over before: median", 0.5, median),
+        *(
+            at_most(f"{name}: mean error after five runs", limit, 100 * by_name[name].error_after, PERCENT)
+            for name, limit in CALIBRATED_LIMITS.items()
+            if name in by_name
         ),
-        (*megatron.priced, *bloom.priced),
-    )
+    ]
 
 
-def _bloom_memory(rows: RowSet) -> Section:
-    found = score(rows.comparisons)
-    return Section(
-        "BLOOM's memory",
-        "What nvidia-smi shows on the fullest node, beside all memory of the worst stage. Rows: the section above.",
-        (
-            at_most("BLOOM: memory, mean error", 6, _percent(found.memory_error), PERCENT),
-            at_least("BLOOM: fits or not, right", 95, _percent(found.fits_right), PERCENT),
-        ),
-        (),
-    )
+def _memory_targets(memories: Sequence[MemoryResult], priced: Iterable[PricedRow]) -> list[Target]:
+    figures, rows = sum(each.num_figures for each in memories), list(priced)
+    error = sum((each.error or 0.0) * each.num_figures for each in memories) / max(figures, 1)
+    scored = score([found for found in map(comparison, rows) if found is not None])
+    b200 = next((each for each in memories if each.name == "SimuMax dense, 8 B200"), None)
+    frontier = score(row_sets()["frontier-memory"].comparisons)
+    return [
+        at_most(f"memory: mean error of {figures} figures", 5, 100 * error, PERCENT),
+        at_least(f"memory: fits or not, right of {scored.num_fits}", 98, _percent(scored.fits_right), PERCENT),
+        at_most("memory: 8 B200, dense", 2, _percent(b200.error if b200 else None), PERCENT),
+        at_most("memory: Frontier's 16 stages", 2, _percent(frontier.memory_error), PERCENT),
+    ]
 
 
-def _frontier_memory(rows: RowSet) -> Section:
-    return Section(
-        "Frontier: memory of the 16 pipeline stages",
-        "torch's maximum of allocated memory in the authors' log 405287 (175B, 128 GCDs). Its accumulation of 160"
-        " micro-batches at micro-batch 1 makes 320 sequences a step. " + _standing("frontier-memory", rows),
-        (at_most("Frontier stages: memory, mean error", 2, _percent(score(rows.comparisons).memory_error), PERCENT),),
-        rows.priced,
-    )
-
-
-def _frontier_rates(rows: RowSet) -> Section:
-    rates = {
-        one.row["model"]: one.prediction.estimate.hardware_flops_per_second_per_device / TERA
-        for one in rows.comparisons
-    }
-    published = {one.row["model"]: float(one.row["tflops_per_gpu"]) for one in rows.comparisons}
-    order = list(rates.values()) == sorted(rates.values(), reverse=True)
-    shown = " > ".join(
-        f"{name.removeprefix('GPT-')} {rate:.1f}" for name, rate in sorted(rates.items(), key=lambda r: -r[1])
-    )
-    return Section(
-        "Frontier: TFLOPS per GCD",
-        "Hardware TFLOPS. The abstract confirms the rates; that the authors' scripts produced them is inferred, and the"
-        " 1T's batch is assumed (see the rows' notes). " + _standing("frontier-headline", rows),
-        (
-            *(
-                within(
-                    f"Frontier {name.removeprefix('GPT-')}: TFLOPS", published[name], 0.05 * published[name], rate, ""
-                )
-                for name, rate in rates.items()
-            ),
-            Target("Frontier: order of the rates", "22B > 175B > 1T", shown, order, "another order"),
-        ),
-        rows.priced,
-    )
-
-
-def _frontier_scaling(published: RowSet, curves: Mapping[str, RowSet]) -> Section:
-    return Section(
-        "Frontier: scaling efficiency",
-        "The abstract states efficiencies alone; devices and batches are assumptions (benchmarks/frontier_scaling.csv)."
-        " The published figures are 100 % (weak) and 89 % and 87 % (strong) in the abstract.",
-        tuple(
-            within(f"Frontier {name} scaling (assumed batch)", SCALING_PERCENT[name], 3, _efficiency(rows), PERCENT)
-            for name, rows in curves.items()
-        ),
-        tuple(row for rows in (*curves.values(), published) for row in rows.priced),
-    )
-
-
-def _further_table(title: str, name: str, rows: RowSet) -> Section:
-    return Section(
-        title,
-        "A further table. What nobody fitted on is to be within 5 %, and within half of a constant rate's error. "
-        + _standing(name, rows),
-        (_step_target(title, rows.comparisons, None),) if rows.comparisons else (),
-        rows.priced,
-    )
-
-
-def _step_target(what: str, comparisons: Sequence[Comparison], limit_percent: float | None) -> Target:
-    """The mean error of the step time; beside it that of the one rate per device that suits these rows best."""
-    found = score(comparisons)
-    constant, seen = found.constant_error, _percent(found.step_error)
-    remark = "" if constant is None else f"constant: {100 * constant:.2f}{PERCENT}"
-    name = f"{what}: step time, mean error of {found.num_steps}"
-    if limit_percent is None:
-        return figure(name, seen, PERCENT, remark)
-    return at_most(name, limit_percent, seen, PERCENT, remark)
+def _priced_target(priced: dict[str, PricedRow]) -> Target:
+    of_today = [row for place, row in priced.items() if place.startswith("published_2")]
+    if not of_today:
+        return figure("rows of published_2.csv that are priced", None)
+    share = sum(row.prediction is not None for row in of_today) / len(of_today)
+    return at_least(f"of {len(of_today)} rows of published_2.csv, priced", 98, 100 * share, PERCENT)
 
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
-
-
-def _efficiency(rows: RowSet) -> float:
-    """Percent of the baseline's rate per device that the scaled point keeps."""
-    # Each curve of frontier_scaling.csv has two rows in this order.
-    baseline, scaled = (_rate(row.prediction) for row in rows.priced)
-    return 100 * scaled / baseline
-
-
-def _rate(prediction: RowPrediction | None) -> float:
-    assert prediction is not None, "a row of frontier_scaling.csv cannot be priced"
-    return prediction.estimate.hardware_flops_per_second_per_device
-
-
-def _standing(name: str, rows: RowSet) -> str:
-    """Whether the constants of the clusters behind these rows were fitted on them, by the clusters' own word."""
-    clusters = [row.prediction.configuration.setup.cluster for row in rows.priced if row.prediction]
-    said = {one.name: one.efficiency.source for one in clusters}
-    return " ".join(
-        f"{'Fitted on' if any(word in source for word in FITTED_ON[name]) else 'Not fitted on'}: the constants of"
-        f" {cluster} come from: {source}."
-        for cluster, source in sorted(said.items())
-    )

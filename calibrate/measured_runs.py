@@ -56,6 +56,11 @@ class PricedRuns:
         self.measured = np.array([run.step_seconds for run in runs])
         self._groups = [_Group([runs[index] for index in indices], indices) for indices in _priced_together(runs)]
 
+    @property
+    def settings(self) -> list[Setting]:
+        """Every setting among the runs, once."""
+        return [group.setting for group in self._groups]
+
     def step_seconds(self, constants_of: ConstantsOf = present_constants) -> NDArray[np.float64]:
         """Predicted seconds of every run, (n,)."""
         seconds = np.zeros(len(self.runs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,22 +100,44 @@ def refit(
     """
     rest, now = coordinates_of(constants, prior), coordinates_of(constants, start or prior)
     left = ratios(values_at(constants, now))
-    spent = _cost(left, now - rest, weights)
     for _ in range(most_steps):
         slope = slopes(ratios, constants, values_at(constants, now))
-        step = linear_optimum(constants, left, slope, now, rest, weights) - now
-        # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
-        for halving in range(MOST_HALVINGS):
-            tried = now + step / 2**halving
-            found = ratios(values_at(constants, tried))
-            if (reached := _cost(found, tried - rest, weights)) < spent:
-                break
-        else:
+        stepped = linear_step(ratios, constants, left, slope, now, rest, weights)
+        if stepped is None:
             break
-        gain, now, spent, left = spent - reached, tried, reached, found
-        if gain < SMALLEST_GAIN * spent:
+        gain = 1 - _cost(stepped.left, stepped.now - rest, weights) / _cost(left, now - rest, weights)
+        now, left = stepped
+        if gain < SMALLEST_GAIN:
             break
     return values_at(constants, now)
+
+
+class Stepped(NamedTuple):
+    """Coordinates, (constants,), and the log ratios there, (n,)."""
+
+    now: Floats
+    left: Floats
+
+
+def linear_step(
+    ratios: LogRatios,
+    constants: Sequence[Constant],
+    left: Floats,
+    slope: Floats,
+    now: Floats,
+    rest: Floats,
+    weights: Floats | None = None,
+) -> Stepped | None:
+    """A step towards `linear_optimum` that makes the cost less; None where none is found."""
+    spent = _cost(left, now - rest, weights)
+    step = linear_optimum(constants, left, slope, now, rest, weights) - now
+    # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
+    for halving in range(MOST_HALVINGS):
+        tried = now + step / 2**halving
+        found = ratios(values_at(constants, tried))
+        if _cost(found, tried - rest, weights) < spent:
+            return Stepped(tried, found)
+    return None
 
 
 def linear_optimum(

@@ -1,7 +1,7 @@
 """Fit every constant to all published rows, and say what that does to each table.
 
 python -m benchmarks.fitting                print constants before and after, and each table's errors
-python -m benchmarks.fitting --residuals    also write benchmarks/left_out.csv and sweeps/confidence/validated.yaml
+python -m benchmarks.fitting --residuals    also write what is left out into benchmarks/*.csv and sweeps/confidence
 python -m benchmarks.fitting --write        also write the constants, each where it is declared
 python -m benchmarks.fitting FILE ...       take the rows of these tables instead
 """
@@ -12,12 +12,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows
+import numpy as np
+
+from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
 from benchmarks.fitting.learned import calibrated_stretch, intervals, learned
-from benchmarks.fitting.report import print_constants, print_tables
+from benchmarks.fitting.replays import replayed
+from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
 from benchmarks.fitting.written_constants import write_constants
 from benchmarks.left_out import LEFT_OUT, write_left_out
-from benchmarks.measured_rows import measured_rows
+from benchmarks.measured_rows import measured_rows, published_rows
+from benchmarks.replayed_calibrations import CALIBRATED, write_calibrations
 from sweeps.confidence.validated import VALIDATED, written
 from train_core.whole_files import write_atomically
 
@@ -29,17 +33,23 @@ def run(arguments: Sequence[str]) -> None:
     files = [Path(each) for each in arguments if not each.startswith("--")]
     if missing := [str(path) for path in files if not path.is_file()]:
         sys.exit(f"{', '.join(missing)}: no such table")
-    rows = measured_rows(files) if files else measured_rows()
+    rows = measured_rows(published_rows(files) if files else published_rows())
     found = fit(rows)
     print_constants(found.values)
-    ratios = left_out_ratios(found)
+    without = values_without(found)
+    ratios = left_out_ratios(found, without)
     stretch = calibrated_stretch(rows, ratios)
-    left_out = left_out_rows(found, ratios, intervals(rows, ratios, stretch))
-    print_tables(rows, left_out)
+    fitted = found.priced.measured * np.exp(found.log_ratios())
+    predicted = fitted if "--write" in options else found.priced.step_seconds()
+    left_out = left_out_rows(found, predicted, ratios, intervals(rows, ratios, stretch))
+    print_tables(rows, left_out, fitted)
+    calibrations = replayed(rows, without)
+    print_calibrations(calibrations)
     if options:
         write_left_out(left_out)
+        write_calibrations(calibrations)
         write_atomically(VALIDATED, written(learned(rows, ratios, stretch)))
-        print(f"Written: {LEFT_OUT.name}, {VALIDATED.name}")
+        print(f"Written: {LEFT_OUT.name}, {CALIBRATED.name}, {VALIDATED.name}")
     if "--write" in options:
         places = write_constants(found.values)
         print(f"Written: {len(places)} constants in {len({place.path for place in places})} files")

@@ -58,20 +58,29 @@ GLOBAL = (
     Fitted(SCALE, "latency", 1.6, 0.4, 0.3, 10.0, "ranks of a ring wait for each other at every step"),
     Fitted(SCALE, "slowest", 0.02, 0.5, 0.001, 0.1, "chips of one type differ by a few percent in speed"),
     Fitted(SCALE, "taper", 0.1, 0.5, 0.005, 0.5, "rings over more switches meet other traffic"),
-    Fitted(GPUS, "matmul", 0.72, 0.07, 0.3, 0.95, "nine tenths of the fastest product of an H100, 80 %"),
+    Fitted(GPUS, "matmul", 0.8, 0.07, 0.3, 0.95, "the fastest product of an H100; shapes are accounted for apart"),
     Fitted(GPUS, "attention", 0.45, 0.25, 0.1, 0.9, "flash attention, forward and backward: 30 to 60 %"),
     Fitted(GPUS, "memory", 0.75, 0.15, 0.3, 0.95, "copies reach 80 to 90 %, norms and reductions less"),
-    Fitted(GPUS, "kernel_seconds", 5e-6, 0.3, 1e-6, 3e-5, "launch, ramp-up and tail of a kernel: 3 to 8 microseconds"),
+    Fitted(GPUS, "kernel_seconds", 5e-6, 0.3, 2e-6, 1e-5, "launch, ramp-up and tail of a kernel: 3 to 8 microseconds"),
     Fitted(NETWORK, "infiniband", 0.8, 0.2, 0.1, 1.0, "what NCCL's rings reach of the line rate"),
     Fitted(NETWORK, "ethernet", 0.8, 0.2, 0.1, 1.0, "the same over RoCE"),
     Fitted(NETWORK, "slingshot", 0.8, 0.2, 0.1, 1.0, "the same"),
     Fitted(NETWORK, "omni-path", 0.6, 0.2, 0.1, 1.0, "messages that the host drives reach less"),
 )
 CHIP_SPREADS = {"matmul": 0.1, "attention": 0.2, "memory": 0.1}
-LARGEST_PRODUCTS = {"a100": 0.869, "h100": 0.803, "b200": 0.776, "mi250x": 0.767, "mi325x": 0.604, "mi300x": 0.601}
+LARGEST_PRODUCTS = {
+    "a100": 0.869,
+    "h100": 0.803,
+    "b200": 0.776,
+    "mi250x": 0.767,
+    "mi325x": 0.604,
+    "mi300x": 0.601,
+    "max1550": 0.49,
+}
 """Share of the peak that the fastest bf16 product of all reaches.
 
-Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS.
+Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS; max1550: users of
+Aurora (conf/efficiency/max1550.yaml).
 """
 COMMON_PRODUCT = 0.8
 NETWORKS = {  # the kind of network that the name of a cluster's widest link means
@@ -88,8 +97,6 @@ TRAINERS = (
     Fitted("megatron-lm", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "fused by hand: bias, activation, dropout"),
     Fitted("megatron-deepspeed", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "the same kernels"),
     Fitted("megatron-core", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "the same kernels, by Transformer Engine"),
-    Fitted("megatron-deepspeed", "sharded_overlap", 0.65, 0.3, 0.1, 1.0, "ZeRO-3 of 2021 fetched few layers ahead"),
-    Fitted("megatron-deepspeed", "sharded_link", 0.9, 0.2, 0.2, 1.0, "messages as small as a layer"),
 )
 
 

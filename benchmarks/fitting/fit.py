@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,10 +15,9 @@ from benchmarks.measured_rows import MeasuredRow, series_weights
 from calibrate.measured_runs import PricedRuns
 from calibrate.robust_fit import (
     Constant,
-    Floats,
     Values,
     coordinates_of,
-    linear_optimum,
+    linear_step,
     refit,
     slopes,
     values_at,
@@ -57,31 +56,47 @@ def fit(rows: Sequence[MeasuredRow]) -> Fit:
     return Fit(rows, refit(begun.log_ratios, _constants(), prior_values(), weights=series_weights(rows)))
 
 
-def left_out_ratios(found: Fit) -> NDArray[np.float64]:
-    """Log of predicted over measured of every row, (n,), by constants fitted without its table and its clusters."""
-    # The fits without some rows end close to the fit to all, where log ratios are nearly linear in the constants.
+def values_without(found: Fit) -> dict[str, dict[str, float]]:
+    """For each table, the constants by name that are fitted without its rows and without all rows of its clusters."""
+    # The fits without some rows end close to the fit to all, so that its derivatives serve all of them.
     slope = slopes(found.log_ratios, _constants(), found.values)
     left, weights = found.log_ratios(), series_weights(found.rows)
-    ratios = np.zeros(len(found.rows))
-    without: dict[frozenset[str], NDArray[np.float64]] = {}
+    now, rest = (coordinates_of(_constants(), values) for values in (found.values, prior_values()))
+    by_clusters: dict[frozenset[str], dict[str, float]] = {}
+    by_table = {}
     for table in dict.fromkeys(row.table for row in found.rows):
         clusters = frozenset(row.cluster for row in found.rows if row.table == table)
-        if clusters not in without:
-            kept = np.array([row.cluster not in clusters for row in found.rows])
-            without[clusters] = found.log_ratios(_values_near(found, left, slope, weights * kept))
+        if clusters not in by_clusters:
+            kept = weights * np.array([row.cluster not in clusters for row in found.rows])
+            stepped = linear_step(found.log_ratios, _constants(), left, slope, now, rest, kept)
+            by_clusters[clusters] = found.values if stepped is None else values_at(_constants(), stepped.now)
+        by_table[table] = by_clusters[clusters]
+    return by_table
+
+
+def left_out_ratios(found: Fit, without: Mapping[str, Values]) -> NDArray[np.float64]:
+    """Log of predicted over measured of every row, (n,), by the constants that were fitted without its table."""
+    ratios = np.zeros(len(found.rows))
+    priced: dict[tuple[float, ...], NDArray[np.float64]] = {}
+    for table, values in without.items():
         of_table = np.array([row.table == table for row in found.rows])
-        ratios[of_table] = without[clusters][of_table]
+        key = tuple(values.values())
+        if key not in priced:
+            priced[key] = found.log_ratios(values)
+        ratios[of_table] = priced[key][of_table]
     return ratios
 
 
-def left_out_rows(found: Fit, ratios: NDArray[np.float64], around: Sequence[Interval]) -> list[LeftOutRow]:
+def left_out_rows(
+    found: Fit, predicted: NDArray[np.float64], ratios: NDArray[np.float64], around: Sequence[Interval]
+) -> list[LeftOutRow]:
     """Every row with its predictions.
 
     Args:
+        predicted: seconds of a step of every row by the constants of the tree, (n,).
         ratios: log of predicted over measured of every row, by constants fitted without it, (n,).
         around: the interval of each.
     """
-    fitted = found.priced.measured * np.exp(found.log_ratios())
     without = found.priced.measured * np.exp(ratios)
     return [
         LeftOutRow(
@@ -96,14 +111,8 @@ def left_out_rows(found: Fit, ratios: NDArray[np.float64], around: Sequence[Inte
             low_s=interval.low_seconds,
             high_s=interval.high_seconds,
         )
-        for row, seconds, left_out, interval in zip(found.rows, fitted, without, around, strict=True)
+        for row, seconds, left_out, interval in zip(found.rows, predicted, without, around, strict=True)
     ]
-
-
-def _values_near(found: Fit, left: Floats, slope: Floats, weights: Floats) -> dict[str, float]:
-    """The best values for other weights, if log ratios were linear around the fit."""
-    now, rest = coordinates_of(_constants(), found.values), coordinates_of(_constants(), prior_values())
-    return values_at(_constants(), linear_optimum(_constants(), left, slope, now, rest, weights))
 
 
 def _constants() -> list[Constant]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,12 +110,17 @@ def _quantiles(logs: Floats, weights: Floats) -> tuple[float, float]:
 
 def _rivals(rows: Sequence[MeasuredRow], ratios: Floats) -> float:
     """How far the errors of two rows of one series are apart, in four pairs of five."""
-    apart: list[float] = []
-    for series in dict.fromkeys(row.series for row in rows):
-        of_series = [ratio for row, ratio in zip(rows, ratios, strict=True) if row.series == series]
-        pairs = [abs(one - other) for one, other in combinations(of_series, 2)]
-        apart += pairs[:: max(1, len(pairs) // MOST_PAIRS)]
-    return float(np.quantile(apart, SHARE)) if apart else 0.0
+    series = np.array([row.series for row in rows])
+    apart = [_apart(ratios[series == name]) for name in dict.fromkeys(series.tolist())]
+    pairs = np.concatenate(apart) if apart else np.zeros(0)
+    return float(np.quantile(pairs, SHARE)) if len(pairs) else 0.0
+
+
+def _apart(ratios: Floats) -> Floats:
+    """The differences of all pairs, or of evenly chosen ones where there are many."""
+    first, second = np.triu_indices(len(ratios), 1)
+    every: Floats = np.abs(ratios[first] - ratios[second])
+    return every[:: max(1, len(every) // MOST_PAIRS)]
 
 
 def _ranges(rows: Sequence[MeasuredRow]) -> dict[str, Range]:

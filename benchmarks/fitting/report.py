@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +13,7 @@ from rich.table import Table
 from benchmarks.fitting.constants import fitted_constants
 from benchmarks.left_out import LeftOutRow
 from benchmarks.measured_rows import MeasuredRow
+from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.target import LINE_WIDTH
 from calibrate.robust_fit import Values
 from results.score import score
@@ -29,13 +31,19 @@ def print_constants(values: Values) -> None:
     _print(table)
 
 
-def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow]) -> None:
-    """Each table's mean error: as the code is now, fitted, and left out; beside it that of a constant rate."""
+def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> None:
+    """Each table's mean error: as the code is now, fitted, and left out; beside it that of a constant rate.
+
+    Args:
+        fitted: seconds of a step of every row by the fitted constants, (n,).
+    """
     table = _table("table", "rows", "now %", "fitted %", "left out %", "constant %", "inside %")
     shares = []
     for name in dict.fromkeys(row.table for row in rows):
         members = [index for index, row in enumerate(rows) if row.table == name]
-        shares.append(_shares([rows[index] for index in members], [left_out[index] for index in members]))
+        shares.append(
+            _shares([rows[index] for index in members], [left_out[index] for index in members], fitted[members])
+        )
         table.add_row(name, str(len(members)), *_percents(shares[-1]))
     table.add_row(
         "mean over tables", str(len(rows)), *_percents([float(np.mean(column)) for column in zip(*shares, strict=True)])
@@ -43,12 +51,21 @@ def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow]) ->
     _print(table)
 
 
-def _shares(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow]) -> list[float]:
+def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
+    """What five runs of each table do to the error on the rest."""
+    table = _table("calibrated on five rows", "rows", "rest before %", "rest after %", "ratio")
+    for each in found:
+        shares = _percents([each.error_before, each.error_after])
+        table.add_row(each.table, str(each.num_rows), *shares, f"{each.error_after / each.error_before:.2f}")
+    _print(table)
+
+
+def _shares(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> list[float]:
     """Mean errors of a table as of now, fitted, left out and of a constant rate; share of rows in their intervals."""
     scored = score([row.compared for row in rows])
-    fitted = [abs(row.predicted_s / row.measured_s - 1) for row in left_out]
+    errors = np.abs(fitted / [row.seconds for row in rows] - 1)
     without, inside = [abs(row.error) for row in left_out], [float(row.is_inside) for row in left_out]
-    means = [float(np.mean(each)) for each in (fitted, without)]
+    means = [float(np.mean(each)) for each in (errors, without)]
     return [scored.step_error or 0.0, *means, scored.constant_error or 0.0, float(np.mean(inside))]
 
 

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import benchmark_names
+from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.published_rows import PUBLISHED, RowSet, row_sets
 from benchmarks.target import at_least, at_most, figure, within
-from benchmarks.validation import Section, sections
+from benchmarks.validation import Validation, validation
 from benchmarks.validation_page import PAGE, page
-from tests.composed import load_cluster
 
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def validated() -> list[Section]:
-    return sections()
+def found() -> Validation:
+    return validation()
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +31,34 @@ def sets() -> dict[str, RowSet]:
     return row_sets()
 
 
-def test_the_page_in_the_tree_is_what_the_model_says_today(validated: list[Section]) -> None:
+def test_the_page_in_the_tree_is_what_the_model_says_today(found: Validation) -> None:
     """Words exactly, numbers to half a percent: the last digit may differ between machines."""
-    kept, today = PAGE.read_text(), page(validated)
+    kept, today = PAGE.read_text(), page(found)
     assert NUMBER.sub("#", kept) == NUMBER.sub("#", today), "run `make bench` and commit docs/validation.md"
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (kept, today)]
     assert numbers[0] == pytest.approx(numbers[1], rel=5e-3, abs=0.11), "run `make bench`"
+
+
+def test_what_is_left_out_was_written_by_the_model_of_today(found: Validation) -> None:
+    """A cheap check of a fit that takes minutes: the predictions that it wrote beside what was left out still hold."""
+    tested = [row for table in found.tables for row in table.rows]
+    wrote = [row.without.predicted_s for row in tested]
+    today = [row.row.compared.prediction.estimate.step_seconds for row in tested]
+    assert wrote == pytest.approx(today, rel=0.01), "run `python -m benchmarks.fitting --write`"
 
 
 def test_the_page_says_in_its_first_line_that_it_is_generated() -> None:
     assert PAGE.read_text().splitlines()[0] == "<!-- Written by `python -m benchmarks.validate`; do not edit. -->"
 
 
-def test_every_row_of_the_table_is_on_the_page_or_counted_with_its_reason(validated: list[Section]) -> None:
-    with PUBLISHED.open(newline="") as file:
-        num_rows = len(list(csv.DictReader(file)))
-    shown = [row for section in validated for row in section.rows]
-    assert len(shown) == num_rows + 8  # and the points of four assumed scaling curves
-    for row in shown:
-        assert row.prediction or row.reason in page(validated)
+def test_every_measured_row_is_in_a_table_and_every_other_is_counted_with_its_reason(found: Validation) -> None:
+    priced = published_rows()
+    measured = measured_rows(priced)
+    assert sum(len(table.rows) for table in found.tables) + found.num_new == len(measured)
+    assert sum(found.unpriced.values()) == sum(row.prediction is None for row in priced.values())
+    said = page(found)
+    assert all(reason in said for reason in found.unpriced)
+    assert all(f"| {table.name} |" in said for table in found.tables)
 
 
 def test_recalled_rows_are_not_in_the_table_and_every_row_names_its_source() -> None:
@@ -90,15 +99,6 @@ def test_layers_that_were_worked_out_agree_with_the_published_rate(sets: dict[st
         assert layers == pytest.approx(float(one.row["layers"]), abs=0.05)
 
 
-def test_sections_say_which_clusters_were_fitted_on_their_rows(validated: list[Section]) -> None:
-    """A cluster file that speaks of fitting must be recognised by the rows that it was fitted on."""
-    about = " ".join(section.about for section in validated)
-    used = {row.prediction.configuration.setup.cluster.name for s in validated for row in s.rows if row.prediction}
-    fitted = [name for name in used if re.search("fitted on (?!nothing)", load_cluster(name).efficiency.source)]
-    for name in fitted:
-        assert f" Fitted on: the constants of {name} " in f" {about}", name
-
-
 def test_targets_say_whether_they_are_met_and_by_how_much_not() -> None:
     assert at_most("error", 3, 2.5, " %").verdict == "met"
     assert at_most("error", 3, 4.25, " %").verdict == "missed by 1.25 %"
@@ -109,13 +109,23 @@ def test_targets_say_whether_they_are_met_and_by_how_much_not() -> None:
     assert figure("error", 4.0).verdict == "no target"
 
 
-def test_every_promise_of_accuracy_is_among_the_targets(validated: list[Section]) -> None:
-    targets = {target.what.split(":")[0]: target.target for section in validated for target in section.targets}
-    assert targets["SC21 table 1"] == "<= 3 %"
-    assert targets["SC21 table 2 and BLOOM"] == "<= 6 %"
-    assert targets["Frontier stages"] == "<= 2 %"
+def test_every_promise_of_accuracy_is_among_the_targets(found: Validation) -> None:
+    targets = {target.what.split(":")[0]: target.target for target in found.targets}
+    assert targets["mean over tables, each left out"] == "<= 6 %"
+    assert targets["tables below their one constant rate"] == f">= {len(found.tables)}"
+    assert targets["sc21-table-1"] == "<= 3 %"
+    assert targets["bloom"] == "<= 4.5 %"
     assert targets["Frontier 1T weak scaling (assumed batch)"] == "100 ± 3 %"
     assert targets["Frontier 22B"] == "73.5 ± 3.68"
+
+
+def test_a_best_prediction_that_was_not_the_fastest_is_regretted(found: Validation) -> None:
+    (bloom,) = [table for table in found.tables if table.name == "bloom"]
+    assert bloom.regret is not None
+    assert 0 <= bloom.regret < 0.5
+    (alone,) = [table for table in found.tables if table.name == "frontier-headline"]
+    assert alone.regret is None
+    assert bloom.worst(1)[0].without.error in {row.without.error for row in bloom.rows}
 
 
 def test_make_bench_finds_every_module_with_a_main() -> None:

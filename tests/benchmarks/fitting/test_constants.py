@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
 from benchmarks.fitting.written_constants import places_of, shown, with_number
-from benchmarks.measured_rows import measured_rows, series_weights
+from benchmarks.measured_rows import measured_rows, published_rows, series_weights
 from calibrate.measured_runs import PricedRuns
 from conf.load import options
 from tests.composed import load, load_cluster
@@ -63,14 +63,14 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
 
 
 def test_rows_priced_together_cost_what_each_costs_alone() -> None:
-    rows = measured_rows()
+    rows = measured_rows(published_rows())
     together = PricedRuns([row.run for row in rows]).step_seconds()
     alone = [row.compared.prediction.estimate.step_seconds for row in rows]
     assert list(together) == pytest.approx(alone, rel=1e-9)
 
 
 def test_a_series_of_many_rows_weighs_as_their_root() -> None:
-    rows = measured_rows()
+    rows = measured_rows(published_rows())
     weights = dict(zip((row.place for row in rows), series_weights(rows), strict=True))
     bloom = [row for row in rows if row.table == "bloom"]
     assert (

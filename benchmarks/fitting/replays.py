@@ -1,0 +1,66 @@
+"""Calibrations on five rows of a table, replayed: what they do to the error on the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.fitting.constants import constants_with
+from benchmarks.measured_rows import MeasuredRow
+from benchmarks.replayed_calibrations import ReplayedCalibration
+from calibrate.measured_runs import Constants, PricedRuns
+from calibrate.refit_cluster import CONSTANTS
+from calibrate.robust_fit import Floats, Values, choose, refit
+from train_core.costs.setting import Setting
+
+NUM_RUNS = 5
+NUM_DRAWS = 5
+FEWEST_REST = 3
+
+
+def replayed(rows: Sequence[MeasuredRow], without: Mapping[str, Values]) -> list[ReplayedCalibration]:
+    """Every table with enough rows on one cluster, begun with the constants that were fitted without it."""
+    found = []
+    for table in dict.fromkeys(row.table for row in rows):
+        members = _of_one_cluster([row for row in rows if row.table == table])
+        if len(members) >= NUM_RUNS + FEWEST_REST:
+            found.append(_replay(table, members, without[table]))
+    return found
+
+
+def _of_one_cluster(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    clusters = [row.cluster for row in rows]
+    most = max(clusters, key=clusters.count)
+    return [row for row in rows if row.cluster == most]
+
+
+def _replay(table: str, rows: Sequence[MeasuredRow], values: Values) -> ReplayedCalibration:
+    runs = PricedRuns([row.run for row in rows])
+    before = np.abs(np.expm1(runs.log_ratios(lambda setting: constants_with(values, setting))))
+    errors = []
+    for draw in range(NUM_DRAWS):
+        chosen = np.random.default_rng(draw).permutation(len(rows))[:NUM_RUNS]
+        rest = np.setdiff1d(np.arange(len(rows)), chosen)
+        after = _calibrated_errors(rows, values, chosen.tolist())
+        errors.append((before[rest].mean(), after[rest].mean()))
+    old, new = (float(np.mean(column)) for column in zip(*errors, strict=True))
+    return ReplayedCalibration(table, len(rows), old, new)
+
+
+def _calibrated_errors(rows: Sequence[MeasuredRow], values: Values, chosen: Sequence[int]) -> Floats:
+    """The absolute error of every row after a calibration on the chosen ones, (n,)."""
+    runs, few = PricedRuns([row.run for row in rows]), PricedRuns([rows[index].run for index in chosen])
+
+    def constants_of(setting: Setting, moved: Values) -> Constants:
+        present = constants_with(values, setting)
+        return present._replace(efficiency=present.efficiency.model_copy(update=dict(moved)))
+
+    def ratios(moved: Values) -> Floats:
+        return few.log_ratios(lambda setting: constants_of(setting, moved))
+
+    efficiency = constants_with(values, few.settings[0]).efficiency
+    present = {each.name: float(getattr(efficiency, each.name)) for each in CONSTANTS}
+    found = refit(ratios, choose(ratios, CONSTANTS, present).fitted, present)
+    errors: Floats = np.abs(np.expm1(runs.log_ratios(lambda setting: constants_of(setting, found))))
+    return errors

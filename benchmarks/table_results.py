@@ -1,0 +1,130 @@
+"""Each table of published rows: its errors left out and fitted, its intervals, and what the best prediction costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from benchmarks.left_out import LeftOutRow
+from benchmarks.measured_rows import MeasuredRow, table_of
+from results.score import Comparison, comparison, constant_error, rank_correlation, score
+from sweeps.table.prices import PricedRow
+
+Item = TypeVar("Item")
+Name = TypeVar("Name")
+FEWEST_TO_CHOOSE_FROM = 4
+
+
+@dataclass(frozen=True)
+class TestedRow:
+    """A measured row, as it is priced now and as it was without its table and clusters."""
+
+    row: MeasuredRow
+    without: LeftOutRow
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction as it is now."""
+        return self.row.compared.prediction.estimate.step_seconds / self.row.seconds - 1
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """The rows of one table that hold a measured step."""
+
+    name: str
+    rows: tuple[TestedRow, ...]
+
+    @property
+    def left_out_error(self) -> float:
+        """Mean absolute error by constants fitted without this table and its clusters."""
+        return _mean([abs(each.without.error) for each in self.rows])
+
+    @property
+    def error(self) -> float:
+        """Mean absolute error as it is now, by constants that were fitted on these rows too."""
+        return _mean([abs(each.error) for each in self.rows])
+
+    @property
+    def constant_error(self) -> float:
+        """The least mean error of one rate per device, which no model at all would score."""
+        rates = [each.row.compared.hardware_flops_per_second_per_device or 0.0 for each in self.rows]
+        return constant_error(rates) or 0.0
+
+    @property
+    def coverage(self) -> float:
+        """Share of the rows in their interval of 80 %."""
+        return _mean([float(each.without.is_inside) for each in self.rows])
+
+    @property
+    def regret(self) -> float | None:
+        """How much slower the plan is that is predicted fastest than the best one measured, over all choices."""
+        regrets = [_regret(choice) for choice in _choices(self.rows)]
+        return _mean(regrets) if regrets else None
+
+    @property
+    def rank_correlation(self) -> float | None:
+        predicted = [-each.without.left_out_s for each in self.rows]
+        return rank_correlation(predicted, [-each.row.seconds for each in self.rows])
+
+    def worst(self, count: int) -> list[TestedRow]:
+        """The rows that are missed by most, the largest miss first."""
+        return sorted(self.rows, key=lambda each: -abs(each.without.error))[:count]
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """The rows of one table that say how much memory they took, or that it ran out."""
+
+    name: str
+    num_figures: int
+    error: float | None
+    num_fits: int
+    fits_right: float | None
+
+
+def table_results(rows: Iterable[MeasuredRow], left_out: Iterable[LeftOutRow]) -> list[TableResult]:
+    """Every table, in the order of its first row. Rows that were not left out yet are not in it."""
+    by_place = {each.place: each for each in left_out}
+    tested = [TestedRow(row, by_place[row.place]) for row in rows if row.place in by_place]
+    return [TableResult(name, tuple(of)) for name, of in _grouped(tested, lambda each: each.row.table).items()]
+
+
+def memory_results(priced: Iterable[PricedRow]) -> list[MemoryResult]:
+    """Every table that says something about memory."""
+    compared = [found for found in map(comparison, priced) if found is not None]
+    results = [_memory_result(name, of) for name, of in _grouped(compared, lambda one: table_of(one.row)).items()]
+    return [each for each in results if each.num_figures or (each.fits_right or 0.0) < 1.0]
+
+
+def _memory_result(name: str, compared: Sequence[Comparison]) -> MemoryResult:
+    found = score(compared)
+    return MemoryResult(name, found.num_memories, found.memory_error, found.num_fits, found.fits_right)
+
+
+def _choices(rows: Sequence[TestedRow]) -> list[list[TestedRow]]:
+    """Rows of one job that differ only in how it is laid out: the same model, devices, batch and sequence."""
+
+    def job(each: TestedRow) -> object:
+        setup = each.row.run.setup
+        model = setup.model.model_copy(update={"vocab_size": 1})  # is padded for the tensor size
+        return each.row.series, model, setup.parallel.world_size, setup.batch.global_batch_size
+
+    return [choice for choice in _grouped(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
+
+
+def _regret(choice: Sequence[TestedRow]) -> float:
+    chosen = min(choice, key=lambda each: each.without.left_out_s)
+    return chosen.row.seconds / min(each.row.seconds for each in choice) - 1
+
+
+def _grouped(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[Name, list[Item]]:
+    groups: dict[Name, list[Item]] = {}
+    for item in items:
+        groups.setdefault(name_of(item), []).append(item)
+    return groups
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
