@@ -18,6 +18,7 @@ from conf.load import Composition, options
 from conf.overrides import Override
 from conf.trainer_call import call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
+from results.search.notes import padded_vocabulary_sentence
 from sweeps.plan import plan_sweep
 from sweeps.planner import choose
 from sweeps.planner.points import planned_points
@@ -80,14 +81,18 @@ def print_as(asked: Composition, choices: SearchOptions) -> None:
 
 def _require_no_tables(choices: SearchOptions) -> None:
     tables = (choices.mixed, choices.pareto, choices.explain, choices.scaling, choices.top, choices.output_format)
-    if any(tables) or choices.exhaustive_knobs:
-        remedy = "Leave out --mixed, --pareto, --explain, --scaling, --exhaustive-knobs, --top and --format."
+    if any(tables) or choices.exhaustive_knobs or choices.flat:
+        remedy = "Leave out --mixed, --pareto, --explain, --scaling, --exhaustive-knobs, --top, --flat and --format."
         raise UsageError("--as prints one command, and no table", remedy)
 
 
 def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
     wanted = request(
-        asked, devices=choices.devices, clusters=choices.clusters, implementation=choices.chosen_implementation
+        asked,
+        devices=choices.devices,
+        clusters=choices.clusters,
+        implementation=choices.chosen_implementation,
+        headroom=choices.headroom,
     )
     best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
     setting = best.space.setting
@@ -97,8 +102,10 @@ def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
     predicted = estimate(experiment, setting.implementation)
     refusal = _refusal(best.strategy, parts)
     share = predicted.step_seconds / best.step_seconds - 1
-    notes = (f"The best plan of all is {share:.1%} faster: {refusal}",) if refusal and share > 0 else ()
-    return Chosen(experiment, predicted, notes)
+    notes = [f"The best plan of all is {share:.1%} faster: {refusal}"] if refusal and share > 0 else []
+    if wanted.padding:
+        notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
+    return Chosen(experiment, predicted, tuple(notes))
 
 
 def _refusal(strategy: Strategy, parts: Parts) -> str:

@@ -60,7 +60,9 @@ def plan(
     exhaustive_knobs: Annotated[
         bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
     ] = False,
-    top: Annotated[int | None, typer.Option(help=f"Show so many plans; {DEFAULT_TOP} unless given.", min=1)] = None,
+    top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None,
+    flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False,
+    headroom: Annotated[str | None, typer.Option(help="Memory that plans leave free: 6GiB, or 10%.")] = None,
     output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
     as_json: AsJson = False,
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
@@ -87,6 +89,8 @@ def plan(
         scaling=_known("scaling", scaling, SCALING_KINDS),
         exhaustive_knobs=exhaustive_knobs,
         top=top,
+        flat=flat,
+        headroom=headroom,
         output_format=_known("format", output_format, FORMATS),
     )
     _answer(asked, options, as_json, as_program)

@@ -15,6 +15,7 @@ from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.blocks import enumerated
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
+from sweeps.planner.rivals import judged
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation
@@ -35,7 +36,11 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         _run_mixed(asked, options)
         return
     wanted = request(
-        asked, devices=options.devices, clusters=options.clusters, implementation=options.chosen_implementation
+        asked,
+        devices=options.devices,
+        clusters=options.clusters,
+        implementation=options.chosen_implementation,
+        headroom=options.headroom,
     )
     training = training_of(wanted, options)
     try:
@@ -50,6 +55,8 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         training=training,
         objective=options.chosen_objective,
         choice=choice,
+        shown=judged(choice.best if options.flat else choice.families, wanted.settings),
+        flat=options.flat,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
         explanations=_explanations(asked, options, wanted, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
@@ -64,11 +71,12 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
 
     assert options.mixed is not None
     # A mixed job has its devices given and is searched for time alone. Silence would suggest that an option counted.
-    limits = (options.budget, options.deadline)
+    limits = (options.budget, options.deadline, options.headroom, options.flat)
     taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, *limits)
     if any(taken) or options.chosen_objective != DEFAULT_OBJECTIVE:
         remedy = (
-            "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline and --objective."
+            "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline, --headroom, --flat"
+            " and --objective."
         )
         raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
     wanted = mixed_request(asked, options.mixed, options.chosen_implementation)

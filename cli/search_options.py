@@ -27,7 +27,9 @@ class SearchOptions:
         budget: dollars of the whole training.
         deadline: hours of the whole training.
         explain: `best`, or overrides of the configured plan with blanks between them.
-        top: so many plans are shown.
+        top: so many families, or plans, are shown.
+        flat: show plans whatever their families.
+        headroom: memory that plans leave free.
     """
 
     search: bool = False
@@ -45,6 +47,8 @@ class SearchOptions:
     scaling: ScalingKind | None = None
     exhaustive_knobs: bool = False
     top: int | None = None
+    flat: bool = False
+    headroom: str | None = None
     output_format: str | None = None
 
     @property

@@ -13,6 +13,7 @@ from cli.console import console, print_json, print_unwrapped
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.request import Request
+from sweeps.planner.rivals import Judged
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation
@@ -33,6 +34,8 @@ class Answer:
     """What was asked and what came out.
 
     Attributes:
+        shown: the best plan of each family, or the best plans, with their intervals.
+        flat: plans are shown, whatever their families.
         front: what nothing beats in time and money, where that was asked for.
         scaling: the kind of the curve and its points.
         knobs: values that were enumerated for the largest number of devices.
@@ -42,6 +45,8 @@ class Answer:
     training: Training
     objective: Objective
     choice: Choice
+    shown: Sequence[Judged]
+    flat: bool
     front: Sequence[Candidate] | None
     explanations: tuple[Explanation, ...]
     scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
@@ -53,10 +58,13 @@ def print_answer(answer: Answer, output_format: str) -> None:
     if output_format == "json":
         print_json("search", _document(answer))
     elif output_format == "csv":
-        from results.search.rows import as_csv, search_row
+        from results.search.rows import as_csv, judged_row, search_row
 
-        rows = answer.front if answer.front is not None else answer.choice.best
-        typer.echo(as_csv([search_row(found, answer.training) for found in rows]), nl=False)
+        if answer.front is not None:
+            rows = [search_row(found, answer.training) for found in answer.front]
+        else:
+            rows = [judged_row(found, answer.training) for found in answer.shown]
+        typer.echo(as_csv(rows), nl=False)
     else:
         _print_tables(answer)
 
@@ -107,11 +115,13 @@ def _command(plan: MixedStrategy, given: Overrides) -> str:
 
 def _document(answer: Answer) -> dict[str, object]:
     from results.search.explanation import explanation_document
-    from results.search.rows import search_document, search_row
+    from results.search.rows import families_document, search_document, search_row
     from results.search.scaling_curve import scaling_document
 
-    settings = answer.request.settings
-    document = search_document(answer.choice, answer.training, settings)
+    asked = answer.request
+    document = search_document(answer.choice, answer.training, asked)
+    if not answer.flat:
+        document |= families_document(answer.choice, answer.shown, answer.training, asked)
     document["left_out"] = [{"cluster": out.cluster, "reason": str(out.reason)} for out in answer.request.left_out]
     if answer.front is not None:
         document["pareto"] = [search_row(found, answer.training) for found in answer.front]
@@ -126,13 +136,15 @@ def _document(answer: Answer) -> dict[str, object]:
 
 
 def _print_tables(answer: Answer) -> None:
-    from results.search.table import search_table
+    from results.search.notes import notes
+    from results.search.table import judged_table, search_table
 
     choice, training = answer.choice, answer.training
     console.print(_question(answer.request))
-    ranked = f"ranked by {RANKED_BY[answer.objective]}"
+    of_families = "" if answer.flat else "the best of each family, "
+    ranked = f"{of_families}ranked by {RANKED_BY[answer.objective]}"
     several = len(answer.request.spaces) > 1
-    console.print(search_table(choice.best, training, ranked, several_places=several))
+    console.print(judged_table(answer.shown, training, ranked, several_places=several, width=console.width))
     console.print(
         f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
@@ -140,6 +152,8 @@ def _print_tables(answer: Answer) -> None:
     )
     for out in answer.request.left_out:
         console.print(f"Left out: {out.cluster}: {out.reason}")
+    for note in notes(answer.shown, None if answer.flat else choice, answer.request):
+        console.print(note)
     if answer.front is not None:
         title = "nothing beats these in time and money"
         console.print(search_table(answer.front, training, title, several_places=True))

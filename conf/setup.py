@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from conf.chunks import chunk_ranges, least_layers
 from conf.context_axis import check_context_axis
 from conf.errors import InfeasiblePlan
+from conf.expert_axis import check_expert_axis
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
 from conf.mixed import StageBlock, check_blocks, written_blocks
 from conf.remedies import largest_share, next_multiple, padded_vocabulary
@@ -352,6 +353,7 @@ CHECKS = (
     _check_devices,
     _check_tensor_axis,
     check_context_axis,
+    check_expert_axis,
     _check_pipeline_axis,
     _check_batch,
     _check_schedule,

@@ -52,8 +52,10 @@ class ExpertsSpec(Frozen):
         ffn_hidden_size: width of one expert.
         shared_ffn_hidden_size: width of the expert that every token passes through; 0 where there is none.
         num_dense_layers: first layers that have an ordinary feed-forward layer instead.
-        capacity_factor: tokens that an expert takes at most, relative to an even share; the rest is dropped. Null drops
-            none.
+        capacity_factor: tokens that an expert takes at most, relative to an even share. What is above is dropped, and
+            experts with fewer are padded. Null drops and pads none.
+        imbalance: tokens of the rank whose experts take most, relative to an even share. Benchmarks force routing to be
+            even, which is 1; how much more a training has, only its own logs say.
     """
 
     num_experts: Count
@@ -62,6 +64,18 @@ class ExpertsSpec(Frozen):
     shared_ffn_hidden_size: Annotated[int, Field(ge=0)] = 0
     num_dense_layers: Annotated[int, Field(ge=0)] = 0
     capacity_factor: Positive | None = None
+    imbalance: Annotated[float, Field(ge=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _tokens_find_experts(self) -> ExpertsSpec:
+        if self.top_k > self.num_experts:
+            raise ConfigError(
+                "model.experts.top_k",
+                self.top_k,
+                f"is more than model.experts.num_experts = {self.num_experts}",
+                f"Use model.experts.top_k={self.num_experts} or less.",
+            )
+        return self
 
 
 class LatentAttentionSpec(Frozen):
@@ -128,6 +142,60 @@ class ModelSpec(Frozen):
         """Width of all key heads together, which is also the width of all value heads."""
         # By way of query_size, since only that knows which width of a head applies.
         return self.query_size // self.num_attention_heads * self.num_query_groups
+
+    @property
+    def value_size(self) -> int:
+        """Width of all value heads together."""
+        latent = self.latent_attention
+        return self.key_value_size if latent is None else self.num_query_groups * latent.value_head_size
+
+    @property
+    def attended_size(self) -> int:
+        """Width of what the attention core puts out: a head of values for every head of queries."""
+        latent = self.latent_attention
+        return self.query_size if latent is None else self.num_attention_heads * latent.value_head_size
+
+    @property
+    def num_dense_layers(self) -> int:
+        """First layers that have an ordinary feed-forward layer; all of them where there are no experts."""
+        return self.num_layers if self.experts is None else self.experts.num_dense_layers
+
+    @model_validator(mode="after")
+    def _experts_fit(self) -> ModelSpec:
+        if self.experts is not None and self.experts.num_dense_layers >= self.num_layers:
+            raise ConfigError(
+                "model.experts.num_dense_layers",
+                self.experts.num_dense_layers,
+                f"leaves none of model.num_layers = {self.num_layers} layers with experts",
+                "Use fewer dense layers, or model.experts=null.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _short_vectors_fit(self) -> ModelSpec:
+        latent, size = self.latent_attention, self.query_size // self.num_attention_heads
+        if latent is None:
+            return self
+        if self.family == "gpt":
+            problem = "has learned positions, and model.latent_attention rotary ones"
+            remedy = "Use model.family=llama, or model.latent_attention=null."
+            raise ConfigError("model.family", "gpt", problem, remedy)
+        if latent.rotary_head_size >= size:
+            raise ConfigError(
+                "model.latent_attention.rotary_head_size",
+                latent.rotary_head_size,
+                f"leaves nothing of a query head of model.head_size = {size}",
+                "Give model.head_size both parts together: DeepSeek has 128 + 64 = 192.",
+            )
+        if self.num_query_groups != self.num_attention_heads:
+            raise ConfigError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"differs from model.num_attention_heads = {self.num_attention_heads}, and latent attention makes keys"
+                " and values for every head",
+                f"Use model.num_query_groups={self.num_attention_heads}.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelSpec:

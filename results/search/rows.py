@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from conf.knobs import KNOBS, Knob, layers_in_short
+from conf.overrides import written
 from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
 from sweeps.planner import Candidate, Choice, Training
@@ -19,6 +20,8 @@ from sweeps.planner.objectives import (
     total_hours,
     watts,
 )
+from sweeps.planner.request import Request
+from sweeps.planner.rivals import Judged, num_rivals
 from sweeps.planner.strategy import Strategy
 
 Cell: TypeAlias = str | int | float | bool | None
@@ -78,20 +81,58 @@ def _training_cells(candidate: Candidate, training: Training) -> Row:
     }
 
 
-def search_document(choice: Choice, training: Training, settings: Settings) -> dict[str, object]:
+def judged_row(found: Judged, training: Training) -> Row:
+    """One plan with the interval in which four measurements of five are expected, and where it is untested."""
+    return {
+        **search_row(found.candidate, training),
+        "predicted_low_step_seconds": found.interval.low_seconds,
+        "predicted_high_step_seconds": found.interval.high_seconds,
+        "predicted_memory_percent": 100 * found.memory_share,
+        "outside": "; ".join(found.interval.outside),
+    }
+
+
+def families_document(choice: Choice, shown: Sequence[Judged], training: Training, asked: Request) -> dict[str, object]:
+    """The best plan of each family for JSON, and how many of the first cannot be told apart."""
+    rivals = num_rivals(choice, shown[0])
+    rows = [
+        {
+            **judged_row(found, training),
+            "layout": layout(found.candidate),
+            "overrides": overrides(found.candidate, asked),
+        }
+        for found in shown
+    ]
+    return {
+        "families": rows,
+        "num_families": len(choice.family_values),
+        "not_told_apart": rivals,
+        "trials_that_decide": [row["layout"] for row in rows[:rivals]] if rivals > 1 else [],
+    }
+
+
+def layout(candidate: Candidate) -> str:
+    """The layout in short, as other tables and trial folders name it, without the batch, which all plans share."""
+    return candidate.strategy.label(candidate.space.setting.model.num_layers, leave_out=["global_batch_size"])
+
+
+def overrides(candidate: Candidate, asked: Request) -> list[str]:
+    """What composes the plan: beside its knobs the cluster and the vocabulary, where they are not those asked for."""
+    padding = [f"{key}={written(value)}" for key, value in asked.padding.items()]
+    return [*_cluster_override(candidate, asked.settings), *padding, *candidate.strategy.overrides()]
+
+
+def search_document(choice: Choice, training: Training, asked: Request) -> dict[str, object]:
     """The whole answer for JSON; `seconds` is the time of the whole search."""
     return {
         "strategies": choice.num_strategies,
         "feasible": choice.num_feasible,
         "fitting": choice.num_fitting,
         "seconds": choice.search_seconds,
-        "precision": settings.precision.dtype,
+        "precision": asked.settings.precision.dtype,
+        "padded": asked.padding,
         "best": [
-            {
-                **search_row(candidate, training),
-                "overrides": [*_cluster_override(candidate, settings), *candidate.strategy.overrides()],
-            }
-            for candidate in choice.best
+            {**search_row(candidate, training), "overrides": overrides(candidate, asked)} for candidate in choice.best
         ],
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from results.search.table import layout
+from results.search.rows import layout
 from results.units import count, percent, seconds, tflops
 from sweeps.planner.objectives import ScalingKind
 from sweeps.planner.scaling import ScalingPoint

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from results.search.rows import Row, search_row
+from results.search.rows import Row, layout, search_row
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
 from sweeps.planner.objectives import dollars_per_second
+from sweeps.planner.rivals import Judged
+
+WIDE = 100
 
 
 def search_table(
@@ -26,10 +29,7 @@ def search_table(
         title: what they are.
         several_places: clusters or numbers of devices to choose among were offered.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.title = f"Predicted, not measured: {title}"
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layout", overflow="fold")
+    table = _empty(title)
     columns = _columns(best, training, several_places)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
@@ -39,9 +39,34 @@ def search_table(
     return table
 
 
-def layout(candidate: Candidate) -> str:
-    """The layout in short, as other tables and trial folders name it, without the batch, which all plans share."""
-    return candidate.strategy.label(candidate.space.setting.model.num_layers, leave_out=["global_batch_size"])
+def judged_table(shown: Sequence[Judged], training: Training, title: str, *, several_places: bool, width: int) -> Table:
+    """The same with the interval in which four measurements of five are expected; an exclamation mark follows the
+    memory of plans that nearly fill it.
+
+    Args:
+        width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
+    """
+    table = _empty(title)
+    columns = _columns([found.candidate for found in shown], training, several_places)
+    columns.insert(columns.index("step s") + 1, "80 %")
+    if width < WIDE:
+        columns = [name for name in columns if name not in ("TFLOPS", "J/token")]
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for position, found in enumerate(shown, start=1):
+        cells = _cells(found.candidate, training)
+        cells["80 %"] = f"{seconds(found.interval.low_seconds)}-{seconds(found.interval.high_seconds)}"
+        cells["GiB"] += "!" if found.is_nearly_full else ""
+        table.add_row(str(position), layout(found.candidate), *(cells[name] for name in columns))
+    return table
+
+
+def _empty(title: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.title = f"Predicted, not measured: {title}"
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("layout", overflow="fold")
+    return table
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:

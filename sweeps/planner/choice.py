@@ -63,7 +63,7 @@ class Choice:
     Attributes:
         best: best first by the objective.
         families: the best plan of each family (sizes, devices and cluster), best first by the objective.
-        num_families: how many families have a plan that is feasible.
+        family_values: what the objective says of the best plan of every family that has one, ascending.
         best_of_each: the best of each space, best first by the objective.
         search_seconds: the whole search took so long.
     """
@@ -73,7 +73,7 @@ class Choice:
     num_feasible: int
     best: tuple[Candidate, ...]
     families: tuple[Candidate, ...]
-    num_families: int
+    family_values: tuple[float, ...]
     best_of_each: tuple[Candidate, ...]
     search_seconds: float
 
@@ -97,7 +97,7 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
         num_feasible=sum(found.num_feasible for found in founds),
         best=_candidates(spaces, best[:top]),
         families=_candidates(spaces, families[:top]),
-        num_families=len(families),
+        family_values=tuple(one.value for one in families),
         best_of_each=_candidates(spaces, [picked for picked in best if picked.is_first]),
         search_seconds=time.perf_counter() - start,
     )

@@ -12,7 +12,13 @@ from train_core.costs.layer.shard import NONE, Shard
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.work import Work, recompute_by_layer, shard_work
 
-PARAMETERS = ("layer_parameters", "embedding_parameters", "token_embedding_parameters")
+PARAMETERS = (
+    "layer_parameters",
+    "dense_layer_parameters",
+    "expert_parameters",
+    "embedding_parameters",
+    "token_embedding_parameters",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError
 from conf.setup import Setup
-from conf.world import ClusterSpec, ModelSpec
+from conf.world import ClusterSpec
 from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.compiled import compiled_or_not
@@ -95,7 +95,6 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
     trainer = compiled_or_not(row, trainer_of(row, parallel.zero_stage, implementation))
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
-    _require_priced(model)
     setup = Setup(
         model=model,
         cluster=_widened(cluster, parallel.world_size),
@@ -123,17 +122,6 @@ def _leaves_memory_open(row: Row) -> bool:
 
 def _was_run(row: Row) -> bool:
     return any(text_of(row, column) for column in MEASURED_COLUMNS) or bool(said(row, "out of memory", ("notes",)))
-
-
-def _require_priced(model: ModelSpec) -> None:
-    """Refuse what the cost model has no formulas for."""
-    refused = (
-        ("num_experts", model.experts and model.experts.num_experts, "a mixture of experts"),
-        ("head_dim", model.latent_attention and model.head_size, "latent attention"),
-    )
-    for column, value, name in refused:
-        if value is not None:
-            raise ConfigError(column, value, f"{name} is not modelled", "Only rows without it can be priced.")
 
 
 def _widened(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:

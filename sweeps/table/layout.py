@@ -26,6 +26,7 @@ ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
     "fsdp": 3,
     "fsdp1": 3,
     "fsdp2": 3,
+    "hsdp": 3,
 }
 RECOMPUTATIONS: dict[str, Recompute] = {
     "none": "none",
@@ -42,6 +43,7 @@ RECOMPUTATIONS: dict[str, Recompute] = {
     "mlp_act": "pointwise",
     "moe_act": "pointwise",
 }
+USUAL_PER_NODE = 8
 ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
 """Of a rate that leaves the reduction of gradients out: so many that its share vanishes."""
@@ -49,7 +51,7 @@ MANY_MICRO_BATCHES = 1024
 
 def parallel_of(row: Row) -> ParallelPlan:
     tensor, pipeline, context = count_of(row, "tp"), count_of(row, "pp"), count_of(row, "cp", default=1)
-    chunks, devices = count_of(row, "vpp", default=1), count_of(row, "num_gpus")
+    devices, chunks = count_of(row, "num_gpus"), _chunks_of(row)
     _check_replicas(row, tensor * pipeline * context, devices)
     stated = {
         "world_size": devices,
@@ -70,6 +72,12 @@ def parallel_of(row: Row) -> ParallelPlan:
         **_recompute_of(row),
     }
     return ParallelPlan(**{**plain_values("parallel"), **stated})
+
+
+def _chunks_of(row: Row) -> int:
+    """Model chunks of a stage: the fewest that there can be where a row has an interleaved schedule and no number."""
+    is_interleaved = said(row, r"\binterleaved\b(?! data)", ("model", "schedule")) is not None
+    return count_of(row, "vpp", default=2 if is_interleaved else 1)
 
 
 def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
@@ -104,9 +112,12 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
 
 
 def _zero_group_of(row: Row, replicas: int) -> int | None:
-    """Replicas among which ZeRO shares out, where the row says `zero1=8`; None where these are all."""
+    """Replicas among which ZeRO shares out: as `zero1=8` says, those of a node under HSDP; None where these are all."""
     remark = said(row, r"\bzero[123] ?= ?(\d+)", ("series", "notes"))
-    size = int(remark.group(1)) if remark else replicas
+    usual = (
+        count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, r"\bhsdp\b", ("zero_stage",)) else replicas
+    )
+    size = int(remark.group(1)) if remark else usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
 
@@ -128,9 +139,27 @@ def _recompute_of(row: Row) -> dict[str, object]:
 
 def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
-    micro_batch = count_of(row, "micro_batch")
-    if text_of(row, "global_batch") or parallel.pipeline_parallel_size > 1:
+    replicas = parallel.world_size // (
+        parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
+    )
+    local = _local_batch_of(row)
+    micro_batch = count_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
+    if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
         return BatchPlan(global_batch_size=count_of(row, "global_batch"), micro_batch_size=micro_batch)
-    replicas = parallel.world_size // (parallel.tensor_parallel_size * parallel.context_parallel_size)
-    number = MANY_MICRO_BATCHES if said(row, r"all-reduce excluded", ("notes",)) else 1
-    return BatchPlan(global_batch_size=micro_batch * replicas * number, micro_batch_size=micro_batch)
+    many = MANY_MICRO_BATCHES if said(row, r"all-reduce excluded", ("notes",)) else 1
+    of_replica = micro_batch * many if local is None else local
+    return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)
+
+
+def _local_batch_of(row: Row) -> int | None:
+    """Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch."""
+    remark = said(row, r"local batch (?:size )?(?:of )?(\d+)", ("notes",))
+    return int(remark.group(1)) if remark and not text_of(row, "micro_batch") else None
+
+
+def _usual_micro_batch(local: int | None, stages: int) -> int | None:
+    """torchtitan cuts a local batch into as many micro-batches as there are stages, unless it is told otherwise.
+
+    Source: torchtitan of December 2024, config_manager.py, pipeline_parallel_microbatches.
+    """
+    return None if local is None or local % stages else local // stages

@@ -13,14 +13,15 @@ MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip her
 VOCABULARY_MULTIPLE = 128
 EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
 DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
-"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. Source: arXiv 2405.04434, section 3.1.2."""
+"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. V2-Lite makes queries from the hidden state.
+Source: arXiv 2405.04434, section 3.1.2 and appendix B."""
 DEEPSEEK_HEAD_SIZE = 192
 
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
     hidden, heads, gated = count_of(row, "hidden"), count_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
-    family = _family_of(row, gated)
     latent, head_size = _attention_of(row)
+    family: Family = "llama" if latent else _family_of(row, gated)  # such attention has rotary positions
     return ModelSpec(
         name="row",
         family=family,
@@ -28,7 +29,8 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         hidden_size=hidden,
         ffn_hidden_size=_ffn_hidden_of(row),
         num_attention_heads=heads,
-        num_query_groups=count_of(row, "kv_heads", default=heads),
+        # Latent attention makes keys for every head, whatever a table calls a head of its short vectors.
+        num_query_groups=heads if latent else count_of(row, "kv_heads", default=heads),
         head_size=head_size,
         rotary_base=None,
         gated_mlp=gated,
@@ -99,6 +101,8 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
             query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
         )
         return latent, plain + rotary
-    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)(?![-_ ]?(?:\.\d+)?[-_ ]?lite)|kimi[-_ ]?k2", ("model",)):
+    if said(row, r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)):
+        return DEEPSEEK_ATTENTION.model_copy(update={"query_rank": None}), DEEPSEEK_HEAD_SIZE
+    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)):
         return DEEPSEEK_ATTENTION, DEEPSEEK_HEAD_SIZE
     return None, stated

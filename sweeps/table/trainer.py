@@ -69,11 +69,16 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
 
 
 def _overlapping(row: Row, trainer: Implementation) -> Implementation:
-    """The trainer with tensor-parallel collectives beside their products, or not, where the row says either."""
+    """The trainer with tensor-parallel collectives beside their products, or not, where the row says either.
+
+    NeMo and Megatron-Bridge turn that on; Megatron-LM's own script has to be told, and InternEvo cannot.
+    """
     if said(row, r"(no|without) tp[- ]?comm\w* overlap|vanilla tp"):
         return trainer.model_copy(update={"tensor_overlap": 0.0})
     if said(row, r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers"):
         return trainer.model_copy(update={"tensor_overlap": 1.0})
+    if said(row, r"megatron-lm|oellm|internevo", ("source", "implementation")):
+        return trainer.model_copy(update={"tensor_overlap": 0.0})
     return trainer
 
 
@@ -82,7 +87,7 @@ def _known_source(row: Row) -> str | None:
     for columns in (("source", "series"), ("zero_stage", "notes")):
         if found := next((name for pattern, name in KNOWN_SOURCES if said(row, pattern, columns)), None):
             return found
-    return None
+    return "deepspeed" if said(row, r"\bdeepspeed\b", ("source",)) else None
 
 
 def _usual(row: Row, zero_stage: int) -> str:

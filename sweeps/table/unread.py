@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from conf.errors import ConfigError
 from sweeps.table.cells import Row, text_of
+from sweeps.table.remarks import said
 
 UNREAD_COLUMNS = (
     "attention_window",
@@ -24,6 +25,11 @@ UNREAD_COLUMNS = (
     "vision_layers",
     "window",
 )
+UNREAD_MODELS = (
+    (r"nemotron-?h\b|\bmamba|\bjamba|\bzamba|\bhymba|\brwkv|qwen3-?next|minimax", "layers without attention"),
+    (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
+)
+"""Names of models whose rows say nothing else of what makes them different."""
 NOTHING = ("", "0", "no", "none", "false")
 
 
@@ -41,3 +47,6 @@ def require_read(row: Row) -> None:
                 "changes the price, and is not modelled",
                 "Leave the cell empty only if it does not apply.",
             )
+    for pattern, what in UNREAD_MODELS:
+        if said(row, pattern, ("model", "series")):
+            raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")

@@ -7,6 +7,8 @@ import csv
 from benchmarks.published_rows import PUBLISHED
 from conf.load import options
 from sweeps.table.clusters import cluster_of
+from sweeps.table.file import read_table
+from sweeps.table.prices import price
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 
@@ -34,3 +36,7 @@ def test_what_a_row_says_of_its_nodes_makes_the_cluster_that_it_names() -> None:
         assert [link.bandwidth_bytes_per_second for link in worded.links] == [
             link.bandwidth_bytes_per_second for link in named.links
         ]
+
+
+def test_every_row_of_todays_tables_is_priced() -> None:
+    assert [row.reason for row in price(read_table(PUBLISHED_2).records) if row.prediction is None] == []

@@ -71,6 +71,11 @@ class Setting:
         is_copied = self.gradient_bytes != self.dtype_bytes and self.cluster.device.kind == "cpu"
         return self.dtype_bytes if is_copied else 0
 
+    def expert_tensor_size(self, tensor_parallel_size: Size) -> Size:
+        """Ranks that share out each expert's matrices: as stated, else as many as share out all others."""
+        stated = self.expert_tensor_parallel_size
+        return tensor_parallel_size if stated is None else tensor_parallel_size * 0 + stated
+
     @property
     def peak_flops_per_second(self) -> float:
         return self.cluster.device.peak_flops_per_second[self.dtype]

@@ -10,12 +10,15 @@ import numpy as np
 from conf.knobs import RECOMPUTES
 from conf.units import FLOAT32_BYTES
 from train_core.costs.counts.parameters import (
+    dense_layer_parameters,
     embedding_parameters,
+    experts_parameters,
     final_norm_parameters,
     layer_parameters,
     token_embedding_parameters,
 )
 from train_core.costs.layer.end_bytes import EndBytes, end_bytes
+from train_core.costs.layer.experts import expert_layer_costs
 from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
@@ -23,7 +26,7 @@ from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import recomputed_layers
 
-NESTED = ("layer", "plain_layer", "end")  # columns of columns
+NESTED = ("layer", "plain_layer", "dense_layer", "end")  # columns of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,11 @@ class Work:
     """What a rank of each shard does and holds, in columns, (n,).
 
     Attributes:
+        layer: one of those with experts, if there are any.
         plain_layer: a layer that recomputes nothing; the same as `layer` where all layers recompute alike.
+        dense_layer: one of the first layers, without experts; the same as `layer` where all layers are alike.
+        layer_parameters: of `layer`, those of its experts included.
+        expert_parameters: those of its experts.
         end: what the last stage holds beside its layers.
         head_deferred_bytes: input and output gradient of the head's product, while its weight gradient is to come.
         kept_logits_bytes: what the loss of one micro-batch keeps until its backward pass.
@@ -41,7 +48,10 @@ class Work:
 
     layer: LayerCosts
     plain_layer: LayerCosts
+    dense_layer: LayerCosts
     layer_parameters: Integers
+    dense_layer_parameters: Integers
+    expert_parameters: Integers
     embedding_parameters: Integers
     token_embedding_parameters: Integers
     head_forward_seconds: Floats
@@ -61,7 +71,8 @@ class Work:
         layer = self.layer.rows(selection)
         plain = layer if self.plain_layer is self.layer else self.plain_layer.rows(selection)
         end = EndBytes(*(column[selection] for column in self.end))
-        return Work(layer=layer, plain_layer=plain, end=end, **columns)
+        dense = layer if self.dense_layer is self.layer else self.dense_layer.rows(selection)
+        return Work(layer=layer, plain_layer=plain, dense_layer=dense, end=end, **columns)
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
@@ -93,14 +104,22 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     hidden = hidden_bytes_of(setting, shard)
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
-    layer = plain = layer_costs(setting, shard)
+    costs_of_layer = layer_costs if model.experts is None else expert_layer_costs
+    layer = plain = costs_of_layer(setting, shard)
     if some_layers_are_plain:
-        plain = layer_costs(setting, replace(shard, recompute=np.full_like(shard.recompute, NONE)))
+        plain = costs_of_layer(setting, replace(shard, recompute=np.full_like(shard.recompute, NONE)))
+    dense = layer_costs(setting, shard) if model.num_dense_layers and model.experts else layer
+    experts = np.zeros_like(t)
+    if model.experts is not None:
+        experts = experts_parameters(model, shard.expert_parallel_size, setting.expert_tensor_size(t))
     forward, input_gradient, weight_gradient, reduced = head_costs(setting, shard)
     return Work(
         layer=layer,
         plain_layer=plain,
-        layer_parameters=layer_parameters(model, t),
+        dense_layer=dense,
+        layer_parameters=layer_parameters(model, t) + experts,
+        dense_layer_parameters=dense_layer_parameters(model, t),
+        expert_parameters=experts,
         embedding_parameters=embedding_parameters(model, t),
         token_embedding_parameters=token_embedding_parameters(model, t),
         head_forward_seconds=forward,
@@ -116,27 +135,61 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     )
 
 
+def dense_layers(setting: Setting, layers: Integers, is_first: Booleans) -> Integers | int:
+    """How many of a stage's layers have no experts although others have: they are taken to be all on the first stage.
+
+    Where that has fewer layers, the rest is priced as if it had experts.
+    """
+    if setting.model.experts is None or not setting.model.num_dense_layers:
+        return 0
+    dense: Integers = np.where(is_first, np.minimum(layers, setting.model.num_dense_layers), 0)
+    return dense
+
+
 def recompute_by_layer(plans: Plans) -> bool:
     """Whether in some plan not all layers of a stage recompute alike."""
     return bool(np.any(plans.recompute_every > 1))
 
 
-def of_layers(plans: Plans, work: Work, name: str, layers: Integers) -> Any:
-    """A column of `LayerCosts` for all layers of a stage, of which some may recompute and the others not."""
+def of_layers(plans: Plans, work: Work, name: str, layers: Integers, dense: Integers | int = 0) -> Any:
+    """A column of `LayerCosts` for all layers of a stage, of which some may recompute and the others not.
+
+    Args:
+        dense: how many of them have no experts although others have.
+    """
     each = getattr(work.layer, name)
-    if not recompute_by_layer(plans):
-        return layers * each
-    some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
-    return some * each + (layers - some) * getattr(work.plain_layer, name)
+    whole = layers * each
+    if recompute_by_layer(plans):
+        some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
+        whole = some * each + (layers - some) * getattr(work.plain_layer, name)
+    if work.dense_layer is work.layer:
+        return whole
+    return whole + dense * (getattr(work.dense_layer, name) - each)
 
 
 def group_parameters(
     setting: Setting, work: Work, num_stages: Integers, layers: Integers, is_first: Booleans, is_last: Booleans
 ) -> Integers:
     """Parameters of one rank of a stage; the last stage holds its own copy of a tied token embedding."""
+    dense = dense_layers(setting, layers, is_first) * (work.dense_layer_parameters - work.layer_parameters)
+    return layers * work.layer_parameters + dense + end_parameters(setting, work, num_stages, is_first, is_last)
+
+
+def end_parameters(
+    setting: Setting, work: Work, num_stages: Integers, is_first: Booleans, is_last: Booleans
+) -> Integers:
+    """Those of `group_parameters` that are in no layer: embedding, last norm and head."""
     embedding = np.where(is_first, work.embedding_parameters, 0)
     # With one stage a tied head is the embedding itself; with several, the last needs a copy of its own.
     has_head = is_last & (num_stages > 1) if setting.model.tied_embeddings else is_last
     head = np.where(has_head, work.token_embedding_parameters, 0)
     norm = np.where(is_last, final_norm_parameters(setting.model), 0)
-    return layers * work.layer_parameters + embedding + head + norm
+    ends: Integers = embedding + head + norm
+    return ends
+
+
+def group_experts(setting: Setting, work: Work, layers: Integers, is_first: Booleans) -> Integers:
+    """Those of `group_parameters` that are experts', which fewer ranks hold copies of than of all others."""
+    if setting.model.experts is None:
+        return np.zeros_like(layers)
+    return (layers - dense_layers(setting, layers, is_first)) * work.expert_parameters

@@ -6,7 +6,7 @@ import pytest
 
 from sweeps.table.compiled import compiled_or_not, is_compiled
 from train_core.costs.trainers.fsdp import FSDP
-from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_EAGER
+from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,18 @@ def test_an_eager_row_has_eager_kernels_and_keeps_what_else_it_says() -> None:
 
 def test_other_trainers_are_as_they_are() -> None:
     assert compiled_or_not({}, FSDP) == FSDP
+
+
+@pytest.mark.parametrize(
+    ("table", "has"),
+    [
+        ("benchmarks/llama3_h100_202412_torchtitan.md Table 1", False),
+        ("benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md", True),
+        ("benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md", True),
+        ("benchmarks/llama3_2026-01.md", True),
+        ("benchmarks/llama3_2025-02.md", False),
+    ],
+)
+def test_the_loss_is_compiled_since_april_2025(table: str, has: bool) -> None:
+    expected = TORCHTITAN_COMPILED_LOSS if has else TORCHTITAN
+    assert compiled_or_not({"table": table, "compile": "yes"}, TORCHTITAN) == expected

@@ -212,6 +212,8 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"precision": "fp8", "fp8_recipe": "homemade"}, "fp8_recipe = 'homemade': is not known here"),
         ({"precision": "fp8"}, "precision = 'fp8': has no peak for fp8"),
         ({"precision": "fp16", "gradient_dtype": "bf16"}, "gradient_dtype = 'bf16': is narrower than precision"),
+        ({"model": "nemotronh-56b"}, "model = 'nemotronh-56b': has layers without attention"),
+        ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': changes the price, and is not modelled"),
         ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, none"),
         ({"recompute": "some"}, "recompute = 'some': is not known here. Known: none"),

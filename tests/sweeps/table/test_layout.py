@@ -43,11 +43,13 @@ def test_beside_a_pipeline_fsdp2_keeps_what_it_has_gathered() -> None:
         ({"series": "internevo tp1 zero1=8"}, 8),
         ({"notes": "zero1=8 (optimizer states sharded over 8 ranks)"}, 8),
         ({"notes": "zero1=64"}, None),  # all replicas
+        ({"zero_stage": "HSDP"}, 8),
+        ({"zero_stage": "HSDP", "gpus_per_node": "4"}, 4),
         ({}, None),
     ],
 )
 def test_a_smaller_group_that_shares_the_optimizer_is_read(cells: dict[str, str], size: int | None) -> None:
-    assert plan(zero_stage="1", **cells).zero_group_size == size
+    assert plan(**{"zero_stage": "1", **cells}).zero_group_size == size
 
 
 @pytest.mark.parametrize(
@@ -111,3 +113,14 @@ def test_tensor_ranks_share_sequences_beside_experts_unless_the_row_says_otherwi
     assert plan(tp="2", ep="8").sequence_parallel is True
     assert plan(tp="2", ep="8", sequence_parallel="no").sequence_parallel is False
     assert plan(tp="2").sequence_parallel is False
+
+
+def test_a_local_batch_is_cut_into_as_many_micro_batches_as_stages() -> None:
+    cells = {"pp": "8", "micro_batch": "", "notes": "local batch 32 per DP rank (micro-batch not stated)"}
+    found = batch_of({**SIZES, **cells}, plan(**cells))
+    assert (found.micro_batch_size, found.global_batch_size) == (4, 32 * 8)
+
+
+def test_an_interleaved_schedule_has_at_least_two_chunks() -> None:
+    assert plan(pp="8", model="Llama 3.1 405B Interleaved 1F1B").virtual_pipeline_size == 2
+    assert plan(pp="8", vpp="4", model="Llama 3.1 405B Interleaved 1F1B").virtual_pipeline_size == 4

@@ -61,7 +61,18 @@ def test_latent_attention_is_known_of_some_models(name: str) -> None:
     assert model(model=name).latent_attention == DEEPSEEK_ATTENTION
 
 
-@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-moe-16b", "nemotron4-340b"])
+def test_the_lite_model_makes_queries_from_the_hidden_state() -> None:
+    latent = model(model="DeepSeek-V2-Lite").latent_attention
+    assert latent is not None
+    assert (latent.query_rank, latent.key_value_rank) == (None, 512)
+
+
+def test_latent_attention_makes_keys_for_every_head() -> None:
+    found = model(model="deepseek-v3", kv_heads="1")
+    assert (found.num_query_groups, found.family) == (128, "llama")
+
+
+@pytest.mark.parametrize("name", ["deepseek-moe-16b", "nemotron4-340b"])
 def test_other_models_have_no_latent_attention(name: str) -> None:
     found = model(model=name, head_dim="192")
     assert (found.latent_attention, found.head_size) == (None, 192)

@@ -21,6 +21,8 @@ from train_core.costs import IMPLEMENTATIONS
         ({"source": "InternLM/InternEvo @c6", "notes": "FSDP rows left out"}, 1, "megatron-core"),
         ({"notes": "Primus (Megatron); median of 500 steps"}, 1, "megatron-core"),
         ({"notes": "NeMo, selective recompute"}, 0, "megatron-core"),
+        ({"source": "microsoft/DeepSpeed benchmarks"}, 3, "deepspeed"),
+        ({"notes": "with DeepSpeed's ZeRO-3"}, 3, "megatron-deepspeed"),
         ({"series": "lumi ddp", "precision": "bf16", "flash_attention": "yes"}, 0, "fsdp"),
         ({"implementation": "NeMo 2.0"}, 0, "megatron-core"),
         ({"implementation": "FSDP2"}, 3, "fsdp"),
@@ -33,3 +35,18 @@ def test_the_trainer_is_named_or_known_or_usual(cells: dict[str, str], zero_stag
 def test_attention_is_the_trainers_own_where_the_row_does_not_say() -> None:
     assert trainer_of({}, 0, "megatron-core") == IMPLEMENTATIONS["megatron-core"]
     assert trainer_of({"flash_attention": "no"}, 0, "megatron-core").flash_attention is False
+
+
+@pytest.mark.parametrize(
+    ("cells", "overlap"),
+    [
+        ({"notes": "TP comm overlap (userbuffers)"}, 1.0),
+        ({"notes": "fp32 grad accumulation, no TP-comm overlap"}, 0.0),
+        ({"model": "Llama 3.1 70B async TP", "implementation": "torchtitan"}, 1.0),
+        ({"model": "Llama 3.1 70B vanilla TP", "implementation": "torchtitan"}, 0.0),
+        ({"source": "FZJ-JSC/jubench-megatron-lm @d02714d"}, 0.0),
+        ({"source": "NVIDIA-NeMo/Megatron-Bridge @067f987df"}, 1.0),
+    ],
+)
+def test_a_row_says_whether_collectives_run_beside_products(cells: dict[str, str], overlap: float) -> None:
+    assert trainer_of(cells, 1, None if "implementation" in cells else "megatron-core").tensor_overlap == overlap

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from conf.schema import Recompute
 from conf.world import ModelSpec
+from train_core.costs.counts.matrices import attention_matrices, feed_forward_matrices
 
 FLOPS_FORMULA = "matmul-full-square-v1"
-"""Id of the convention below: matrix products only, attention scores counted in full (not halved for causality)."""
+"""Id of the convention below: matrix products only, attention scores counted in full (not halved for causality).
+
+Of experts it counts those that a token is routed to, with the router."""
 
 
 def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
@@ -14,15 +17,32 @@ def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
 
     Source: arXiv 2205.05198, appendix A: 24 b s h^2 (1 + s / 6h) where ffn_hidden_size = 4h.
     """
-    b, s, h, f = num_sequences, model.seq_length, model.hidden_size, model.ffn_hidden_size
-    projections = h * (2 * model.query_size + 2 * model.key_value_size)
-    feed_forward = (3 if model.gated_mlp else 2) * h * f
-    return 2 * b * s * (projections + feed_forward) + attention_core_forward_flops(model, num_sequences)
+    return _layer_flops(model, num_sequences, model.ffn_hidden_size, others=0)
+
+
+def expert_layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
+    """The same of a layer with experts: its router, the experts that a token is meant for, and the shared expert.
+
+    Tokens that a capacity drops, and rows that it pads, are counted as if every token passed through `top_k` experts.
+    """
+    experts = model.experts
+    assert experts is not None
+    chosen = experts.top_k * sum(matrix.size for matrix in feed_forward_matrices(model, experts.ffn_hidden_size))
+    router = model.hidden_size * experts.num_experts
+    return _layer_flops(model, num_sequences, experts.shared_ffn_hidden_size, others=chosen + router)
+
+
+def _layer_flops(model: ModelSpec, num_sequences: int, ffn_hidden_size: int, others: int) -> int:
+    """Forward FLOPs of a layer whose matrices are known but for `others`, so many elements for each token."""
+    matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
+    elements = sum(matrix.size for matrix in matrices) + others
+    core = attention_core_forward_flops(model, num_sequences)
+    return 2 * num_sequences * model.seq_length * elements + core
 
 
 def attention_core_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats."""
-    return 4 * num_sequences * model.seq_length**2 * model.query_size
+    return 2 * num_sequences * model.seq_length**2 * (model.query_size + model.attended_size)
 
 
 def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:
@@ -40,10 +60,25 @@ def model_flops(model: ModelSpec, num_sequences: int) -> int:
     return stage_model_flops(model, num_sequences, model.num_layers, has_head=True)
 
 
-def stage_model_flops(model: ModelSpec, num_sequences: int, num_layers: int, *, has_head: bool) -> int:
-    """The part of `model_flops` that so many layers need, and the head where it is with them."""
+def stage_model_flops(
+    model: ModelSpec, num_sequences: int, num_layers: int, *, has_head: bool, is_first: bool = True
+) -> int:
+    """The part of `model_flops` that so many layers need, and the head where it is with them.
+
+    Args:
+        is_first: these layers are the model's first, among which all dense ones are.
+    """
     head = head_forward_flops(model, num_sequences) if has_head else 0
-    return 3 * (num_layers * layer_forward_flops(model, num_sequences) + head)
+    dense = min(model.num_dense_layers, num_layers) if is_first else 0
+    return 3 * (_forward_flops(model, num_sequences, dense, num_layers - dense) + head)
+
+
+def _forward_flops(model: ModelSpec, num_sequences: int, dense: int, others: int) -> int:
+    """Forward FLOPs of so many dense layers, and of so many others."""
+    if model.experts is None:
+        return (dense + others) * layer_forward_flops(model, num_sequences)
+    sparse = others * expert_layer_forward_flops(model, num_sequences)
+    return dense * layer_forward_flops(model, num_sequences) + sparse
 
 
 def hardware_flops(
@@ -58,11 +93,12 @@ def hardware_flops(
 
     Source: arXiv 2104.04473, equation 3 (full); arXiv 2205.05198, equation 8 (selective).
     """
+    layers = model.num_layers if num_recomputed is None else num_recomputed
+    dense = model.num_dense_layers * layers // model.num_layers  # of both kinds as large a part is recomputed
     repeated = {
         "none": 0,
-        "selective": attention_core_forward_flops(model, num_sequences),
-        "full": layer_forward_flops(model, num_sequences),
+        "selective": layers * attention_core_forward_flops(model, num_sequences),
+        "full": _forward_flops(model, num_sequences, dense, layers - dense),
         "pointwise": 0,  # no matrix product is repeated
     }[recompute]
-    layers = model.num_layers if num_recomputed is None else num_recomputed
-    return model_flops(model, num_sequences) + layers * repeated
+    return model_flops(model, num_sequences) + repeated

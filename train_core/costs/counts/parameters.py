@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conf.world import ModelSpec
+from train_core.costs.counts.matrices import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Size
 
 
@@ -11,24 +12,59 @@ def num_parameters(model: ModelSpec) -> int:
 
     Source: arXiv 2104.04473, equation 2, with the final norm and biases counted exactly.
     """
+    sparse = model.num_layers - model.num_dense_layers
+    of_sparse = layer_parameters(model, 1) + experts_parameters(model, 1, 1) if sparse else 0
     return (
-        model.num_layers * layer_parameters(model, 1)
+        sparse * of_sparse
+        + model.num_dense_layers * dense_layer_parameters(model, 1)
         + embedding_parameters(model, 1)
         + final_norm_parameters(model)
         + (0 if model.tied_embeddings else token_embedding_parameters(model, 1))
     )
 
 
+def dense_layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
+    """One layer with an ordinary feed-forward layer on one tensor rank: matrices, norms, biases of the GPT family."""
+    return _shared_parameters(model, model.ffn_hidden_size, tensor_parallel_size)
+
+
 def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
-    """One transformer layer on one tensor-parallel rank: matrices, and for the GPT family biases."""
-    h, f, t = model.hidden_size, model.ffn_hidden_size, tensor_parallel_size
-    q, kv = model.query_size, model.key_value_size
-    columns = h * (q + 2 * kv) // t + (2 if model.gated_mlp else 1) * (h * f // t)  # split by output features
-    rows = q * h // t + f * h // t  # split by input features
-    held: Size = columns + rows + 2 * h
+    """What tensor ranks share of a layer: all of it, but for the experts that are spread over further ranks."""
+    experts = model.experts
+    if experts is None:
+        return dense_layer_parameters(model, tensor_parallel_size)
+    router = experts.num_experts * model.hidden_size
+    held: Size = _shared_parameters(model, experts.shared_ffn_hidden_size, tensor_parallel_size) + router
+    return held
+
+
+def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tensor_parallel_size: Size) -> Size:
+    """The experts of one layer on one rank: `num_experts / expert_parallel_size` of them, or parts of so many."""
+    experts = model.experts
+    assert experts is not None
+    each: Size = _split(model, feed_forward_matrices(model, experts.ffn_hidden_size), expert_tensor_parallel_size)
+    return experts.num_experts // expert_parallel_size * each
+
+
+def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
+    """Attention, a feed-forward layer of this width and the norms."""
+    matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
+    latent, norms = model.latent_attention, 2 * final_norm_parameters(model)
+    if latent is not None:  # the short vectors have norms of their own
+        norms += (latent.query_rank or 0) + latent.key_value_rank
+    held: Size = _split(model, matrices, t) + norms
+    return held
+
+
+def _split(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:
+    """Matrices on one of `t` ranks, and for the GPT family their biases."""
+    shared = sum(matrix.size for matrix in matrices if matrix.split != "nothing")
+    whole = sum(matrix.size for matrix in matrices if matrix.split == "nothing")
     # Biases of column products are split with their outputs; those of row products and of norms are whole on each rank.
     if model.family == "gpt":
-        held = held + (q + 2 * kv) // t + h + (2 if model.gated_mlp else 1) * (f // t) + h + 2 * h
+        shared += sum(matrix.columns for matrix in matrices if matrix.split == "columns")
+        whole += sum(matrix.columns for matrix in matrices if matrix.split != "columns")
+    held: Size = shared // t + whole
     return held
 
 

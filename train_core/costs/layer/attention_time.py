@@ -11,7 +11,8 @@ FLASH_BACKWARD_TO_FORWARD = 2.5  # five products against two; source: arXiv 2205
 
 def _causal_flops(setting: Setting, shard: Shard) -> Integers:
     """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone."""
-    return 2 * scores_of(setting, shard) * (setting.model.query_size // setting.model.num_attention_heads)
+    model = setting.model
+    return scores_of(setting, shard) * (model.query_size + model.attended_size) // model.num_attention_heads
 
 
 def core_forward(setting: Setting, shard: Shard) -> Floats:

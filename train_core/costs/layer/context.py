@@ -38,7 +38,9 @@ class CoreSeconds(NamedTuple):
 
 
 def core_seconds(setting: Setting, shard: Shard) -> CoreSeconds:
-    is_repeated = (shard.recompute == FULL) | (shard.recompute == SELECTIVE)
+    is_repeated = shard.recompute == FULL
+    if not setting.implementation.selective_operators:  # which keeps the core's output
+        is_repeated = is_repeated | (shard.recompute == SELECTIVE)
     forward, backward = core_forward(setting, shard), core_backward(setting, shard)
     if not np.any(shard.context_parallel_size > 1):
         return CoreSeconds(forward, backward, np.where(is_repeated, forward, 0.0), 0.0, 0.0)

@@ -20,7 +20,10 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     model, t, tokens = setting.model, shard.tensor_parallel_size, tokens_of(setting, shard)
     h, vocab = model.hidden_size, model.vocab_size // t
     elements = tokens * vocab
-    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + 3 * FLOAT32_BYTES), 4)
+    kind = setting.implementation
+    copies = np.where(t > 1, kind.split_loss_copies, kind.loss_copies)
+    more = 2 * FLOAT32_BYTES * np.maximum(copies - 1, 0)  # every further copy is written and read
+    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + 3 * FLOAT32_BYTES + more), 4)
     gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + FLOAT32_BYTES), 2)
     scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)
     hidden = (tokens * h * setting.dtype_bytes).astype(np.float64)

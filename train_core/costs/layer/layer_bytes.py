@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from conf.world import ModelSpec
 from train_core.attention_rules import flash_runs
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.pointwise import activated_bytes, dropped_bytes, norm_output_bytes
@@ -15,7 +16,7 @@ from train_core.costs.layer.shard import (
     Shard,
     held_tokens_of,
     hidden_bytes_of,
-    products_of,
+    matrices_of,
     scores_of,
     tokens_of,
 )
@@ -33,8 +34,10 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     model, implementation, width = setting.model, setting.implementation, setting.dtype_bytes
     tokens, held, t = tokens_of(setting, shard), held_tokens_of(setting, shard), shard.tensor_parallel_size
     masks = 2 * model.hidden_size if implementation.dropout else 0
-    whole = held * ((4 * model.hidden_size + implementation.norm_statistics) * width + masks)
-    units = 2 * model.query_size + 2 * model.key_value_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
+    vectors = 4 * model.hidden_size + implementation.norm_statistics + short_vectors_of(model)
+    whole = held * (vectors * width + masks)
+    heads = model.query_size + model.key_value_size + model.value_size + model.attended_size
+    units = heads + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
     split = tokens * units // t * width
     core = np.where((recompute == NONE) | (recompute == POINTWISE), _core_kept_bytes(setting, shard), 0)
     kept = whole + split + core + rotated_bytes(setting, shard) + kept_difference(setting, shard, recompute)
@@ -46,10 +49,20 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
 
 def deferred_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes of inputs and output gradients of the four products; sequence parallelism shards one of each product."""
-    ends = held_tokens_of(setting, shard) * 4 * setting.model.hidden_size
-    (qkv, _), (_, q), (up, _), (_, f) = products_of(setting, shard)
-    split = tokens_of(setting, shard) * (qkv + q + up + f)
-    return (ends + split) * setting.dtype_bytes
+    split, ends = 0, 0
+    for columns, depth, divided in matrices_of(setting):
+        split += {"columns": columns, "rows": depth, "nothing": 0}[divided]
+        ends += {"columns": depth, "rows": columns, "nothing": columns + depth}[divided]
+    shared = tokens_of(setting, shard) * (split // shard.tensor_parallel_size)
+    return (held_tokens_of(setting, shard) * ends + shared) * setting.dtype_bytes
+
+
+def short_vectors_of(model: ModelSpec) -> int:
+    """Elements per token that latent attention keeps of its short vectors, before and after their norms."""
+    latent = model.latent_attention
+    if latent is None:
+        return 0
+    return 2 * ((latent.query_rank or 0) + latent.key_value_rank) + latent.rotary_head_size
 
 
 def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
@@ -88,7 +101,8 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
         both = tokens_of(setting, shard) * (2 * model.ffn_hidden_size // shard.tensor_parallel_size)
         return (both + 2 * held_tokens_of(setting, shard) * model.hidden_size) * width + activated
     inside = tokens_of(setting, shard) * (model.ffn_hidden_size // shard.tensor_parallel_size) * width
-    (up, _), (_, down) = products_of(setting, shard)[2:]
+    down = model.ffn_hidden_size // shard.tensor_parallel_size
+    up = (2 if model.gated_mlp else 1) * down
     made = setting.weight_gradient_copy_bytes * model.hidden_size
     hidden = hidden_bytes_of(setting, shard)
     # Where it was not kept, the activation's output is there in the first moment, and the norm's in the second.

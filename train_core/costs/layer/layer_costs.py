@@ -18,7 +18,8 @@ from train_core.costs.layer.layer_time import (
     weight_gradients_of,
 )
 from train_core.costs.layer.pointwise import repeated_seconds
-from train_core.costs.layer.shard import FULL, NONE, POINTWISE, Shard, hidden_bytes_of
+from train_core.costs.layer.selected_time import selected_seconds
+from train_core.costs.layer.shard import FULL, NONE, POINTWISE, Shard, hidden_bytes_of, num_gathered
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -56,9 +57,11 @@ class LayerCosts:
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
     repeated = np.where(shard.recompute == FULL, forward, 0.0) + core.repeated + repeated_seconds(setting, shard)
+    if setting.implementation.selective_operators:
+        repeated = repeated + selected_seconds(setting, shard)
     weight_gradients = weight_gradients_of(setting, shard)
     # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
-    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[::2])
+    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
     working = gradient_bytes(setting, shard) + buffer_bytes(setting, shard)

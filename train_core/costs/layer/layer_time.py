@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from conf.world import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
-from train_core.costs.layer.shard import FULL, Shard, held_tokens_of, products_of, tokens_of
+from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, held_tokens_of, num_gathered, products_of, tokens_of
 from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
@@ -20,8 +21,12 @@ def projections_forward(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     recipe = recipe_of(setting)
     products = sum(matmul_seconds(setting, tokens, n, k, recipe=recipe) for n, k in products_of(setting, shard))
-    between = _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
-    return products + forward_casts(setting, shard) + between
+    return products + forward_casts(setting, shard) + between_forward(setting, shard)
+
+
+def between_forward(setting: Setting, shard: Shard) -> Floats:
+    """What lies between the products of a forward pass, without the attention core."""
+    return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
 
 
 def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
@@ -33,7 +38,7 @@ def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
 
 
 def weight_gradients_of(setting: Setting, shard: Shard) -> list[Floats]:
-    """Seconds for each matrix in the order of `products_of`, where splits by columns and by rows alternate."""
+    """Seconds for each matrix in the order of `products_of`."""
     tokens, recipe = tokens_of(setting, shard), recipe_of(setting)
     added_up = 2 * setting.gradient_bytes  # what has been added up so far is read and written
     return [
@@ -51,11 +56,21 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
     """
     model, t, implementation = setting.model, shard.tensor_parallel_size, setting.implementation
     masks = 2 * model.hidden_size if implementation.dropout else 0
-    moved_heads = (model.query_size + model.key_value_size) * 2
+    moved_heads = moved_heads_of(model)
     activation = (gated if model.gated_mlp else gelu) * model.ffn_hidden_size
     between = held_tokens_of(setting, shard) * (held * model.hidden_size * setting.dtype_bytes + masks)
     inside = tokens_of(setting, shard) * (activation + moved_heads) * setting.dtype_bytes // t
     return memory_bound_seconds(setting, (between + inside) * implementation.memory_traffic, kernels)
+
+
+def moved_heads_of(model: ModelSpec) -> int:
+    """Elements that turning queries and keys reads and writes, and of latent attention putting its heads together."""
+    latent = model.latent_attention
+    moved = (model.query_size + model.key_value_size) * 2
+    if latent is None:
+        return moved
+    # Both parts of a head are cut out and joined, and values are copied; the short vectors pass through their norms.
+    return moved + 2 * model.value_size + 4 * ((latent.query_rank or 0) + latent.key_value_rank)
 
 
 def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tuple[Floats, Floats]:
@@ -70,18 +85,23 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     t = shard.tensor_parallel_size
     num_bytes = tokens_of(setting, shard) * setting.model.hidden_size * float(setting.dtype_bytes)
     stride = np.ones_like(t)
+    parts = num_gathered(setting)
     scatter = gather_seconds(setting, num_bytes, t, stride)
     gather = gather_seconds(setting, num_bytes * gathered_share(setting), t, stride)
-    forward = np.where(shard.sequence_parallel, 2.0 * (gather + scatter), 4.0 * scatter)
-    gathers = 2.0 * gather
+    forward = np.where(shard.sequence_parallel, parts * (gather + scatter), 2.0 * parts * scatter)
+    gathers = parts * gather
     # On a CPU the cores that would compute meanwhile carry out the collectives, so that nothing is hidden.
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
-        reduction = np.where(shard.sequence_parallel, scatter, forward / 2.0)
+        reduction = np.where(shard.sequence_parallel, scatter, forward / parts)
         shown = np.where(shard.sequence_parallel, gathers, 0.0)
         shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
-    backward = shown + np.where(shard.recompute == FULL, forward, 0.0)
+    repeated = np.where(shard.recompute == FULL, forward, 0.0)
+    if setting.implementation.selective_operators:  # which keeps what was scattered
+        again = np.where(shard.sequence_parallel, gathers, 0.0)
+        repeated = np.where(shard.recompute == SELECTIVE, again, repeated)
+    backward = shown + repeated
     if not runs_beside_products(setting, shard):
         return forward, backward
     there, back = pipelined_seconds(setting, shard, gather, scatter, hiding)

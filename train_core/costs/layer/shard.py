@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conf.knobs import RECOMPUTES
+from train_core.costs.counts.matrices import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Booleans, Integers, Setting
 
 NONE, SELECTIVE, FULL, POINTWISE = (RECOMPUTES.index(name) for name in ("none", "selective", "full", "pointwise"))
@@ -41,11 +42,34 @@ def hidden_bytes_of(setting: Setting, shard: Shard) -> Integers:
 
 
 def products_of(setting: Setting, shard: Shard) -> tuple[tuple[Integers | int, Integers | int], ...]:
-    """Columns and depth of the four matrix products of a layer on one rank; each has a row per token."""
-    model, t = setting.model, shard.tensor_parallel_size
-    h, f = model.hidden_size, model.ffn_hidden_size // t
-    q, kv = model.query_size // t, model.key_value_size // t
-    return ((q + 2 * kv, h), (h, q), ((2 if model.gated_mlp else 1) * f, h), (h, f))
+    """Columns and depth of the matrix products of a layer on one rank, in their order; each has a row per token."""
+    t = shard.tensor_parallel_size
+    products: list[tuple[Integers | int, Integers | int]] = []
+    for columns, depth, split in matrices_of(setting):
+        if split == "columns":
+            products.append((columns // t, depth))
+        elif split == "rows":
+            products.append((columns, depth // t))
+        else:  # every rank multiplies all its tokens, of which sequence parallelism leaves it a share
+            products.append((np.where(shard.sequence_parallel, columns // t, columns), depth))
+    return tuple(products)
+
+
+def paired_products_of(setting: Setting, shard: Shard) -> list[tuple[Integers | int, Integers | int]]:
+    """Those of `products_of` beside which tensor ranks gather and scatter: columns and rows split in turn."""
+    splits, products = [matrix.split for matrix in matrices_of(setting)], products_of(setting, shard)
+    last = [index for index, split in enumerate(splits) if split == "rows"]
+    return [products[index + offset] for index in last for offset in (-1, 0)]
+
+
+def matrices_of(setting: Setting) -> tuple[Matrix, ...]:
+    model = setting.model
+    return attention_matrices(model) + feed_forward_matrices(model, model.ffn_hidden_size)
+
+
+def num_gathered(setting: Setting) -> int:
+    """Parts of a layer in front of which sequence parallelism gathers, and after which tensor ranks add up."""
+    return 2 if setting.model.ffn_hidden_size else 1
 
 
 def scores_of(setting: Setting, shard: Shard) -> Integers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_core.costs.layer.shard import FULL, Shard, products_of, tokens_of
+from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, paired_products_of, tokens_of
 from train_core.costs.primitives.collectives import shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds
 from train_core.costs.primitives.narrow import recipe_of
@@ -32,7 +32,7 @@ def pipelined_seconds(
         weight_gradients: of the two products that are split by columns.
     """
     tokens, recipe = tokens_of(setting, shard), recipe_of(setting)
-    sizes = products_of(setting, shard)
+    sizes = paired_products_of(setting, shard)
     forward: Floats = np.asarray(0.0)
     backward: Floats = np.asarray(0.0)
     for index, (n, k) in enumerate(sizes):
@@ -41,7 +41,14 @@ def pipelined_seconds(
         backward = backward + _beside(setting, gather, matmul_seconds(setting, tokens, k, n, recipe=recipe))
     for gradient in weight_gradients:
         backward = backward + _beside(setting, scatter, gradient)
-    return forward, backward + np.where(shard.recompute == FULL, forward, 0.0)
+    return forward, backward + np.where(shard.recompute == FULL, forward, 0.0) + _gathered_again(setting, shard, gather)
+
+
+def _gathered_again(setting: Setting, shard: Shard, gather: Floats) -> Floats | float:
+    """Gathers of the two products that a selection of operators makes again; what was scattered it keeps."""
+    if not setting.implementation.selective_operators:
+        return 0.0
+    return np.where(shard.recompute == SELECTIVE, 2.0 * setting.scale.shown * gather, 0.0)
 
 
 def _beside(setting: Setting, comm: Floats, product: Floats) -> Floats:

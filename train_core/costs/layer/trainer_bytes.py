@@ -15,6 +15,10 @@ def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
     if not setting.implementation.rotated_copies or model.family != "llama":
         return 0
     made = (model.query_size + model.key_value_size) // shard.tensor_parallel_size
+    if model.latent_attention is not None:
+        # Whole heads are put together anew; values stay a view of what made them and the keys' part without positions.
+        rotary = model.num_attention_heads * model.latent_attention.rotary_head_size
+        made = (model.key_value_size - rotary) // shard.tensor_parallel_size
     return tokens_of(setting, shard) * made * setting.dtype_bytes
 
 

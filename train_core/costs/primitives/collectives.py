@@ -71,6 +71,24 @@ def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, str
     return latency + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
 
 
+def exchange_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
+    """An all-to-all, in which every rank has `num_bytes` in all, an equal part of them for each rank.
+
+    The parts for ranks of the same node pass inside it while those for others leave it, each through the port of its
+    own device; the slower of the two decides.
+    """
+    slowest, latency, inside = np.zeros(np.shape(num_bytes)), np.zeros(np.shape(num_bytes)), np.ones_like(num_ranks)
+    widest = setting.cluster.links[-1]
+    for link in setting.cluster.links:
+        members = num_ranks if link is widest else np.minimum(num_ranks, np.maximum(1, link.num_devices // stride))
+        bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link
+        seconds = num_bytes * (members - inside) / num_ranks / bandwidth
+        slowest = np.maximum(slowest, seconds)
+        latency = np.where(members > inside, link.latency_seconds, latency)
+        inside = members
+    return slowest + latency
+
+
 def all_reduce_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
     """An all-reduce of `num_bytes`, which a ring carries out as a reduce-scatter and an all-gather."""
     return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride)

@@ -9,23 +9,23 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.replicas import owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.step.sharing import num_shards
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
-from train_core.costs.work import Work, group_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
 
 ADAM_STATES = 2
 ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
-    shards = num_shards(setting, plans)
     parameters = group_parameters(
         setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
     )
-    share = -(-parameters // shards)  # shards are padded to the same length, so all ranks hold as much
+    share = owned_parameters(setting, plans, work, group)
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
     if setting.offload_optimizer:
         copies = 0  # the host holds them all
@@ -102,7 +102,8 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held
-    deferred = of_layers(plans, work, "deferred_bytes", group.layers)
+    dense = dense_layers(setting, group.layers, group.is_first)
+    deferred = of_layers(plans, work, "deferred_bytes", group.layers, dense)
     deferred = deferred + np.where(group.is_last, work.head_deferred_bytes, 0)
     more, most, stage = deferred - ends, plans.num_micro_batches - 1, group.start
     if np.any(group.count > 1):
@@ -114,7 +115,8 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
 
 def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
-    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers) // plans.virtual_pipeline_size
+    dense = dense_layers(setting, group.layers, group.is_first)
+    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers, dense) // plans.virtual_pipeline_size
     return kept
 
 

@@ -12,9 +12,11 @@ from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.replicas import held_parameters, owned_parameters, replica_seconds
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, group_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,11 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
-    layer, layers = work.layer, group.layers
-    forward = layers * layer.forward_seconds
-    backward = of_layers(plans, work, "input_gradient_seconds", layers)
-    weights, tensor = layers * layer.weight_gradient_seconds, layers * layer.tensor_forward_seconds
+    layers, dense = group.layers, dense_layers(setting, group.layers, group.is_first)
+    forward = of_layers(plans, work, "forward_seconds", layers, dense)
+    backward = of_layers(plans, work, "input_gradient_seconds", layers, dense)
+    weights = of_layers(plans, work, "weight_gradient_seconds", layers, dense)
+    tensor = of_layers(plans, work, "tensor_forward_seconds", layers, dense)
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
@@ -132,7 +135,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=of_layers(plans, work, "tensor_backward_seconds", layers),
+        tensor_backward=of_layers(plans, work, "tensor_backward_seconds", layers, dense),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
@@ -163,29 +166,28 @@ def _sharded_seconds(
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
     is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
-    layer = work.layer_parameters
-    ends = _parameters(setting, plans, work, group) - group.layers * layer
-    has_ends = ends > 0
+    dense = dense_layers(setting, group.layers, group.is_first)
+    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
+    none = np.zeros_like(ends)
+    units: list[tuple[Integers, Integers, Integers]] = [
+        (work.layer_parameters, work.expert_parameters, group.layers - dense),
+        (ends, none, (ends > 0).astype(np.int64)),
+    ]
+    if np.any(dense):
+        units.append((work.dense_layer_parameters, none, dense * np.ones_like(ends)))
     gathered: Floats = np.asarray(0.0)
     scattered: Floats = np.asarray(0.0)
-    for parameters, number in ((layer, group.layers), (ends, has_ends)):
-        gather, scatter = _shard_collectives(setting, plans, parameters)
+    for parameters, experts, number in units:
+        gather = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
+        scatter = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
         gathered, scattered = gathered + number * gather, scattered + number * scatter
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
     overlap = setting.implementation.sharded_overlap
-    return shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
-
-
-def _shard_collectives(setting: Setting, plans: Plans, parameters: Integers) -> tuple[Floats, Floats]:
-    """Seconds of gathering the weights of so many parameters once, and of scattering their gradients once."""
-    d, t = plans.num_replicas, plans.tensor_parallel_size
-    gather = gather_seconds(setting, parameters * gathered_weight_bytes(setting), d, t)
-    return gather, gather_seconds(setting, parameters * float(setting.reduced_bytes), d, t)
-
-
-def _parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    return group_parameters(setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last)
+    held, _ = held_parameters(setting, plans, work, group)
+    there, back = shard_copy_seconds(setting, plans, held)
+    shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
+    return shown[0] + there, shown[1] + back
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
@@ -194,10 +196,10 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
     """
-    implementation, d, t = setting.implementation, plans.num_replicas, plans.tensor_parallel_size
-    parameters = _parameters(setting, plans, work, group).astype(np.float64)
-    scattered = gather_seconds(setting, parameters * setting.reduced_bytes, d, t)
-    weights = gather_seconds(setting, parameters * gathered_weight_bytes(setting), d, t)
+    implementation = setting.implementation
+    parameters, experts = held_parameters(setting, plans, work, group)
+    scattered = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
+    weights = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
@@ -211,8 +213,8 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
     """The update of what a rank of the first stage owns, bound by memory bandwidth."""
-    shards = np.where(plans.zero_stage >= 1, plans.num_replicas, 1)
-    owned = _parameters(setting, plans, work, group) / shards
+    whole, _ = held_parameters(setting, plans, work, group)
+    owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, work, group), whole)
     return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
 
 

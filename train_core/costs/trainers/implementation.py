@@ -51,6 +51,8 @@ class Implementation(Frozen):
         data_overlap: share of the gradient reduction and weight gathering that is started early enough to run beside
             the last backward and the next forward; `Scale.shown` of it costs nevertheless.
         sharded_overlap: the same of the gathers and reductions of every layer under ZeRO-2 and 3.
+        copies_shards: gathers and reductions of ZeRO-2 and ZeRO-3 copy each parameter, whose rows are shared out alone.
+            Not counted for this package's own trainer, which does the same and was never measured on GPUs.
         rings_use_all_ports: collectives across nodes use the network ports of all members in a node; else one.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter.
     """
@@ -82,6 +84,7 @@ class Implementation(Frozen):
     transfers_overlap: float
     data_overlap: float
     sharded_overlap: float
+    copies_shards: bool
     rings_use_all_ports: bool
     optimizer_bytes_per_parameter: float
 

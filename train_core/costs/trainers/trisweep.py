@@ -32,6 +32,7 @@ TRISWEEP = Implementation(
     transfers_overlap=0.0,
     data_overlap=0.0,
     sharded_overlap=0.0,
+    copies_shards=False,
     rings_use_all_ports=True,
     optimizer_bytes_per_parameter=34.0,  # gradient read for the norm and the update 8, state 24, weight 2
 )

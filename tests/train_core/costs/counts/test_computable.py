@@ -23,7 +23,7 @@ def model(name: str, *overrides: str) -> ModelSpec:
 
 def peak(spec: ModelSpec, micro_batch_size: int, trainer: Implementation) -> int:
     """Bytes of a pipeline of two stages that keeps everything, in fp32."""
-    sizes = (1, 2, 1, 1, micro_batch_size, 8, False, 0, 0, 0, spec.num_layers // 2, spec.num_layers // 2, 1, 1)
+    sizes = (1, 2, 1, 1, micro_batch_size, 8, False, 0, 0, 1, 0, spec.num_layers // 2, spec.num_layers // 2, 1, 1)
     plans = Plans(*(np.array([size]) for size in sizes))
     setting = Setting(spec, load(["cluster=local"]).cluster, "fp32", trainer)
     return int(peak_bytes(setting, plans, work_of(setting, plans))[0])

@@ -18,8 +18,8 @@ TOKENS, H, Q, KV, F = 2 * 8192, 4096, 4096, 1024, 14336  # of Llama 3.1 8B, with
 TWO = shard_of(1, 2)
 
 
-def llama(trainer: str) -> Setting:
-    return setting_of("llama-3.1-8b", "dgx-h100", trainer=trainer)
+def llama(trainer: str, cluster: str = "dgx-h100") -> Setting:
+    return setting_of("llama-3.1-8b", cluster, trainer=trainer)
 
 
 def kept(setting: Setting, shard: Shard) -> int:
@@ -36,10 +36,13 @@ def test_learned_positions_turn_nothing() -> None:
     assert kept(core, shard_of(8)) == kept(plain, shard_of(8))
 
 
-@pytest.mark.parametrize(("recipe", "num_bits"), [("fp8-delayed", 8), ("mxfp8", 8), ("nvfp4", 4)])
-def test_inputs_of_narrow_products_are_kept_as_these_take_them(recipe: MatmulRecipe, num_bits: int) -> None:
-    """Both norms' outputs and the activation's in fewer bits; of attention's output there is a narrow copy more."""
-    wide = llama("megatron-core")
+@pytest.mark.parametrize(("recipe", "num_bits"), [("fp8-delayed", 8), ("mxfp8", 8.25), ("nvfp4", 4.5)])
+def test_inputs_of_narrow_products_are_kept_as_these_take_them(recipe: MatmulRecipe, num_bits: float) -> None:
+    """Both norms' outputs and the activation's in fewer bits; of attention's output there is a narrow copy more.
+
+    A scale of 8 bits goes with 32 or with 16 elements.
+    """
+    wide = llama("megatron-core", "gb200-nvl72")
     less = kept(wide, TWO) - kept(replace(wide, matmul_recipe=recipe), TWO)
     assert less == TOKENS * ((2 * H + F) * (16 - num_bits) - Q * num_bits) // 8
 

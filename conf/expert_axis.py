@@ -1,0 +1,82 @@
+"""Which ways to spread experts over ranks cannot exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from conf.errors import InfeasiblePlan
+from conf.remedies import largest_share
+from conf.world import ExpertsSpec
+
+if TYPE_CHECKING:
+    from conf.setup import Setup
+
+SIZE, TENSOR_SIZE = "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size"
+
+
+def check_expert_axis(setup: Setup) -> None:
+    """Refuse sizes without experts, and sizes that leave unequal shares of experts, of their matrices or of ranks.
+
+    Raises:
+        InfeasiblePlan: the experts cannot be spread so.
+    """
+    experts, parallel = setup.model.experts, setup.parallel
+    if experts is None:
+        for key, value in ((SIZE, parallel.expert_parallel_size), (TENSOR_SIZE, parallel.expert_tensor_parallel_size)):
+            if value not in (1, None):
+                remedy = f"Set {key}={'1' if key == SIZE else 'null'}, or choose a model with experts."
+                raise InfeasiblePlan(key, value, f"spreads experts, and {setup.model.name} has none", remedy)
+        return
+    _check_shares(setup, experts)
+    _check_ranks(setup)
+    if parallel.expert_parallel_size > 1 and parallel.tensor_parallel_size > 1 and not parallel.sequence_parallel:
+        raise InfeasiblePlan(
+            SIZE,
+            parallel.expert_parallel_size,
+            f"would send every token {parallel.tensor_parallel_size} times: its tensor ranks hold the same tokens",
+            "Set parallel.sequence_parallel=true, or use parallel.expert_parallel_size=1.",
+        )
+
+
+def _check_shares(setup: Setup, experts: ExpertsSpec) -> None:
+    """Every rank holds as many experts as any other, and as large a part of each."""
+    size, split = setup.parallel.expert_parallel_size, _tensor_size(setup)
+    if experts.num_experts % size:
+        raise InfeasiblePlan(
+            SIZE,
+            size,
+            f"does not divide model.experts.num_experts = {experts.num_experts}",
+            f"Use {SIZE}={largest_share([experts.num_experts], below=size)}.",
+        )
+    width = experts.ffn_hidden_size
+    if width % split:
+        fitting = largest_share([width], below=split)
+        problem = f"does not divide model.experts.ffn_hidden_size = {width}"
+        raise InfeasiblePlan(TENSOR_SIZE, split, problem, f"Use {TENSOR_SIZE}={fitting}.")
+    shared, t = experts.shared_ffn_hidden_size, setup.parallel.tensor_parallel_size
+    if shared % t:
+        raise InfeasiblePlan(
+            "parallel.tensor_parallel_size",
+            t,
+            f"does not divide model.experts.shared_ffn_hidden_size = {shared}",
+            f"Use parallel.tensor_parallel_size={largest_share([shared, t], below=t)}.",
+        )
+
+
+def _check_ranks(setup: Setup) -> None:
+    """The ranks of a stage are whole groups that hold all experts."""
+    size, split = setup.parallel.expert_parallel_size, _tensor_size(setup)
+    ranks = setup.parallel.world_size // setup.parallel.pipeline_parallel_size
+    if ranks % (size * split):
+        raise InfeasiblePlan(
+            SIZE,
+            size,
+            f"does not go into the {ranks} ranks of a stage with expert_tensor_parallel_size = {split}:"
+            f" {size} x {split} = {size * split}",
+            f"Choose sizes whose product divides {ranks}.",
+        )
+
+
+def _tensor_size(setup: Setup) -> int:
+    stated = setup.parallel.expert_tensor_parallel_size
+    return setup.parallel.tensor_parallel_size if stated is None else stated

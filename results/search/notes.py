@@ -1,0 +1,63 @@
+"""What a person should know beside the table of a search, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sweeps.planner import Choice
+from sweeps.planner.request import Request
+from sweeps.planner.rivals import NEARLY_FULL, Judged, num_rivals
+
+MOST_OUTSIDE = 3
+
+
+def notes(shown: Sequence[Judged], choice: Choice | None, asked: Request) -> Iterator[str]:
+    """Sentences on the order, the intervals, the memory and the vocabulary of what is shown.
+
+    Args:
+        choice: the whole answer where the rows are families; None where they are plans.
+    """
+    if choice is not None:
+        yield _on_order(choice, shown)
+    yield from _on_outside(shown)
+    full = [f"#{number}" for number, found in enumerate(shown, start=1) if found.is_nearly_full]
+    if full:
+        need = "needs" if len(full) == 1 else "need"
+        yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 6GiB leaves some free."
+    if asked.padding:
+        yield padded_vocabulary_sentence(asked.vocab_size, asked.settings.model.vocab_size)
+
+
+def padded_vocabulary_sentence(stated: int, padded: int) -> str:
+    return (
+        f"Vocabulary padded from {stated:,} to {padded:,} rows, of which tensor ranks take equal shares; the overrides"
+        f" carry model.vocab_size={padded}."
+    )
+
+
+def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
+    """Which families may be the best, and what would decide."""
+    rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
+    off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
+    if len(choice.family_values) == 1:
+        return "No other family fits."
+    if rivals == 1:
+        return f"The first family is ahead by more than the error of the order: {off}."
+    known = min(rivals, len(shown))
+    decide = f"The trials that would decide are #1 to #{known}."
+    hidden = f" --top {rivals} shows all of them." if known < rivals else ""
+    return f"The first {rivals} families cannot be told apart: {off}. {decide}{hidden}"
+
+
+def _on_outside(shown: Sequence[Judged]) -> Iterator[str]:
+    """Where plans lie outside of what was ever validated: the sides that most of them share first."""
+    sides: dict[str, list[int]] = {}
+    for number, found in enumerate(shown, start=1):
+        for side in found.interval.outside:
+            sides.setdefault(side, []).append(number)
+    said = sorted(sides.items(), key=lambda item: -len(item[1]))
+    for side, numbers in said[:MOST_OUTSIDE]:
+        which = "all" if len(numbers) == len(shown) else ", ".join(f"#{number}" for number in numbers)
+        yield f"Outside what was validated ({which}): {side}."
+    if len(said) > MOST_OUTSIDE:
+        yield f"Outside what was validated on {len(said) - MOST_OUTSIDE} more sides, which --format json names."

@@ -1,0 +1,124 @@
+"""A layer with experts: what is sent, multiplied and kept, and ranks over which experts are spread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.train_core.costs.priced import (
+    plan_of,
+    priced,
+    setting_of,
+    shard_of,
+    stage_memories,
+    with_efficiency,
+    with_links,
+    with_model,
+)
+from train_core.costs import num_parameters
+from train_core.costs.layer.experts import expert_layer_costs, experts_of, routed
+from train_core.costs.layer.layer_costs import layer_costs
+from train_core.costs.primitives.collectives import exchange_seconds
+from train_core.costs.setting import Setting
+from train_core.costs.stages import spread_stages
+from train_core.costs.step.replicas import expert_replicas, owned_parameters
+from train_core.costs.work import work_of
+
+S, H, F, TOP_K, EXPERTS, WIDTH = 4096, 4096, 14336, 2, 8, 2  # of Mixtral 8x7B in bf16
+
+
+@pytest.fixture
+def mixtral() -> Setting:
+    return setting_of("mixtral-8x7b", "dgx-h100", trainer="megatron-core")
+
+
+def with_experts(setting: Setting, **values: float) -> Setting:
+    return with_model(setting, experts=experts_of(setting).model_copy(update=values))
+
+
+def test_every_rank_sends_top_k_copies_and_multiplies_an_even_share(mixtral: Setting) -> None:
+    sent = routed(mixtral, shard_of(1, expert_parallel_size=4))
+    assert (sent.copies[0], sent.rows[0], sent.num_experts[0]) == (S * TOP_K, S * TOP_K, EXPERTS // 4)
+    assert sent.rows_each[0] * 2 == S * TOP_K
+
+
+def test_tensor_ranks_that_share_experts_gather_each_others_copies(mixtral: Setting) -> None:
+    shard = shard_of(4, sequence_parallel=True, expert_parallel_size=2)
+    assert routed(mixtral, shard).rows[0] == S * TOP_K
+    alone = replace(mixtral, expert_tensor_parallel_size=1)
+    assert routed(alone, shard).rows[0] == S * TOP_K // 4
+
+
+def test_capacity_limits_the_copies_and_imbalance_adds_rows(mixtral: Setting) -> None:
+    shard = shard_of(1, expert_parallel_size=8)
+    assert routed(with_experts(mixtral, capacity_factor=0.5), shard).copies[0] == S
+    uneven = routed(with_experts(mixtral, imbalance=1.25), shard)
+    assert (uneven.copies[0], uneven.rows[0]) == (S * TOP_K, S * TOP_K * 5 // 4)
+
+
+def test_a_layer_keeps_the_rows_that_its_experts_got_and_both_sides_of_the_activation(mixtral: Setting) -> None:
+    dense = with_model(mixtral, experts=None, ffn_hidden_size=0)
+    more = expert_layer_costs(mixtral, shard_of()).kept_bytes[0] - layer_costs(dense, shard_of()).kept_bytes[0]
+    assert more == S * TOP_K * (H + 3 * F) * WIDTH
+
+
+def test_full_recomputation_keeps_nothing_of_the_experts_and_repeats_dispatch_and_combine(mixtral: Setting) -> None:
+    kept, full = (expert_layer_costs(mixtral, shard_of(expert_parallel_size=8, recompute=r)) for r in ("none", "full"))
+    assert full.kept_bytes[0] == S * H * WIDTH
+    assert full.tensor_backward_seconds[0] == pytest.approx(2 * kept.tensor_backward_seconds[0])
+
+
+def test_an_exchange_is_as_slow_as_what_leaves_the_node(mixtral: Setting) -> None:
+    """Of sixteen ranks on two nodes, half of everything goes through each device's own port."""
+    quick = with_links(mixtral, latency_seconds=0.0)
+    num_bytes, sixteen, one = np.array([1e9]), np.array([16]), np.array([1])
+    inside, outside = (link.bandwidth_bytes_per_second for link in quick.cluster.links)
+    link = quick.cluster.efficiency.link
+    assert exchange_seconds(quick, num_bytes, sixteen, one)[0] == pytest.approx(1e9 / 2 / (outside * link))
+    eight = exchange_seconds(quick, num_bytes, np.array([8]), one)[0]
+    assert eight == pytest.approx(1e9 * 7 / 8 / (inside * link))
+    assert exchange_seconds(quick, num_bytes, one, one)[0] == 0.0
+
+
+def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameters(mixtral: Setting) -> None:
+    """In products of few rows, tiles are half empty: 64 experts of 64 rows each against 8."""
+    products = with_efficiency(with_model(mixtral, seq_length=512), memory=1e9, kernel_seconds=0.0)
+    many = with_experts(products, num_experts=512)
+    few, small = (expert_layer_costs(each, shard_of()).forward_seconds[0] for each in (products, many))
+    assert small > few
+
+
+def test_experts_are_reduced_over_the_ranks_that_hold_the_same_ones(mixtral: Setting) -> None:
+    plans = plan_of(mixtral, tensor_parallel_size=2, data_parallel_size=16, expert_parallel_size=8)
+    assert expert_replicas(mixtral, plans)[0] == 2
+    assert expert_replicas(replace(mixtral, expert_tensor_parallel_size=1), plans)[0] == 4
+
+
+def test_all_ranks_together_own_every_parameter_once(mixtral: Setting) -> None:
+    plans = plan_of(mixtral, data_parallel_size=32, expert_parallel_size=8, zero_stage=1)
+    (group,) = spread_stages(plans, mixtral.model.num_layers)
+    owned = owned_parameters(mixtral, plans, work_of(mixtral, plans), group)[0]
+    assert owned * 32 == pytest.approx(num_parameters(mixtral.model), rel=1e-6)
+
+
+def test_first_layers_without_experts_are_priced_as_what_they_are() -> None:
+    deepseek = setting_of("deepseek-v3", "dgx-h100", trainer="megatron-core")
+    plans = plan_of(deepseek, pipeline_parallel_size=8, data_parallel_size=64, expert_parallel_size=64)
+    held = stage_memories(
+        deepseek, pipeline_parallel_size=8, data_parallel_size=64, expert_parallel_size=64, num_micro_batches=64
+    )
+    work = work_of(deepseek, plans)
+    first = 3 * work.dense_layer_parameters[0] + 5 * work.layer_parameters[0] + work.embedding_parameters[0]
+    assert held.parameters[0] == first
+    assert held.parameters[1] == 8 * work.layer_parameters[0]
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "grok-1", "deepseek-v2", "qwen3-30b-a3b"])
+def test_more_expert_ranks_hold_less_and_exchange_more(name: str) -> None:
+    setting = setting_of(name, "dgx-h100", trainer="megatron-core")
+    sizes = {"data_parallel_size": 16, "zero_stage": 1, "num_micro_batches": 4}
+    one, eight = (priced(setting, expert_parallel_size=e, **sizes) for e in (1, 8))
+    assert eight.peak_memory_bytes[0] < one.peak_memory_bytes[0]
+    assert eight.step.tensor_seconds[0] > one.step.tensor_seconds[0]

@@ -1,0 +1,197 @@
+"""A layer with experts: what it costs instead of, or beside, an ordinary feed-forward layer.
+
+Every rank routes its own tokens, sends `top_k` copies of each to the ranks of their experts, multiplies what it got,
+expert by expert in one grouped product, and sends the results back. Where tensor ranks share out each expert, they
+gather the copies that any of them got, and scatter the results. Source: Megatron-Core, moe/token_dispatcher.py,
+MoEAlltoAllTokenDispatcher; arXiv 2006.16668.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conf.world import ExpertsSpec
+from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
+from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
+from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
+from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
+from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
+from train_core.costs.primitives.narrow import recipe_of, wants_transposes
+from train_core.costs.setting import Floats, Integers, Setting
+
+ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
+MOVES_KERNELS = 6  # permuting before and after each exchange, and the activation
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What reaches the experts of a rank, in columns, (n,).
+
+    Attributes:
+        tokens: of which the rank decides where they go.
+        copies: that it sends, `top_k` of each token; no more than capacity allows.
+        rows: that its experts multiply.
+        num_experts: of which it holds at least parts.
+        rows_each: rows of one of them.
+        tensor_parallel_size: ranks that share out each of them.
+        expert_parallel_size: ranks over which all are spread.
+    """
+
+    tokens: Integers
+    copies: Integers
+    rows: Integers
+    num_experts: Integers
+    rows_each: Integers
+    tensor_parallel_size: Integers
+    expert_parallel_size: Integers
+
+
+def experts_of(setting: Setting) -> ExpertsSpec:
+    assert setting.model.experts is not None
+    return setting.model.experts
+
+
+def routed(setting: Setting, shard: Shard) -> Routed:
+    experts, e = experts_of(setting), shard.expert_parallel_size
+    split = setting.expert_tensor_size(shard.tensor_parallel_size)
+    tokens = held_tokens_of(setting, shard)
+    copies = np.ceil(tokens * experts.top_k * (experts.capacity_factor or 1.0)).astype(np.int64)
+    # Without sequence parallelism tensor ranks hold the same tokens, so that there is nothing to gather.
+    gathered = np.where(shard.sequence_parallel, split, 1)
+    rows = np.ceil(copies * gathered * experts.imbalance).astype(np.int64)
+    num_experts = np.maximum(experts.num_experts // e, 1)
+    return Routed(tokens, copies, rows, num_experts, -(-rows // num_experts), split, e)
+
+
+def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
+    """A layer whose feed-forward layer is that of the shared expert, if there is one, with the experts beside it."""
+    shared = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
+    plain = layer_costs(replace(setting, model=setting.model.model_copy(update=shared)), shard)
+    sent, is_full = routed(setting, shard), shard.recompute == FULL
+    forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
+    exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
+    # Pointwise recomputation drops the activation's output, and makes it again.
+    is_pointwise = shard.recompute == POINTWISE
+    activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
+    kept = np.where(is_full, 0, held - activated)
+    again = np.where(is_full, forward, memory_bound_seconds(setting, 3 * activated, is_pointwise))
+    return replace(
+        plain,
+        forward_seconds=plain.forward_seconds + forward,
+        input_gradient_seconds=plain.input_gradient_seconds + backward + again,
+        weight_gradient_seconds=plain.weight_gradient_seconds + _weight_gradients(setting, sent),
+        tensor_forward_seconds=plain.tensor_forward_seconds + exchange,
+        tensor_backward_seconds=plain.tensor_backward_seconds + exchange * np.where(is_full, 2.0, 1.0),
+        kept_bytes=plain.kept_bytes + kept,
+        deferred_bytes=plain.deferred_bytes + _deferred_bytes(setting, sent) - kept,
+        working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
+    )
+
+
+def _activated_elements(setting: Setting, sent: Routed) -> Integers:
+    """Elements that the activation puts out."""
+    elements: Integers = sent.rows * (experts_of(setting).ffn_hidden_size // sent.tensor_parallel_size)
+    return elements
+
+
+def _matrices(setting: Setting) -> tuple[Matrix, ...]:
+    return feed_forward_matrices(setting.model, experts_of(setting).ffn_hidden_size)
+
+
+def _products(setting: Setting, sent: Routed) -> tuple[tuple[Integers | int, Integers | int], ...]:
+    """Columns and depth of an expert's products on one rank."""
+    (up, h, _), (_, down, _) = _matrices(setting)
+    return ((up // sent.tensor_parallel_size, h), (h, down // sent.tensor_parallel_size))
+
+
+def _forward(setting: Setting, sent: Routed) -> Floats:
+    # The tiles of all experts of a rank fill the device together, as one kernel does, or several streams.
+    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
+    sizes = _products(setting, sent)
+    products = sum(matmul_seconds(setting, each, n, k, count, recipe=recipe) for n, k in sizes)
+    router = matmul_seconds(setting, sent.tokens, experts_of(setting).num_experts, setting.model.hidden_size)
+    casts = _casts(setting, sent, sum(k for _, k in sizes))
+    return products + router + casts + _moves(setting, sent, activation=3 if setting.model.gated_mlp else 2)
+
+
+def _input_gradient(setting: Setting, sent: Routed) -> Floats:
+    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
+    sizes = _products(setting, sent)
+    products = sum(matmul_seconds(setting, each, k, n, count, recipe=recipe) for n, k in sizes)
+    router = matmul_seconds(setting, sent.tokens, setting.model.hidden_size, experts_of(setting).num_experts)
+    casts = _casts(setting, sent, sum(n for n, _ in sizes))
+    return products + router + casts + _moves(setting, sent, activation=5 if setting.model.gated_mlp else 3)
+
+
+def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
+    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
+    sizes = _products(setting, sent)
+    products = sum(matmul_seconds(setting, n, k, each, count, recipe=recipe) for n, k in sizes)
+    router = matmul_seconds(setting, experts_of(setting).num_experts, setting.model.hidden_size, sent.tokens)
+    # What has been added up so far is read and written. The few rows of an expert do not hide that, as those of other
+    # products do, where it is a part of what `matmul` was fitted on.
+    elements = sum(n * k for n, k in sizes) * count
+    return np.asarray(products + router + memory_bound_seconds(setting, elements * 2 * setting.gradient_bytes, 0))
+
+
+def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | float:
+    """Seconds of casting so many elements of every row, where products multiply narrow types."""
+    recipe = recipe_of(setting)
+    if recipe is None:
+        return 0.0
+    each = recipe.reads * setting.dtype_bytes + recipe.copies * recipe.operand_bytes
+    if wants_transposes(setting.cluster.device) and recipe.copies == 1:
+        each += 2 * recipe.operand_bytes
+    return memory_bound_seconds(setting, sent.rows * width * each, 2 * recipe.kernels)
+
+
+def _moves(setting: Setting, sent: Routed, *, activation: int) -> Floats:
+    """Routing, permuting and the activation, all bound by memory bandwidth, or by their launches.
+
+    Copies are written before they are sent and added up after they came back; those that were got are sorted by expert
+    and back again, where a rank has several experts or shares them.
+    """
+    h, f = setting.model.hidden_size, experts_of(setting).ffn_hidden_size
+    is_sorted = (sent.num_experts > 1) & (sent.expert_parallel_size > 1)
+    permuted = 2 * (sent.tokens + sent.copies) + np.where(is_sorted, 4 * sent.rows, 0)
+    num_elements = permuted * h + sent.rows * (activation * f // sent.tensor_parallel_size)
+    moved = num_elements * setting.dtype_bytes * setting.implementation.memory_traffic
+    return memory_bound_seconds(setting, moved, ROUTING_KERNELS + MOVES_KERNELS)
+
+
+def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
+    """Seconds of dispatching and combining, which nothing hides: each way both are carried out once."""
+    width = float(setting.model.hidden_size * setting.dtype_bytes)
+    split, one = sent.tensor_parallel_size, np.ones_like(shard.tensor_parallel_size)
+    between = exchange_seconds(setting, sent.copies * width, sent.expert_parallel_size, split)
+    # Without sequence parallelism only results are summed over tensor ranks, as those of any feed-forward layer.
+    inside = gather_seconds(setting, np.where(shard.sequence_parallel, sent.rows, sent.tokens) * width, split, one)
+    both: Floats = 2.0 * (between + inside)
+    return both
+
+
+def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
+    """Bytes kept for backward: the rows that came and both sides of the activation, by which results are weighted."""
+    recipe, width = recipe_of(setting), float(setting.dtype_bytes)
+    if recipe is not None and setting.implementation.keeps_narrow_inputs:
+        width = recipe.operand_bytes
+    (up, h, _), (_, down, _) = _matrices(setting)
+    split = (up * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
+    return (sent.rows * (h * width + split)).astype(np.int64)
+
+
+def _deferred_bytes(setting: Setting, sent: Routed) -> Integers:
+    """Bytes of inputs and output gradients of the experts' products."""
+    split: Integers = sum(matrix.columns + matrix.depth for matrix in _matrices(setting)) // sent.tensor_parallel_size
+    held: Integers = sent.rows * split * setting.dtype_bytes
+    return held
+
+
+def _working_bytes(setting: Setting, sent: Routed) -> Integers:
+    """Bytes of gradients at the fullest moment of backward: of the rows, and of both sides of the activation."""
+    h, f = setting.model.hidden_size, experts_of(setting).ffn_hidden_size
+    gradients = sent.rows * (h + 2 * f // sent.tensor_parallel_size)
+    held: Integers = gradients * setting.dtype_bytes
+    return held

@@ -1,0 +1,56 @@
+"""Ranks that hold the same weights, which gradients are reduced over and ZeRO shares out among: experts have fewer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from train_core.costs.primitives.collectives import gather_seconds
+from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.step.sharing import num_shards
+from train_core.costs.work import Work, group_experts, group_parameters
+
+
+def expert_replicas(setting: Setting, plans: Plans) -> Integers:
+    """Ranks of a stage that hold the same experts, or the same parts of them."""
+    t = plans.tensor_parallel_size
+    among = plans.expert_parallel_size * setting.expert_tensor_size(t)
+    return np.maximum(plans.num_replicas * t // among, 1)
+
+
+def held_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
+    """Parameters of one rank of a stage, and those of them that are experts'."""
+    p = plans.pipeline_parallel_size
+    parameters = group_parameters(setting, work, p, group.layers, group.is_first, group.is_last)
+    return parameters, group_experts(setting, work, group.layers, group.is_first)
+
+
+def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+    """A rank's share of its stage's parameters. Shards are padded to the same length, so all ranks hold as much."""
+    parameters, experts = held_parameters(setting, plans, work, group)
+    if setting.model.experts is None:
+        return -(-parameters // num_shards(setting, plans))
+    of_experts = expert_replicas(setting, plans)
+    if setting.zero_group_size is not None:
+        of_experts = np.minimum(of_experts, setting.zero_group_size)
+    return -(-(parameters - experts) // num_shards(setting, plans)) - (-experts // of_experts)
+
+
+def replica_seconds(
+    setting: Setting, plans: Plans, parameters: Integers, experts: Integers | int, bytes_each: float
+) -> Floats:
+    """Seconds in which replicas gather so many parameters, or reduce and scatter them.
+
+    Args:
+        experts: those of the parameters that are experts'.
+        bytes_each: of one of them on the wire.
+    """
+    t = plans.tensor_parallel_size
+    others = (parameters - experts) * bytes_each
+    seconds = gather_seconds(setting, others, plans.num_replicas, t)
+    if setting.model.experts is None:
+        return seconds
+    stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
+    sent = np.asarray(experts * bytes_each)
+    of_experts = gather_seconds(setting, sent, expert_replicas(setting, plans), stride)
+    return seconds + of_experts
