@@ -13,6 +13,7 @@ from train_core.costs.step.replicas import owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.uneven_chunks import losses_of_smaller_groups, more_in_uneven_chunks
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
@@ -81,9 +82,12 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
 def _waiting_losses(plans: Plans) -> Integers:
     """Micro-batches whose loss the last stage has computed while another one's backward pass begins.
 
-    Every schedule but GPipe follows a forward pass there with its backward pass.
+    Every schedule but GPipe follows a forward pass there with its backward pass, and interleaving too where all groups
+    of micro-batches are as large.
     """
     waiting: Integers = np.where(plans.schedule == GPIPE, plans.num_micro_batches - 1, 0)
+    if np.any(plans.schedule == INTERLEAVED):
+        waiting = waiting + np.where(plans.schedule == INTERLEAVED, losses_of_smaller_groups(plans), 0)
     return waiting
 
 
@@ -104,6 +108,8 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     # The inputs of the final norm and of the head wait with each loss.
     waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
     held = held + np.where(group.is_last, work.end.activations + waiting, 0)
+    if np.any(group.layers % plans.virtual_pipeline_size):
+        held = held + more_in_uneven_chunks(plans, work, group, chunks_in_flight(plans, group.start), layers)
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held

@@ -47,7 +47,7 @@ def test_groups_gather_among_themselves_and_add_up_shards_with_the_others(settin
     plans = plan_of(hybrid, data_parallel_size=32, zero_stage=zero_stage)
     eight, one, four = np.array([8]), np.array([1]), np.array([4])
     inside = gather_seconds(setting, 2.0 * parameters, eight, one)
-    assert replica_seconds(hybrid, plans, parameters, 0, 2.0) == pytest.approx(inside)
+    assert replica_seconds(hybrid, plans, parameters, 0 * parameters, 2.0) == pytest.approx(inside)
     across = all_reduce_seconds(setting, 4.0 * parameters / 8, four, eight)
     assert across_groups_seconds(hybrid, plans, parameters, 0, 4.0) == pytest.approx(across)
 
