@@ -29,6 +29,14 @@ def between_forward(setting: Setting, shard: Shard) -> Floats:
     return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
 
 
+def projections_repeated(setting: Setting, shard: Shard, forward: Floats) -> Floats:
+    """Seconds of `forward` when full recomputation runs it again, which some trainers end before the last product."""
+    if not setting.implementation.stops_recompute_early:
+        return forward
+    columns, depth = products_of(setting, shard)[-1]
+    return forward - matmul_seconds(setting, tokens_of(setting, shard), columns, depth)
+
+
 def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     recipe = recipe_of(setting)
