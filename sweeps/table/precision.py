@@ -7,8 +7,9 @@ from typing import Literal
 
 from conf.errors import ConfigError
 from conf.schema import Dtype, MatmulRecipe, PrecisionPlan
+from conf.units import TERA
 from conf.world import ClusterSpec
-from sweeps.table.cells import Row, choice_of, text_of
+from sweeps.table.cells import Row, choice_of, number_of, text_of
 from sweeps.table.remarks import said
 
 PRECISIONS: dict[str, Dtype] = {
@@ -36,6 +37,8 @@ GRADIENT_TYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "b
 BF16_GRADIENTS = r"\bnemo\b|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16"
 """Sources that accumulate and reduce gradients in bf16: NVIDIA's recipes say `grad_reduce_in_fp32: false` for NeMo
 (nemo/collections/llm/recipes/precision/mixed_precision.py) and for the performance scripts of Megatron-Bridge."""
+NEARLY = 0.02
+"""Peaks are rounded by those who state them."""
 USUAL_RECIPES: dict[str, MatmulRecipe] = {"torchtitan": "fp8-tensorwise"}
 """How a trainer scales fp8 where a row does not say it; all others do as Transformer Engine does by itself, delayed."""
 
@@ -47,6 +50,8 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
         trainer: the name of the trainer, which decides how fp8 is scaled where the row does not say it.
     """
     recipe = recipe_of(row, trainer)
+    if recipe is None and _states_narrow_peak(row, cluster):
+        recipe = USUAL_RECIPES.get(trainer, "fp8-delayed")
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     dtype: Dtype = "bf16" if recipe else choice_of(row, "precision", PRECISIONS, default=usual)
     return PrecisionPlan(
@@ -56,6 +61,12 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
         loss_scale_window=1,
         matmul_recipe=recipe,
     )
+
+
+def _states_narrow_peak(row: Row, cluster: ClusterSpec) -> bool:
+    """Whether the row states the device's peak in fp8 as its own, whatever it calls the type of its weights."""
+    stated, narrow = number_of(row, "peak_tflops"), cluster.device.peak_flops_per_second.get("fp8")
+    return stated is not None and narrow is not None and abs(stated * TERA / narrow - 1) < NEARLY
 
 
 def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:

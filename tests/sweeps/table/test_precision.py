@@ -51,3 +51,9 @@ def test_torchtitan_scales_by_the_tensor_unless_the_row_says_otherwise() -> None
 )
 def test_gradients_are_as_wide_as_the_source_makes_them(cells: dict[str, str], dtype: str) -> None:
     assert precision_of(cells, load_cluster("dgx-h100"), "megatron-core").gradient_dtype == dtype
+
+
+@pytest.mark.parametrize(("peak", "recipe"), [("1979.0", "fp8-delayed"), ("989.4", None), ("", None)])
+def test_a_row_that_states_the_peak_in_fp8_ran_in_it(peak: str, recipe: str | None) -> None:
+    cells = {"precision": "bf16", "peak_tflops": peak}
+    assert precision_of(cells, load_cluster("jupiter"), "megatron-core").matmul_recipe == recipe
