@@ -49,7 +49,6 @@ OPTIONAL_COLUMNS = (
     "sequence_parallel",
     "precision",
     "fp8_recipe",
-    "peak_tflops",
     "gradient_dtype",
     "recompute",
     "zero_stage",

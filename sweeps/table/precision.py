@@ -7,9 +7,8 @@ from typing import Literal
 
 from conf.errors import ConfigError
 from conf.schema import Dtype, MatmulRecipe, PrecisionPlan
-from conf.units import TERA
 from conf.world import ClusterSpec
-from sweeps.table.cells import Row, choice_of, number_of, text_of
+from sweeps.table.cells import Row, choice_of, text_of
 from sweeps.table.remarks import said
 
 PRECISIONS: dict[str, Dtype] = {
@@ -34,11 +33,10 @@ RECIPES: tuple[tuple[str, MatmulRecipe], ...] = (
 )
 """Words of a recipe, the most special first, and what they mean."""
 GRADIENT_TYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "bf16"}
-BF16_GRADIENTS = r"\bnemo\b|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16"
+BF16_GRADIENTS = r"\bnemo\b|internevo|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16"
 """Sources that accumulate and reduce gradients in bf16: NVIDIA's recipes say `grad_reduce_in_fp32: false` for NeMo
 (nemo/collections/llm/recipes/precision/mixed_precision.py) and for the performance scripts of Megatron-Bridge."""
-NEARLY = 0.02
-"""Peaks are rounded by those who state them."""
+PEAK_OF_FP8 = r"\bpeak column\b[^;]*\bfp8\b"
 USUAL_RECIPES: dict[str, MatmulRecipe] = {"torchtitan": "fp8-tensorwise"}
 """How a trainer scales fp8 where a row does not say it; all others do as Transformer Engine does by itself, delayed."""
 
@@ -50,8 +48,6 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
         trainer: the name of the trainer, which decides how fp8 is scaled where the row does not say it.
     """
     recipe = recipe_of(row, trainer)
-    if recipe is None and _states_narrow_peak(row, cluster):
-        recipe = USUAL_RECIPES.get(trainer, "fp8-delayed")
     usual: Dtype = "bf16" if "bf16" in cluster.device.peak_flops_per_second else "fp16"
     dtype: Dtype = "bf16" if recipe else choice_of(row, "precision", PRECISIONS, default=usual)
     return PrecisionPlan(
@@ -63,12 +59,6 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
     )
 
 
-def _states_narrow_peak(row: Row, cluster: ClusterSpec) -> bool:
-    """Whether the row states the device's peak in fp8 as its own, whatever it calls the type of its weights."""
-    stated, narrow = number_of(row, "peak_tflops"), cluster.device.peak_flops_per_second.get("fp8")
-    return stated is not None and narrow is not None and abs(stated * TERA / narrow - 1) < NEARLY
-
-
 def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:
     if text_of(row, "gradient_dtype"):
         return choice_of(row, "gradient_dtype", GRADIENT_TYPES)
@@ -78,8 +68,12 @@ def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:
 
 
 def is_narrow(row: Row) -> bool:
-    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`."""
-    return text_of(row, "precision").lower().startswith(NARROW)
+    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`.
+
+    Rows of JUPITER say bf16, the type of the weights, and that their peak is that of fp8. Their rate is 1.33 times that
+    of the runs which the same page compares with fp8, so they are taken to be fp8's, which is an inference.
+    """
+    return text_of(row, "precision").lower().startswith(NARROW) or bool(said(row, PEAK_OF_FP8, ("notes",)))
 
 
 def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:

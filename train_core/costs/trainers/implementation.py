@@ -26,6 +26,7 @@ class Implementation(Frozen):
         live_parameters: how many gathered parameters ZeRO-3 lets a rank hold; null: two layers, whatever their size.
         selective_operators: selective recomputation keeps attention's output and every second matrix product's
             (torchtitan), instead of all but the attention core.
+        keeps_unused_outputs: of these also what backward does not need, since nothing looks at a layer as a whole.
         loss_copies: copies of the logits in fp32 that the loss holds at once; 0: it makes the gradient out of the
             logits as they are.
         split_loss_copies: the same where tensor ranks share out the vocabulary.
@@ -76,6 +77,7 @@ class Implementation(Frozen):
     shards_masters: bool
     live_parameters: Count | None
     selective_operators: bool
+    keeps_unused_outputs: bool
     loss_copies: int
     split_loss_copies: int
     rotated_copies: bool

@@ -16,6 +16,7 @@ TRISWEEP = Implementation(
     shards_masters=True,
     live_parameters=None,
     selective_operators=False,
+    keeps_unused_outputs=False,
     loss_copies=1,
     split_loss_copies=1,
     rotated_copies=False,
