@@ -17,6 +17,8 @@ from calibrate.robust_fit import Constant, Values
 from conf.load import CONF_DIR, options
 from train_core.costs.scale import Scale
 from train_core.costs.setting import Setting
+from train_core.costs.trainers.declared import IMPLEMENTATIONS
+from train_core.costs.trainers.implementation import Implementation
 
 GPUS = "gpus"
 NETWORK = "network"
@@ -71,7 +73,6 @@ CHIP_SPREADS = {"matmul": 0.1, "attention": 0.2, "memory": 0.1}
 LARGEST_PRODUCTS = {
     "a100": 0.869,
     "h100": 0.803,
-    "b200": 0.776,
     "mi250x": 0.767,
     "mi325x": 0.604,
     "mi300x": 0.601,
@@ -82,6 +83,9 @@ LARGEST_PRODUCTS = {
 Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS; max1550: users of
 Aurora (conf/efficiency/max1550.yaml).
 """
+POWER_LIMITED = {"b200": 0.54, "gb200": 0.59, "b300": 0.6, "gb300": 0.68}
+"""The same where power is the limit: that of the board over the watts that an H100 needs for a PFLOP/s, about 820
+(conf/efficiency/b200.yaml)."""
 COMMON_PRODUCT = 0.8
 NETWORKS = {  # the kind of network that the name of a cluster's widest link means
     "infiniband": "infiniband",
@@ -93,11 +97,18 @@ NETWORKS = {  # the kind of network that the name of a cluster's widest link mea
 TRAINERS = (
     Fitted("fsdp", "attention_rate", 0.7, 0.25, 0.3, 1.0, "the flash attention of 2023 in Triton"),
     Fitted("fsdp", "memory_traffic", 1.8, 0.25, 1.0, 4.0, "eager layers write every intermediate result"),
-    Fitted("torchtitan", "memory_traffic", 1.2, 0.2, 0.8, 2.5, "compiled layers"),
+    Fitted("torchtitan", "memory_traffic", 1.4, 0.2, 0.8, 2.5, "compiled layers"),
     Fitted("megatron-lm", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "fused by hand: bias, activation, dropout"),
     Fitted("megatron-deepspeed", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "the same kernels"),
     Fitted("megatron-core", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "the same kernels, by Transformer Engine"),
 )
+TRAINER_FIELDS = tuple(dict.fromkeys(each.field for each in TRAINERS))
+MADE_FROM = {
+    "megatron-deepspeed": ("megatron-lm",),
+    "megatron-core": ("megatron-lm",),
+    "torchtitan": ("fsdp",),
+    "deepspeed": ("fsdp",),
+}
 
 
 @cache
@@ -112,6 +123,9 @@ def _of_chip(chip: str, field: str) -> Fitted:
     if field == "matmul" and chip in LARGEST_PRODUCTS:
         share = LARGEST_PRODUCTS[chip] / COMMON_PRODUCT
         return Fitted(chip, field, share, spread, 0.4, 2.5, "as the fastest product that anybody measured")
+    if field == "matmul" and chip in POWER_LIMITED:
+        share = POWER_LIMITED[chip] / COMMON_PRODUCT
+        return Fitted(chip, field, share, spread, 0.4, 2.5, "what its power allows with an H100's watts for a FLOP")
     return Fitted(chip, field, 1.0, spread, 0.4, 2.5, "chips of other makers and years reach about the same share")
 
 
@@ -128,14 +142,23 @@ def constants_with(values: Values, setting: Setting) -> Constants:
     kind_of_network = NETWORKS.get(cluster.links[-1].name)
     efficiency |= {} if kind_of_network is None else {"link": values[f"{NETWORK}.{kind_of_network}"]}
     scale = {field: values[f"{SCALE}.{field}"] for field in Scale.model_fields if f"{SCALE}.{field}" in values}
-    trainer = {
-        field: value for name, value in values.items() for group, field in [name.split(".", 1)] if group == kind.name
-    }
     return Constants(
         cluster.efficiency.model_copy(update=efficiency),
-        kind.model_copy(update=trainer),
+        kind.model_copy(update=_of_trainer(values, kind)),
         setting.scale.model_copy(update=scale),
     )
+
+
+def _of_trainer(values: Values, kind: Implementation) -> dict[str, float]:
+    """The fitted constants of a trainer: its own, and those that it has from the trainers that it is made from."""
+    found: dict[str, float] = {}
+    for owner in (kind.name, *MADE_FROM.get(kind.name, ())):
+        for field in TRAINER_FIELDS:
+            # A variant, such as one that does not compile, shares a constant with the trainer whose value it has.
+            inherits = getattr(IMPLEMENTATIONS[owner], field) == getattr(kind, field)
+            if inherits and field not in found and f"{owner}.{field}" in values:
+                found[field] = values[f"{owner}.{field}"]
+    return found
 
 
 def chip_values(values: Values, chip: str) -> dict[str, float]:

@@ -41,6 +41,17 @@ def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
     assert_equal(load(["sweep=175b", *overrides]).experiment(), 15)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_last_stage_of_an_interleaved_pipeline_keeps_the_outputs_of_all_chunks_but_the_last(recompute: str) -> None:
+    """Four of them, without sequence parallelism: 3 % of what the stage holds."""
+    overrides = [
+        *("parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", f"parallel.recompute={recompute}"),
+        *("model.num_layers=16", "parallel.world_size=32", "parallel.pipeline_parallel_size=4"),
+        *("parallel.tensor_parallel_size=8", "batch.global_batch_size=16", "batch.micro_batch_size=2"),
+    ]
+    assert_equal(load(["sweep=22b", *overrides]).experiment(), 3)
+
+
 FOUR_STAGES = [
     "sweep=22b",
     "parallel.world_size=16",

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from train_core.costs.layer.context import buffer_bytes, core_seconds
+from train_core.costs.layer.host_time import launch_seconds, waiting_seconds
 from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
 from train_core.costs.layer.layer_time import (
     projections_forward,
     projections_input_gradient,
+    projections_repeated,
     tensor_seconds,
     weight_gradients_of,
 )
@@ -55,25 +57,33 @@ class LayerCosts:
 
 
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
-    forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
-    repeated = np.where(shard.recompute == FULL, forward, 0.0) + core.repeated + repeated_seconds(setting, shard)
-    if setting.implementation.selective_operators:
-        repeated = repeated + selected_seconds(setting, shard)
-    weight_gradients = weight_gradients_of(setting, shard)
-    # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
-    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
     working = gradient_bytes(setting, shard) + buffer_bytes(setting, shard)
     return LayerCosts(
-        forward_seconds=forward + core.forward,
-        input_gradient_seconds=projections_input_gradient(setting, shard) + core.backward + repeated,
-        weight_gradient_seconds=np.asarray(sum(weight_gradients)),
-        tensor_forward_seconds=tensor_forward + core.exchange_forward,
-        tensor_backward_seconds=tensor_backward + core.exchange_backward,
+        *_seconds(setting, shard),
         kept_bytes=kept,
         deferred_bytes=deferred_bytes(setting, shard) - kept,
         # What pointwise recomputation makes again is not all there at once, but a part of what works.
         working_bytes=np.where(shard.recompute == POINTWISE, 0, whole - kept) + working,
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
     )
+
+
+def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """The first five columns of `LayerCosts`; what a device waits for its host counts as computation."""
+    forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
+    weight_gradients = weight_gradients_of(setting, shard)
+    # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
+    tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
+    there, back = tensor_forward + core.exchange_forward, tensor_backward + core.exchange_backward
+    ahead, weights = forward + core.forward, np.asarray(sum(weight_gradients))
+    repeated = np.where(shard.recompute == FULL, projections_repeated(setting, shard, forward), 0.0)
+    repeated = repeated + core.repeated + repeated_seconds(setting, shard)
+    if setting.implementation.selective_operators:
+        repeated = repeated + selected_seconds(setting, shard)
+    behind = projections_input_gradient(setting, shard) + core.backward + repeated
+    host_ahead, host_behind = launch_seconds(setting, shard)
+    ahead = ahead + waiting_seconds(host_ahead, ahead + there)
+    behind = behind + waiting_seconds(host_behind, behind + weights + back)
+    return ahead, behind, weights, there, back

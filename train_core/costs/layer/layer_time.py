@@ -29,6 +29,14 @@ def between_forward(setting: Setting, shard: Shard) -> Floats:
     return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
 
 
+def projections_repeated(setting: Setting, shard: Shard, forward: Floats) -> Floats:
+    """Seconds of `forward` when full recomputation runs it again, which some trainers end before the last product."""
+    if not setting.implementation.stops_recompute_early:
+        return forward
+    columns, depth = products_of(setting, shard)[-1]
+    return forward - matmul_seconds(setting, tokens_of(setting, shard), columns, depth)
+
+
 def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     recipe = recipe_of(setting)
@@ -93,7 +101,8 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     # On a CPU the cores that would compute meanwhile carry out the collectives, so that nothing is hidden.
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
         reduction = np.where(shard.sequence_parallel, scatter, forward / parts)
-        shown = np.where(shard.sequence_parallel, gathers, 0.0)
+        again = shown_seconds(setting, gathers, gathers)  # the products to the input beside them take longer
+        shown = np.where(shard.sequence_parallel, gathers + again, 0.0)
         shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)

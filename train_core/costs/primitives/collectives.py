@@ -42,15 +42,16 @@ def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
     for link in setting.cluster.links:
         members = num_ranks if link is widest else min(num_ranks, max(1, link.num_devices // stride))
         if members > inside:
-            ports = _fewest(members, inside) if setting.implementation.rings_use_all_ports else 1
+            ports = _fewest(members, inside)
             blocks = -(-members // inside)
             bandwidth = link.bandwidth_bytes_per_second * _reached(link, blocks, link.num_devices // below)
             bandwidth *= setting.cluster.efficiency.link * ports
             if link.num_devices > setting.cluster.devices_per_node:
                 bandwidth /= 1.0 + setting.scale.taper * log2(blocks)
             slowest = min(slowest, bandwidth)
-            # One hop from each block of the tier below to the next.
-            latency += setting.scale.latency * link.latency_seconds * (blocks - 1)
+            # A ring hops from each block of the tier below to the next, in every block of this tier.
+            hops = (blocks - 1) * -(-num_ranks // members)
+            latency += setting.scale.latency * link.latency_seconds * hops
         inside, below = members, link.num_devices
     return slowest, latency
 

@@ -99,7 +99,12 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     stages are fuller.
     """
     layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
-    held: Integers = chunks_in_flight(plans, group.start) * (layers + ends)
+    in_flight = chunks_in_flight(plans, group.start)
+    held: Integers = in_flight * (layers + ends)
+    if np.any(plans.virtual_pipeline_size > 1):
+        # Of the last stage's chunks only the last has no output; its backward pass follows at once.
+        others = np.where(group.is_last & (plans.virtual_pipeline_size > 1), in_flight - 1, 0)
+        held += others * _output_bytes(setting, plans, work)
     # The inputs of the final norm and of the head wait with each loss.
     waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
     held = held + np.where(group.is_last, work.end.activations + waiting, 0)
@@ -128,14 +133,20 @@ def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGrou
 
 def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes of one chunk's output for one micro-batch, and of the mask of the embedding's dropout."""
-    implementation = setting.implementation
-    part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
-    output = {"whole": work.held_hidden_bytes, "part": part, "none": np.zeros_like(part)}[implementation.kept_outputs]
-    kept: Integers = np.where(group.is_last, 0, output)
-    if implementation.dropout:
+    kept: Integers = np.where(group.is_last, 0, _output_bytes(setting, plans, work))
+    if setting.implementation.dropout:
         mask = work.held_hidden_bytes // setting.dtype_bytes // plans.virtual_pipeline_size
         kept = kept + np.where(group.is_first, mask, 0)
     return kept
+
+
+def _output_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+    """Bytes that a rank keeps of the output of one chunk for one micro-batch."""
+    outputs = setting.implementation.kept_outputs
+    if outputs == "part":
+        part = work.hidden_bytes // plans.tensor_parallel_size
+        return np.where(plans.sequence_parallel, work.held_hidden_bytes, part)
+    return work.held_hidden_bytes if outputs == "whole" else np.zeros_like(work.held_hidden_bytes)
 
 
 def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:

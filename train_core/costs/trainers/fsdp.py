@@ -14,6 +14,7 @@ FSDP = TRISWEEP.model_copy(
         "memory_traffic": 2.0,
         "sharded_overlap": 1.0,
         "data_overlap": 1.0,
+        "stops_recompute_early": True,
         "norm_statistics": 0,
         "keeps_narrow_inputs": True,
     }

@@ -26,6 +26,7 @@ class Implementation(Frozen):
         live_parameters: how many gathered parameters ZeRO-3 lets a rank hold; null: two layers, whatever their size.
         selective_operators: selective recomputation keeps attention's output and every second matrix product's
             (torchtitan), instead of all but the attention core.
+        keeps_unused_outputs: of these also what backward does not need, since nothing looks at a layer as a whole.
         loss_copies: copies of the logits in fp32 that the loss holds at once; 0: it makes the gradient out of the
             logits as they are.
         split_loss_copies: the same where tensor ranks share out the vocabulary.
@@ -51,9 +52,17 @@ class Implementation(Frozen):
         data_overlap: share of the gradient reduction and weight gathering that is started early enough to run beside
             the last backward and the next forward; `Scale.shown` of it costs nevertheless.
         sharded_overlap: the same of the gathers and reductions of every layer under ZeRO-2 and 3.
+        stops_recompute_early: full recomputation of a layer ends when it has made the last tensor that backward needs,
+            which is the input of its last product (torch.utils.checkpoint without reentrance).
+        loss_passes: fp32 values that the loss reads and writes for every logit, forward and backward.
+        launch_seconds: of the host, Python included, for one kernel of a layer; 0 where a graph launches all of them.
+        collective_call_seconds: of the host for one call of a collective inside a layer.
+        forward_launches: kernels of one layer's forward pass.
+        backward_launches: the same of its backward pass, without what that repeats.
+        core_launches: the part of `forward_launches` that is the attention core.
+        sharded_messages: collectives that gather or scatter one layer under ZeRO-2 and 3.
         copies_shards: gathers and reductions of ZeRO-2 and ZeRO-3 copy each parameter, whose rows are shared out alone.
             Not counted for this package's own trainer, which does the same and was never measured on GPUs.
-        rings_use_all_ports: collectives across nodes use the network ports of all members in a node; else one.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter.
     """
 
@@ -68,6 +77,7 @@ class Implementation(Frozen):
     shards_masters: bool
     live_parameters: Count | None
     selective_operators: bool
+    keeps_unused_outputs: bool
     loss_copies: int
     split_loss_copies: int
     rotated_copies: bool
@@ -84,8 +94,15 @@ class Implementation(Frozen):
     transfers_overlap: float
     data_overlap: float
     sharded_overlap: float
+    stops_recompute_early: bool
+    loss_passes: tuple[int, int]
+    launch_seconds: float
+    collective_call_seconds: float
+    forward_launches: Count
+    backward_launches: Count
+    core_launches: Count
+    sharded_messages: Count
     copies_shards: bool
-    rings_use_all_ports: bool
     optimizer_bytes_per_parameter: float
 
     def dropping(self, probability: float) -> Implementation:

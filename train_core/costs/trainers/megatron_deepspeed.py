@@ -12,7 +12,7 @@ MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
         "fp16_gradient_bytes": 2,
         "kept_outputs": "part",
         "live_parameters": 1_000_000_000,  # DeepSpeed's stage3_max_live_parameters
-        "rings_use_all_ports": False,
+        "sharded_messages": 12,  # every parameter of a layer is gathered on its own
         "sharded_overlap": 1.0,
     }
 )

@@ -16,6 +16,7 @@ TRISWEEP = Implementation(
     shards_masters=True,
     live_parameters=None,
     selective_operators=False,
+    keeps_unused_outputs=False,
     loss_copies=1,
     split_loss_copies=1,
     rotated_copies=False,
@@ -32,8 +33,15 @@ TRISWEEP = Implementation(
     transfers_overlap=0.0,
     data_overlap=0.0,
     sharded_overlap=0.0,
+    stops_recompute_early=False,  # its own products save their input after they ran
+    loss_passes=(3, 1),
+    launch_seconds=20e-6,  # assumed: half of what an older host and Megatron's layers take
+    collective_call_seconds=60e-6,
+    forward_launches=16,  # two norms, four products, core, activation, two additions, moves of heads and biases
+    backward_launches=32,
+    core_launches=1,
+    sharded_messages=1,
     copies_shards=False,
-    rings_use_all_ports=True,
     optimizer_bytes_per_parameter=34.0,  # gradient read for the norm and the update 8, state 24, weight 2
 )
 """This trainer. Gradients are reduced after the last backward, and transfers wait for the receiver; the only overlap is

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links, with_trainer
+from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links
 from train_core.costs.primitives.collectives import (
     all_reduce_seconds,
     gather_seconds,
@@ -112,10 +112,6 @@ def test_a_node_that_the_group_does_not_fill_sets_the_rate() -> None:
     assert ring_rate(full_rate("selene"), 3, stride=4) == pytest.approx(25)
 
 
-def test_a_trainer_whose_rings_use_one_port_is_bound_by_it() -> None:
-    assert ring_rate(with_trainer(full_rate("selene"), rings_use_all_ports=False), 64) == pytest.approx(25)
-
-
 def test_a_group_wider_than_the_cluster_stays_on_the_widest_tier() -> None:
     assert ring_rate(full_rate("selene"), 2**16) == pytest.approx(200)
 
@@ -171,11 +167,12 @@ def test_an_all_reduce_is_a_reduce_scatter_and_a_gather() -> None:
     assert of_one(all_reduce_seconds(setting, BYTES, ranks, ONE)) == pytest.approx(2 * gather)
 
 
-def test_latency_counts_the_hops_inside_a_node_and_the_hops_between_nodes() -> None:
-    """Sixteen ranks on two nodes: seven hops of NVLink and one of InfiniBand."""
+def test_latency_counts_the_hops_inside_every_node_and_the_hops_between_nodes() -> None:
+    """Sixteen ranks on two nodes: seven hops of NVLink on each and one of InfiniBand."""
     nvlink, infiniband = (link.latency_seconds for link in full_rate("selene").cluster.links)
-    assert of_one(ring(full_rate("selene"), np.array([16]), ONE)[1]) == pytest.approx(7 * nvlink + infiniband)
-    assert of_one(ring(full_rate("selene"), np.array([12]), ONE)[1]) == pytest.approx(7 * nvlink + infiniband)
+    for num_ranks, nodes in ((8, 1), (16, 2), (64, 8)):
+        expected = 7 * nodes * nvlink + (nodes - 1) * infiniband
+        assert of_one(ring(full_rate("selene"), np.array([num_ranks]), ONE)[1]) == pytest.approx(expected)
 
 
 def test_a_transfer_takes_the_tier_between_the_two_devices() -> None:
