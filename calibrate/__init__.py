@@ -1,8 +1,11 @@
-"""From measured rates or finished trials to the numbers of a cluster's file.
+"""From measured rates, finished trials or measured rows to the numbers of a cluster's file.
 
 calibration      `choose_calibration`, `measure`, and the `Draft` of a file that comes of it
 rates_job        the job that measures, here or in Slurm
 measured_sweep   the sweep whose trials say something about a cluster
+measured_table   rows of a table that do
 refit_cluster    constants that suit finished trials better
+measured_runs    measured steps, priced with other constants again and again
+robust_fit       the fit: robust, and held by how well each constant is known
 cluster_file     the file, rewritten where values change and left alone elsewhere
 """

@@ -111,6 +111,7 @@ def _priced_together(runs: Sequence[MeasuredRun]) -> list[list[int]]:
         setting, alone = setting_of(run.setup, run.implementation), run.setup.parallel.layers_per_stage
         cluster = run.setup.cluster
         shared = [getattr(setting, field.name) for field in fields(Setting) if field.name != "cluster"]
-        key = (*shared, cluster.name, cluster.num_nodes, cluster.devices_per_node, index if alone else None)
+        # How many nodes the cluster has is not asked: what a run costs depends on how many its ranks fill.
+        key = (*shared, cluster.name, cluster.devices_per_node, index if alone else None)
         groups.setdefault(key, []).append(index)
     return list(groups.values())

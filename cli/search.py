@@ -44,7 +44,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
     )
     training = training_of(wanted, options)
     try:
-        choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown)
+        choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto)
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]

@@ -148,6 +148,7 @@ def _print_tables(answer: Answer) -> None:
     console.print(
         f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
+        + (f"; {choice.num_left_out:,} more families cannot be among the best" if choice.num_left_out else "")
         + f"; searched in {choice.search_seconds:.2f} s."
     )
     for out in answer.request.left_out:

@@ -329,10 +329,15 @@ def _check_precision(setup: Setup) -> None:
                 f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
                 f"Choose one of {', '.join(device.dtypes)}, or give the device a peak.",
             )
-        _check_recipe(setup.precision, device)
+        require_recipe(setup.precision, device)
 
 
-def _check_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
+def require_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
+    """Refuse narrow products that a device has no peak for.
+
+    Raises:
+        InfeasiblePlan: names the recipe, and one that the device has.
+    """
     recipe, key = precision.matmul_recipe, "precision.matmul_recipe"
     if recipe is None:
         return

@@ -16,11 +16,21 @@ from conf.schema import ROTARY_BASE
 from conf.setup import Setup
 from conf.templates import Names, Plain, filled, text_of, value_of
 from conf.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
+from conf.world import ExpertsSpec, ModelSpec
 
 JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
 """What only a job knows."""
 
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
+
+LATENT_NAMES = (
+    "has_latent_attention",
+    "query_rank",
+    "key_value_rank",
+    "plain_head_size",
+    "rotary_head_size",
+    "value_head_size",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
+    left = setup.num_micro_batches % parallel.pipeline_parallel_size
     base = model.rotary_base or ROTARY_BASE
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
@@ -92,6 +103,8 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "layers_per_stage": layers,
         "layers_per_chunk": layers[0] // parallel.virtual_pipeline_size,
         "layer_split": layer_split(layers),
+        "has_uneven_chunks": any(count % parallel.virtual_pipeline_size for count in layers),
+        "has_uneven_groups": parallel.schedule == "interleaved" and bool(left),
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
         "head_size": model.query_size // model.num_attention_heads,
@@ -99,7 +112,39 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_frequency_base": int(base) if base.is_integer() else base,
         "rotary_scaling_factor": model.rotary_scaling.factor if model.rotary_scaling else None,
         "last_token": model.vocab_size - 1,
+        "num_zero_groups": _num_zero_groups(setup),
+        **_expert_names(model.experts, model.num_layers),
+        **_latent_names(model),
     }
+
+
+def _num_zero_groups(setup: Setup) -> int | None:
+    """Groups of replicas that each share out a whole state; None where all replicas are one group."""
+    size = setup.parallel.zero_group_size
+    replicas = setup.data_parallel_size * setup.parallel.context_parallel_size
+    return None if size is None else replicas // size
+
+
+def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Plain]:
+    """What follows from the model's experts, all null where it has none."""
+    names = ("num_experts", "experts_per_token", "expert_width", "shared_expert_width", "expert_layers", "capacity")
+    if experts is None:
+        return dict.fromkeys(names)
+    dense = experts.num_dense_layers
+    layers = f"([0]*{dense}+[1]*{num_layers - dense})" if dense else None
+    width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size or None
+    values = (experts.num_experts, experts.top_k, width, shared, layers, experts.capacity_factor)
+    return dict(zip(names, values, strict=True))
+
+
+def _latent_names(model: ModelSpec) -> dict[str, Plain]:
+    """What follows from the model's latent attention, all null where it has none."""
+    latent = model.latent_attention
+    if latent is None:
+        return dict.fromkeys(LATENT_NAMES)
+    plain = model.query_size // model.num_attention_heads - latent.rotary_head_size
+    ranks = (latent.query_rank, latent.key_value_rank)
+    return dict(zip(LATENT_NAMES, (True, *ranks, plain, latent.rotary_head_size, latent.value_head_size), strict=True))
 
 
 def layer_split(layers: Sequence[int]) -> str:

@@ -319,6 +319,9 @@ class ClusterSpec(Frozen):
         gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
         reserved_memory_bytes: bytes that the framework and the collectives library take on each device.
         fragmentation: share of the bytes of activations that is lost to gaps in the allocator.
+        host_bytes_per_second: what one device's share of the host moves between its memory, its cores and the device,
+            while it updates offloaded weights. The usual value is an assumption: a PCIe 4.0 x16 slot, and an eighth of
+            the memory of a node with two sockets.
     """
 
     name: Name
@@ -332,6 +335,7 @@ class ClusterSpec(Frozen):
     fragmentation: NonNegative
     reserved_memory_source: str
     links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
+    host_bytes_per_second: Positive = 25e9
 
     @property
     def num_devices(self) -> int:

@@ -113,6 +113,7 @@ def _score(found: Score) -> Row:
         "num_steps": found.num_steps,
         "mean_absolute_step_error": found.step_error,
         "step_error_of_one_rate": found.constant_error,
+        "share_of_steps_in_interval": found.inside,
         "rank_correlation": found.rank_correlation,
         "num_memories": found.num_memories,
         "mean_absolute_memory_error": found.memory_error,

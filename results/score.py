@@ -43,6 +43,12 @@ class Comparison:
         return None if self.step_seconds is None else self.prediction.estimate.step_seconds / self.step_seconds - 1
 
     @property
+    def is_inside(self) -> bool:
+        """Whether the step lies in the interval of 80 % around its prediction."""
+        interval = self.prediction.interval
+        return self.step_seconds is not None and interval.low_seconds <= self.step_seconds <= interval.high_seconds
+
+    @property
     def memory_error(self) -> float | None:
         return None if self.memory_bytes is None else self.predicted_memory_bytes / self.memory_bytes - 1
 
@@ -63,6 +69,7 @@ class Score:
         worst: the row whose step is furthest off.
         rank_correlation: Spearman's, of predicted and measured steps per second.
         constant_error: the step error of the one rate per device that suits these rows best.
+        inside: share of the steps that lie in their interval of 80 %.
         fits_right: share of the rows of which it is right whether they fit.
     """
 
@@ -71,6 +78,7 @@ class Score:
     worst: Comparison | None
     rank_correlation: float | None
     constant_error: float | None
+    inside: float | None
     num_memories: int
     memory_error: float | None
     num_fits: int
@@ -150,6 +158,7 @@ def score(comparisons: Sequence[Comparison]) -> Score:
         worst=max(timed, key=lambda one: abs(one.step_error or 0.0), default=None),
         rank_correlation=_step_rank_correlation(timed),
         constant_error=constant_error([one.hardware_flops_per_second_per_device or 0.0 for one in timed]),
+        inside=_mean([float(one.is_inside) for one in timed]),
         num_memories=len(memory_errors),
         memory_error=_mean(memory_errors),
         num_fits=len(right),

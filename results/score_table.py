@@ -12,7 +12,7 @@ from results.score import Comparison, Score, grouped_by_series, grouped_by_table
 from results.units import ABSENT
 from sweeps.table.cells import text_of
 
-COLUMNS = ("n", "step %", "constant %", "rank corr.", "worst row", "memory %", "fits right")
+COLUMNS = ("n", "step %", "constant %", "in 80 %", "rank corr.", "worst row", "memory %", "fits right")
 SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
 
@@ -23,7 +23,8 @@ def score_table(comparisons: Sequence[Comparison]) -> Table:
         "Predicted against measured",
         "table",
         "step %, memory %: mean of absolute errors. constant %: the step error of the one rate per device that"
-        " suits these rows best. rank corr.: Spearman's, of steps per second. worst row: GPUs tp pp micro-batch batch.",
+        " suits these rows best. in 80 %: steps within the interval of their prediction. rank corr.: Spearman's, of"
+        " steps per second. worst row: GPUs tp pp micro-batch batch.",
     )
     groups = grouped_by_table(comparisons)
     for name, members in groups.items():
@@ -63,6 +64,7 @@ def _cells(found: Score) -> tuple[str, ...]:
         str(found.num_steps),
         _percent(found.step_error),
         _percent(found.constant_error),
+        _percent(found.inside),
         ABSENT if found.rank_correlation is None else f"{found.rank_correlation:.2f}",
         _worst(found.worst),
         ABSENT if found.memory_error is None else f"{_percent(found.memory_error)} of {found.num_memories}",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.arguments import AsJson, complete_override, complete_sweep, composed, overrides_of
 from cli.console import leave_stdout_to_json, print_json
+from conf.errors import UsageError
 
 
 def calibrate(
@@ -28,19 +30,30 @@ def calibrate(
             help="Refine the constants on the finished trials of this sweep instead.", autocompletion=complete_sweep
         ),
     ] = None,
+    from_csv: Annotated[
+        Path | None,
+        typer.Option("--from-csv", help="Refine them on the measured rows of this table (docs/estimate.md)."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what devices and links reach, in one job, and write it into the cluster's file.
 
-    With --from-results, refine the constants of the cost model so that it predicts a sweep's finished trials.
+    With --from-results or --from-csv, refine the constants of the cost model so that it predicts what was measured: a
+    sweep's finished trials, or the rows of a table. Five are enough to say much, and one says something.
     """
     if as_json:
         leave_stdout_to_json()
+    if from_results is not None and from_csv is not None:
+        raise UsageError("--from-results and --from-csv were both given", "Refine on one, then on the other.")
     if from_results is not None:
-        from cli.calibrate.refine import refine_and_write
+        from cli.calibrate.refine import refine_on_sweep
 
-        content = refine_and_write(composed(from_results, overrides), output, dry_run=dry_run)
+        content = refine_on_sweep(composed(from_results, overrides), output, dry_run=dry_run)
+    elif from_csv is not None:
+        from cli.calibrate.refine import refine_on_table
+
+        content = refine_on_table(from_csv, overrides_of(None, overrides), output, dry_run=dry_run)
     else:
         from cli.calibrate.measure import measure_and_write
 

@@ -46,7 +46,8 @@ def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
     known = min(rivals, len(shown))
     decide = f"The trials that would decide are #1 to #{known}."
     hidden = f" --top {rivals} shows all of them." if known < rivals else ""
-    return f"The first {rivals} families cannot be told apart: {off}. {decide}{hidden}"
+    first = f"At least the first {rivals}" if choice.num_left_out else f"The first {rivals}"
+    return f"{first} families cannot be told apart: {off}. {decide}{hidden}"
 
 
 def _on_outside(shown: Sequence[Judged]) -> Iterator[str]:

@@ -128,6 +128,7 @@ def search_document(choice: Choice, training: Training, asked: Request) -> dict[
         "strategies": choice.num_strategies,
         "feasible": choice.num_feasible,
         "fitting": choice.num_fitting,
+        "left_out_families": choice.num_left_out,
         "seconds": choice.search_seconds,
         "precision": asked.settings.precision.dtype,
         "padded": asked.padding,

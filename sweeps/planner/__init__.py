@@ -2,9 +2,10 @@
 
 from sweeps.planner.choice import Candidate, Choice, choose, pareto_front
 from sweeps.planner.objectives import OBJECTIVES, Objective, Training
-from sweeps.planner.search import Found, search_space
+from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy
+from sweeps.planner.tally import Found
 
 __all__ = [
     "OBJECTIVES",

@@ -8,7 +8,7 @@ so that it is computed once. Legal is what `conf.experiment` accepts; a test fee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -119,13 +119,22 @@ def _plain_first(entry: int | None) -> int:
 def blocks(space: Space) -> Iterator[PlanGrid]:
     """The whole space: every legal plan in exactly one block."""
     for sizes in families(space):
-        crossed = _crossed(space, sizes)
-        if crossed is None:
-            continue
-        for placing in placings(space, sizes.tensor, sizes.pipeline, sizes.num_replicas):
-            block = _placed(space, sizes, placing, *crossed)
-            if block is not None:
-                yield block
+        yield from blocks_of(space, sizes)
+
+
+def blocks_of(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None = None) -> Iterator[PlanGrid]:
+    """The plans of one family, a block for each placing.
+
+    Args:
+        micro_batch_sizes: leave out all others; None leaves out none.
+    """
+    crossed = _crossed(space, sizes, micro_batch_sizes)
+    if crossed is None:
+        return
+    for placing in placings(space, sizes.tensor, sizes.pipeline, sizes.num_replicas):
+        block = _placed(space, sizes, placing, *crossed)
+        if block is not None:
+            yield block
 
 
 def families(space: Space) -> Iterator[Sizes]:
@@ -154,9 +163,11 @@ def _placed(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: B
     return PlanGrid(setting, sizes, replace(plans, zero_stage=_column(stages, (-1, 1, 1))), legal)
 
 
-def _crossed(space: Space, sizes: Sizes) -> tuple[Plans, Booleans] | None:
+def _crossed(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None) -> tuple[Plans, Booleans] | None:
     """Shards x layouts of a family, and which of them can exist; None where none can."""
     shards, arranged = shards_of(space, sizes.tensor, sizes.data, sizes.context), layouts(space, sizes.pipeline)
+    if micro_batch_sizes is not None:
+        shards = [shard for shard in shards if shard.micro_batch_size in micro_batch_sizes]
     if not (shards and arranged):
         return None
     shard, layout = _shard_columns(shards), _layout_columns(arranged)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +22,19 @@ from sweeps.planner.objectives import (
     total_dollars,
     total_hours,
 )
-from sweeps.planner.search import Found, Ranked, search_space
+from sweeps.planner.promising import Prospects
+from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
+from sweeps.planner.tally import Found, Ranked
 from train_core.costs import StepTime
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
 from train_core.costs.setting import Setting
 from train_core.costs.terms import row_of
+
+MOST_SEARCHED_WHOLE = 16
+"""With more numbers of devices or clusters than these, only families that may be among the best are priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,9 @@ class Choice:
         best: best first by the objective.
         families: the best plan of each family (sizes, devices and cluster), best first by the objective.
         family_values: what the objective says of the best plan of every family that has one, ascending.
-        best_of_each: the best of each space, best first by the objective.
+        num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
+            the numbers of plans are of those that were.
+        best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.
         search_seconds: the whole search took so long.
     """
 
@@ -74,19 +82,25 @@ class Choice:
     best: tuple[Candidate, ...]
     families: tuple[Candidate, ...]
     family_values: tuple[float, ...]
+    num_left_out: int
     best_of_each: tuple[Candidate, ...]
     search_seconds: float
 
 
-def choose(spaces: Sequence[Space], objective: Objective, training: Training, top: int) -> Choice:
-    """The `top` best plans of all spaces.
+def choose(
+    spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool = False
+) -> Choice:
+    """The `top` best families and plans of all spaces.
+
+    Args:
+        each: ask for the best plan of each space, too.
 
     Raises:
         InfeasiblePlan: there is no plan, none fits, or none keeps the limits; says what comes closest.
         ConfigError: money was asked for and a cluster names no price.
     """
     start = time.perf_counter()
-    founds = [search_space(space, top, longest_step_seconds(space, training)) for space in spaces]
+    founds, num_left_out = _searched(spaces, objective, training, top, each=each)
     best = _best_first(objective, spaces, [found.best for found in founds])
     if not best:
         raise _nothing(spaces, founds, training)
@@ -98,15 +112,34 @@ def choose(spaces: Sequence[Space], objective: Objective, training: Training, to
         best=_candidates(spaces, best[:top]),
         families=_candidates(spaces, families[:top]),
         family_values=tuple(one.value for one in families),
+        num_left_out=num_left_out,
         best_of_each=_candidates(spaces, [picked for picked in best if picked.is_first]),
         search_seconds=time.perf_counter() - start,
     )
 
 
-def best_of(space: Space) -> Candidate | None:
-    """The fastest plan of one space; None where no plan exists or none fits."""
-    found = search_space(space, 1)
-    return _priced(space, found.best.first(1))[0] if found.best else None
+def _searched(
+    spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool
+) -> tuple[list[Found], int]:
+    """What was found in every space, and how many families were left out: none where there are few spaces."""
+    longest = [longest_step_seconds(space, training) for space in spaces]
+    if len(spaces) <= MOST_SEARCHED_WHOLE:
+        return [search_space(space, top, seconds) for space, seconds in zip(spaces, longest, strict=True)], 0
+    prospects, numbers = Prospects(spaces), range(len(spaces))
+    if not each:
+        return prospects.search(numbers, objective, top, longest)
+    alone = [prospects.search([number], objective, top, longest) for number in numbers]
+    return [found for (found,), _ in alone], sum(left_out for _, left_out in alone)
+
+
+def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:
+    """The fastest plan of each space; None where no plan exists or none fits."""
+    prospects = Prospects(spaces)
+    alone = [prospects.search([number], "time", 1, [inf] * len(spaces))[0][0] for number in range(len(spaces))]
+    return [
+        _priced(space, found.best.first(1))[0] if found.best else None
+        for space, found in zip(spaces, alone, strict=True)
+    ]
 
 
 class _Picked(NamedTuple):

@@ -13,6 +13,7 @@ from conf.mixed import KEY, is_count, named_blocks, written_blocks
 from conf.overrides import Overrides
 from conf.schema import Value
 from conf.settings import Settings
+from conf.setup import require_recipe
 from conf.sweep_spec import SweepSpec
 from conf.world import ClusterSpec, ModelSpec
 from sweeps.planner.headroom import headroom_bytes
@@ -117,7 +118,7 @@ def request(
         sizes, lacking = _offered(cluster, parts, settings, asked.overrides)
         left_out += lacking
         for size in sizes:
-            free = headroom_bytes(headroom, cluster.device) if headroom else 0
+            free = headroom_bytes(headroom, cluster.device) if headroom is not None else 0
             spaces.append(Space(_setting(settings, cluster, trainer, knobs), size, batch, across, knobs, free))
     if not spaces:
         raise left_out[0].reason
@@ -240,8 +241,9 @@ def _dtype(settings: Settings, cluster: ClusterSpec) -> Any:
             "precision.dtype",
             dtype,
             f"has no peak on {device.name} of cluster {cluster.name}",
-            f"Choose one of {', '.join(sorted(device.peak_flops_per_second))}, or another cluster.",
+            f"Choose one of {', '.join(device.dtypes)}, or another cluster.",
         )
+    require_recipe(settings.precision, device)
     return dtype
 
 

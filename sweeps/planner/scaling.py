@@ -40,7 +40,7 @@ def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoi
     """
     ascending = sorted(spaces, key=lambda space: space.world_size)
     scaled = [_scaled(space, ascending[-1], kind) for space in ascending]
-    candidates = [best_of(space) for space in scaled]
+    candidates = best_of(scaled)
     rates = [_rate(candidate) for candidate in candidates if candidate is not None]
     if not rates:
         raise ConfigError("scaling", kind, "has no number of devices on which a plan fits", "Offer more devices.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conf.world import ClusterSpec
-from sweeps.planner.search import concatenated
+from sweeps.planner.tally import concatenated
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns

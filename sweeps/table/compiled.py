@@ -8,7 +8,7 @@ from sweeps.table.remarks import said
 from train_core.costs import Implementation
 from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
-SINCE_APRIL_2025 = r"\b20(?:25[-_]?(?:0[4-9]|1[0-2])|2[6-9])"
+SINCE_APRIL_2025 = r"(?<!\d)20(?:25[-_]?(?:0[4-9]|1[0-2])|2[6-9])"
 
 
 def compiled_or_not(row: Row, trainer: Implementation) -> Implementation:

@@ -16,12 +16,15 @@ from train_core.whole_files import write_atomically
 
 PREDICTED_COLUMNS = (
     "pred_iter_time_s",
+    "pred_low_s",
+    "pred_high_s",
     "pred_model_tflops_per_gpu",
     "pred_hardware_tflops_per_gpu",
     "pred_mfu_pct",
     "pred_hfu_pct",
     "pred_memory_gib",
     "pred_fits",
+    "pred_outside",
     "reason",
 )
 

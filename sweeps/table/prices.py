@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError
 from conf.units import GIBIBYTE, TERA
+from sweeps.confidence import Interval, interval_of
 from sweeps.table.configuration import Configuration, configuration_of
 from sweeps.table.file import PREDICTED_COLUMNS, Record
 from train_core.costs import Estimate, StageMemory, estimate
@@ -38,17 +39,26 @@ class RowPrediction:
     def fits(self) -> bool:
         return self.memory_bytes <= self.estimate.memory_capacity_bytes
 
+    @property
+    def interval(self) -> Interval:
+        """Where four measurements of five are expected."""
+        configuration = self.configuration
+        return interval_of(configuration.setup, configuration.implementation.name, self.estimate)
+
     def cells(self) -> tuple[str, ...]:
         """Values of PREDICTED_COLUMNS."""
         priced, models_memory = self.estimate, self.configuration.models_memory
         return (
             f"{priced.step_seconds:.6g}",
+            f"{self.interval.low_seconds:.4g}",
+            f"{self.interval.high_seconds:.4g}",
             f"{priced.model_flops_per_second_per_device / TERA:.6g}",
             f"{priced.hardware_flops_per_second_per_device / TERA:.6g}",
             f"{100 * priced.model_flops_utilization:.5g}",
             f"{100 * priced.hardware_flops_utilization:.5g}",
             f"{self.memory_bytes / GIBIBYTE:.5g}" if models_memory else "",
             ("yes" if self.fits else "no") if models_memory else "",
+            "; ".join(self.interval.outside),
             "",
         )
 

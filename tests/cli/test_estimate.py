@@ -34,6 +34,7 @@ def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path
     with (tmp_path / "new" / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [bool(row["reason"]) for row in rows] == [False, True, False]
+    assert float(rows[0]["pred_low_s"]) < float(rows[0]["pred_iter_time_s"]) < float(rows[0]["pred_high_s"])
     assert float(rows[0]["pred_iter_time_s"]) > 0
 
 

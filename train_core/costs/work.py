@@ -157,14 +157,17 @@ def of_layers(plans: Plans, work: Work, name: str, layers: Integers, dense: Inte
     Args:
         dense: how many of them have no experts although others have.
     """
+    if not recompute_by_layer(plans):
+        return of_equal_layers(work, name, layers, dense)
+    some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
+    return of_equal_layers(work, name, some, dense) + (layers - some) * getattr(work.plain_layer, name)
+
+
+def of_equal_layers(work: Work, name: str, layers: Integers, dense: Integers | int = 0) -> Any:
+    """The same of a column that recomputation does not change, or of layers that all recompute alike."""
     each = getattr(work.layer, name)
     whole = layers * each
-    if recompute_by_layer(plans):
-        some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
-        whole = some * each + (layers - some) * getattr(work.plain_layer, name)
-    if work.dense_layer is work.layer:
-        return whole
-    return whole + dense * (getattr(work.dense_layer, name) - each)
+    return whole if work.dense_layer is work.layer else whole + dense * (getattr(work.dense_layer, name) - each)
 
 
 def group_parameters(

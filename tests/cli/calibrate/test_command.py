@@ -181,7 +181,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     status, said, complained = run(code, finished, "--from-results", "smoke")
     assert status == 0, complained
     assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
-    assert "Each trial predicted by a fit without it:" in said
+    assert "Each of them predicted by a fit without it:" in said
     after = load_cluster("local", code / "conf")
     assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
     assert "attention: left as it was, hardly any effect here" in said
@@ -222,3 +222,46 @@ def test_a_sweep_of_which_nothing_was_measured_leaves_the_file_alone(
     assert status == 2
     assert "No trial has a step time to fit to" in complained
     assert local_file.read_text() == before
+
+
+TABLE = """cluster,layers,hidden,heads,seq,num_gpus,tp,pp,micro_batch,global_batch,precision,iter_time_s
+selene,96,12288,96,2048,512,8,16,1,1536,bf16,30
+selene,48,8192,64,2048,64,8,1,4,512,bf16,40
+"""
+
+
+def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(code: Path, tmp_path: Path) -> None:
+    table = tmp_path / "ours.csv"
+    table.write_text(TABLE)
+    status, said, complained = run(code, tmp_path, "--from-csv", str(table), "--output", "ours")
+    path = code / "conf" / "cluster" / "ours.yaml"
+    try:
+        assert status == 0, complained
+        assert "2 rows of ours.csv, selene as its file says now." in said
+        assert "fitted to 2 rows of ours.csv, measured where the table says" in path.read_text().splitlines()[0]
+        new, old = load_cluster("ours", code / "conf"), load_cluster("selene", code / "conf")
+        assert new.efficiency.matmul != old.efficiency.matmul
+        assert new.efficiency.source.startswith("matmul")
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "complaint"),
+    [
+        (TABLE.replace("iter_time_s", "seconds"), (), "No row of ours.csv holds a measured step that can be priced"),
+        (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
+        (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
+        (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were both given"),
+        (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
+        ("a,b\n1,2\n", (), "lacks the columns"),
+    ],
+)
+def test_a_table_that_says_nothing_is_refused_in_a_sentence(
+    code: Path, tmp_path: Path, text: str, arguments: tuple[str, ...], complaint: str
+) -> None:
+    (tmp_path / "ours.csv").write_text(text)
+    status, _, complained = run(code, tmp_path, "--from-csv", "ours.csv", "--dry-run", *arguments)
+    assert status == 2
+    assert complaint in complained
+    assert "Traceback" not in complained

@@ -160,3 +160,10 @@ def test_the_configured_plan_is_a_strategy() -> None:
     settings = load(["sweep=175b"])
     strategy = configured_strategy(settings, 1024)
     assert strategy.experiment(settings) == settings.experiment()
+
+
+def test_a_search_among_clusters_leaves_out_those_without_a_peak_for_the_recipe() -> None:
+    asked = composed(["model=gpt-22b", "precision=fp8", "batch.global_batch_size=64"])
+    found = request(asked, devices="64", clusters=["selene", "gb200-nvl72"], implementation="megatron-core")
+    assert [space.setting.cluster.name for space in found.spaces] == ["gb200-nvl72"]
+    assert "has no peak for fp8" in str(found.left_out[0].reason)

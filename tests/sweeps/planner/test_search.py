@@ -16,10 +16,11 @@ from conf.settings import Settings
 from sweeps.planner.blocks import blocks
 from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
-from sweeps.planner.search import Found, search_space
+from sweeps.planner.search import search_space
 from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
 from sweeps.planner.spreads import chunk_numbers
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers, strategies_of
+from sweeps.planner.tally import Found
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
 from train_core.costs.counts.computable import largest_micro_batch_size
@@ -50,8 +51,8 @@ def recomputations() -> list[tuple[str, int]]:
 
 def says_something(space: Space, recompute: str, every: int, chunk_layers: int) -> bool:
     """Whether it is a plan of its own, and none that another one always beats."""
-    if recompute == "selective" and space.setting.implementation.name == "trisweep":
-        return False
+    if recompute == "selective" and space.setting.implementation.flash_attention:
+        return every == 1
     place = RECOMPUTE_EVERY.index(every)
     return place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
 

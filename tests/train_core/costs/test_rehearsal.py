@@ -41,6 +41,68 @@ def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
     assert_equal(load(["sweep=175b", *overrides]).experiment(), 15)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_last_stage_of_an_interleaved_pipeline_keeps_the_outputs_of_all_chunks_but_the_last(recompute: str) -> None:
+    """Four of them, without sequence parallelism: 3 % of what the stage holds."""
+    overrides = [
+        *("parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", f"parallel.recompute={recompute}"),
+        *("model.num_layers=16", "parallel.world_size=32", "parallel.pipeline_parallel_size=4"),
+        *("parallel.tensor_parallel_size=8", "batch.global_batch_size=16", "batch.micro_batch_size=2"),
+    ]
+    assert_equal(load(["sweep=22b", *overrides]).experiment(), 3)
+
+
+FOUR_STAGES = [
+    "sweep=22b",
+    "parallel.world_size=16",
+    "parallel.pipeline_parallel_size=4",
+    "parallel.tensor_parallel_size=4",
+    "parallel.sequence_parallel=true",
+    "batch.micro_batch_size=2",
+]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("chunks", "layers", "num_micro_batches", "recompute"),
+    [
+        (2, "[1,2,2,1]", 8, "pointwise"),  # the embedding alone, and the head alone
+        (2, "[3,3,3,3]", 8, "none"),
+        (3, "[5,5,5,5]", 9, "full"),  # groups of 5 and 4, whose losses wait
+    ],
+)
+def test_uneven_chunks_hold_what_is_in_flight_of_the_heavier_ones(
+    chunks: int, layers: str, num_micro_batches: int, recompute: str, stage: int
+) -> None:
+    overrides = [
+        "parallel.schedule=interleaved",
+        f"parallel.virtual_pipeline_size={chunks}",
+        f"parallel.layers_per_stage={layers}",
+        f"model.num_layers={sum(map(int, layers.strip('[]').split(',')))}",
+        f"parallel.recompute={recompute}",
+        f"batch.global_batch_size={2 * num_micro_batches}",
+    ]
+    experiment = load([*FOUR_STAGES, *overrides]).experiment()
+    predicted, counted = estimate(experiment).stages[stage], rehearse_stage(experiment, stage)
+    assert counted.traffic == stage_traffic(experiment, stage)
+    assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_pointwise_recomputation_holds_one_output_that_it_makes_again(sequence: bool, stage: int) -> None:
+    overrides = [
+        "model.num_layers=8",
+        "parallel.recompute=pointwise",
+        f"parallel.sequence_parallel={str(sequence).lower()}",
+        "batch.global_batch_size=16",
+    ]
+    experiment = load([*FOUR_STAGES, *overrides]).experiment()
+    predicted, counted = estimate(experiment).stages[stage], rehearse_stage(experiment, stage)
+    assert counted.traffic == stage_traffic(experiment, stage)
+    assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=1e-3)
+
+
 @pytest.mark.covering
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("sequence", [False, True])

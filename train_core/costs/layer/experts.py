@@ -14,6 +14,7 @@ import numpy as np
 
 from conf.world import ExpertsSpec
 from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
+from train_core.costs.layer.host_time import waiting_seconds
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
@@ -70,8 +71,15 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     shared = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
     plain = layer_costs(replace(setting, model=setting.model.model_copy(update=shared)), shard)
     sent, is_full = routed(setting, shard), shard.recompute == FULL
-    forward, backward = _forward(setting, sent), _input_gradient(setting, sent)
+    forward, backward, weights = (
+        _forward(setting, sent),
+        _input_gradient(setting, sent),
+        _weight_gradients(setting, sent),
+    )
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
+    host_forward, host_backward = _launch_seconds(setting, sent)
+    forward = forward + waiting_seconds(host_forward, forward + exchange)
+    backward = backward + waiting_seconds(host_backward, backward + weights + exchange)
     # Pointwise recomputation drops the activation's output, and makes it again.
     is_pointwise = shard.recompute == POINTWISE
     activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
@@ -81,7 +89,7 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         plain,
         forward_seconds=plain.forward_seconds + forward,
         input_gradient_seconds=plain.input_gradient_seconds + backward + again,
-        weight_gradient_seconds=plain.weight_gradient_seconds + _weight_gradients(setting, sent),
+        weight_gradient_seconds=plain.weight_gradient_seconds + weights,
         tensor_forward_seconds=plain.tensor_forward_seconds + exchange,
         tensor_backward_seconds=plain.tensor_backward_seconds + exchange * np.where(is_full, 2.0, 1.0),
         kept_bytes=plain.kept_bytes + kept,
@@ -134,6 +142,16 @@ def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
     # products do, where it is a part of what `matmul` was fitted on.
     elements = sum(n * k for n, k in sizes) * count
     return np.asarray(products + router + memory_bound_seconds(setting, elements * 2 * setting.gradient_bytes, 0))
+
+
+def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats | float, Floats | float]:
+    """Seconds of the host for routing, permuting and every expert's products and casts, forward and backward."""
+    if setting.cluster.device.kind == "cpu":
+        return 0.0, 0.0  # a CPU rank computes where it would launch
+    recipe = recipe_of(setting)
+    casts = 0 if recipe is None else 2 * recipe.kernels
+    forward, backward = (ROUTING_KERNELS + MOVES_KERNELS + sent.num_experts * (products + casts) for products in (2, 4))
+    return forward * setting.implementation.launch_seconds, backward * setting.implementation.launch_seconds
 
 
 def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | float:

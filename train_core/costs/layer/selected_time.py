@@ -20,9 +20,12 @@ def selected_seconds(setting: Setting, shard: Shard) -> Floats:
     """
     model, tokens, recipe = setting.model, tokens_of(setting, shard), recipe_of(setting)
     keys = model.key_value_size / (model.query_size + 2 * model.key_value_size)
-    again = (keys, 1.0, 0.5 if model.gated_mlp else 0.0, 0.0)
+    # Of latent attention, whose products outnumber heads' kinds, half of the ways down and up are taken to be kept.
+    attention = (keys, 1.0) if model.latent_attention is None else (0.5, 0.5, 0.5, 1.0)
+    again = (*attention, 0.5 if model.gated_mlp else 0.0, 0.0)
     repeated = between_forward(setting, shard)
-    for share, (n, k) in zip(again, products_of(setting, shard), strict=True):
+    # Layers with experts need not have a feed-forward layer beside them.
+    for share, (n, k) in zip(again, products_of(setting, shard), strict=False):
         if share:
             repeated = repeated + share * matmul_seconds(setting, tokens, n, k, recipe=recipe)
     return np.where(shard.recompute == SELECTIVE, repeated, 0.0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_core.costs.primitives.collectives import gather_seconds
+from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.sharing import num_shards, within_group
 from train_core.costs.work import Work, group_experts, group_parameters
 
 
@@ -30,16 +30,14 @@ def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGro
     parameters, experts = held_parameters(setting, plans, work, group)
     if setting.model.experts is None:
         return -(-parameters // num_shards(setting, plans))
-    of_experts = expert_replicas(setting, plans)
-    if setting.zero_group_size is not None:
-        of_experts = np.minimum(of_experts, setting.zero_group_size)
+    of_experts = within_group(setting, expert_replicas(setting, plans))
     return -(-(parameters - experts) // num_shards(setting, plans)) - (-experts // of_experts)
 
 
 def replica_seconds(
     setting: Setting, plans: Plans, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
 ) -> Floats:
-    """Seconds in which replicas gather so many parameters, or reduce and scatter them.
+    """Seconds in which replicas gather so many parameters, or reduce and scatter them; under ZeRO those of one group.
 
     Args:
         experts: those of the parameters that are experts'.
@@ -47,10 +45,36 @@ def replica_seconds(
     """
     t = plans.tensor_parallel_size
     others = (parameters - experts) * bytes_each
-    seconds = gather_seconds(setting, others, plans.num_replicas, t)
+    is_whole = plans.zero_stage == 0
+    members = np.where(is_whole, plans.num_replicas, num_shards(setting, plans))
+    seconds = gather_seconds(setting, others, members, t)
     if setting.model.experts is None:
         return seconds
     stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
     sent = np.asarray(experts * bytes_each)
-    of_experts = gather_seconds(setting, sent, expert_replicas(setting, plans), stride)
-    return seconds + of_experts
+    holders = expert_replicas(setting, plans)
+    holders = np.where(is_whole, holders, within_group(setting, holders))
+    return seconds + gather_seconds(setting, sent, holders, stride)
+
+
+def across_groups_seconds(
+    setting: Setting, plans: Plans, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
+) -> Floats | float:
+    """Seconds in which groups of replicas that share out add up the shards of their gradients.
+
+    Source: arXiv 2304.11277, section 3.2.2 (hybrid sharding).
+    """
+    if setting.zero_group_size is None:
+        return 0.0
+    t, others = plans.tensor_parallel_size, (parameters - experts) * bytes_each
+    seconds = _sum_of_shards(setting, others, plans.num_replicas, t)
+    if setting.model.experts is None:
+        return seconds
+    stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
+    return seconds + _sum_of_shards(setting, np.asarray(experts * bytes_each), expert_replicas(setting, plans), stride)
+
+
+def _sum_of_shards(setting: Setting, num_bytes: Floats, replicas: Integers, stride: Integers) -> Floats:
+    """Seconds of adding up a rank's shard of so many bytes over the groups of these replicas."""
+    members = within_group(setting, replicas)
+    return all_reduce_seconds(setting, num_bytes / members, -(-replicas // members), stride * members)

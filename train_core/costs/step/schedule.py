@@ -58,6 +58,7 @@ def pipeline_seconds(
     shares = [group.count * total for group, total in zip(groups, totals, strict=True)]
     for group, share, wait in zip(groups, shares, waits, strict=True):
         whole, waiting = whole + share, waiting + group.count * wait
+    taking_turns = layers_waited_for(groups, p, num_chunks)
     before = np.zeros(p.shape)
     longest, slowest = before, np.zeros_like(p)
     for index, (group, stage, total, share, wait) in enumerate(
@@ -70,6 +71,8 @@ def pipeline_seconds(
         # fewer micro-batches than stages, each comes round all stages before a stage can go on with its next chunk.
         filled = (whole - total) / num_chunks + pace  # GPipe has one chunk
         filled = np.where((num_chunks > 1) & (m < p), whole + (m - 1) * total / num_chunks, filled)
+        if taking_turns is not None:
+            filled = filled + m * taking_turns * total / np.maximum(group.layers, 1)
         chain = np.where(schedule == ZERO_BUBBLE, waiting - wait + pace, filled)
         chain = np.where(schedule == ONE_F_ONE_B, plain, chain)
         if index == 0:  # the first stage's group is never empty
@@ -78,6 +81,25 @@ def pipeline_seconds(
         longer = (group.count > 0) & (chain > longest)
         longest, slowest = np.where(longer, chain, longest), np.where(longer, index, slowest)
     return longest, slowest
+
+
+SLACK_PASSES = 2
+"""By so many passes neighbouring stages may be apart: one forward, one backward."""
+
+
+def layers_waited_for(groups: list[StageGroup], num_stages: Integers, num_chunks: Integers) -> Floats | None:
+    """Layers by which every micro-batch takes longer where inner stages are cut into uneven chunks; None if none are.
+
+    A stage's heavier chunk is at work for as many passes as a group has micro-batches, one pass later on every further
+    stage, forward as backward. Where they cannot move apart, all stages wait for a layer in each of these passes.
+    """
+    uneven = [np.where(group.layers % num_chunks > 0, group.count, 0) for group in groups]
+    inner = sum(np.where(group.is_first | group.is_last, 0, count) for group, count in zip(groups, uneven, strict=True))
+    if not np.any(inner):
+        return None
+    passes = np.maximum(sum(uneven) - 1 - SLACK_PASSES, 0)
+    waited: Floats = np.where(inner > 0, passes, 0) / num_stages
+    return waited
 
 
 def _one_f_one_b(

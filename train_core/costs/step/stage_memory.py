@@ -12,7 +12,7 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.replicas import owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
-from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.uneven_chunks import losses_of_smaller_groups, more_in_uneven_chunks
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
@@ -55,8 +55,8 @@ def _fully_sharded(
     setting: Setting, plans: Plans, work: Work, group: StageGroup, memory: GroupMemory, is_sharded: Booleans
 ) -> GroupMemory:
     """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
-    moment = fullest_moment(setting, plans, work, memory.parameters, group.layers)
-    masters = -(-memory.parameters // num_shards(setting, plans)) * FLOAT32_BYTES
+    moment = fullest_moment(setting, plans, work, group)
+    masters = owned_parameters(setting, plans, work, group) * FLOAT32_BYTES
     states = np.zeros_like(masters) if setting.offload_optimizer else ADAM_STATES * masters
     held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
     return replace(
@@ -81,9 +81,12 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
 def _waiting_losses(plans: Plans) -> Integers:
     """Micro-batches whose loss the last stage has computed while another one's backward pass begins.
 
-    Every schedule but GPipe follows a forward pass there with its backward pass.
+    Every schedule but GPipe follows a forward pass there with its backward pass, and interleaving too where all groups
+    of micro-batches are as large.
     """
     waiting: Integers = np.where(plans.schedule == GPIPE, plans.num_micro_batches - 1, 0)
+    if np.any(plans.schedule == INTERLEAVED):
+        waiting = waiting + np.where(plans.schedule == INTERLEAVED, losses_of_smaller_groups(plans), 0)
     return waiting
 
 
@@ -95,10 +98,17 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     stages are fuller.
     """
     layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
-    held: Integers = chunks_in_flight(plans, group.start) * (layers + ends)
+    in_flight = chunks_in_flight(plans, group.start)
+    held: Integers = in_flight * (layers + ends)
+    if np.any(plans.virtual_pipeline_size > 1):
+        # Of the last stage's chunks only the last has no output; its backward pass follows at once.
+        others = np.where(group.is_last & (plans.virtual_pipeline_size > 1), in_flight - 1, 0)
+        held += others * _output_bytes(setting, plans, work)
     # The inputs of the final norm and of the head wait with each loss.
     waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
     held = held + np.where(group.is_last, work.end.activations + waiting, 0)
+    if np.any(group.layers % plans.virtual_pipeline_size):
+        held = held + more_in_uneven_chunks(plans, work, group, chunks_in_flight(plans, group.start), layers)
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held
@@ -122,14 +132,20 @@ def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGrou
 
 def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
     """Bytes of one chunk's output for one micro-batch, and of the mask of the embedding's dropout."""
-    implementation = setting.implementation
-    part = np.where(plans.sequence_parallel, work.held_hidden_bytes, work.hidden_bytes // plans.tensor_parallel_size)
-    output = {"whole": work.held_hidden_bytes, "part": part, "none": np.zeros_like(part)}[implementation.kept_outputs]
-    kept: Integers = np.where(group.is_last, 0, output)
-    if implementation.dropout:
+    kept: Integers = np.where(group.is_last, 0, _output_bytes(setting, plans, work))
+    if setting.implementation.dropout:
         mask = work.held_hidden_bytes // setting.dtype_bytes // plans.virtual_pipeline_size
         kept = kept + np.where(group.is_first, mask, 0)
     return kept
+
+
+def _output_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+    """Bytes that a rank keeps of the output of one chunk for one micro-batch."""
+    outputs = setting.implementation.kept_outputs
+    if outputs == "part":
+        part = work.hidden_bytes // plans.tensor_parallel_size
+        return np.where(plans.sequence_parallel, work.held_hidden_bytes, part)
+    return work.held_hidden_bytes if outputs == "whole" else np.zeros_like(work.held_hidden_bytes)
 
 
 def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:

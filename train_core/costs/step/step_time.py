@@ -12,11 +12,16 @@ from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.replicas import held_parameters, owned_parameters, replica_seconds
+from train_core.costs.step.replicas import (
+    across_groups_seconds,
+    held_parameters,
+    owned_parameters,
+    replica_seconds,
+)
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, end_parameters, of_equal_layers, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +121,10 @@ def _backward_and_forward(passes: Passes) -> Floats:
 
 def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
     layers, dense = group.layers, dense_layers(setting, group.layers, group.is_first)
-    forward = of_layers(plans, work, "forward_seconds", layers, dense)
+    forward = of_equal_layers(work, "forward_seconds", layers, dense)
     backward = of_layers(plans, work, "input_gradient_seconds", layers, dense)
-    weights = of_layers(plans, work, "weight_gradient_seconds", layers, dense)
-    tensor = of_layers(plans, work, "tensor_forward_seconds", layers, dense)
+    weights = of_equal_layers(work, "weight_gradient_seconds", layers, dense)
+    tensor = of_equal_layers(work, "tensor_forward_seconds", layers, dense)
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
@@ -182,6 +187,7 @@ def _sharded_seconds(
         message, expert_message = parameters / messages, experts / messages
         gather = replica_seconds(setting, plans, message, expert_message, gathered_weight_bytes(setting))
         scatter = replica_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
+        scatter = scatter + across_groups_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
         gathered, scattered = gathered + messages * number * gather, scattered + messages * number * scatter
     gathered = np.where(is_kept, 0.0, gathered)
     reduced = gathered + np.where(is_whole, 0.0, scattered)
@@ -202,6 +208,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     scattered = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
     weights = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
+    sharded = sharded + across_groups_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
     shown = shown_seconds(setting, comm, hiding, implementation.data_overlap)
@@ -213,10 +220,13 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
-    """The update of what a rank of the first stage owns, bound by memory bandwidth."""
+    """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's."""
     whole, _ = held_parameters(setting, plans, work, group)
     owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, work, group), whole)
-    return memory_bound_seconds(setting, owned * setting.implementation.optimizer_bytes_per_parameter, 1)
+    moved = owned * setting.implementation.optimizer_bytes_per_parameter
+    if setting.offload_optimizer:
+        return moved / setting.cluster.host_bytes_per_second
+    return memory_bound_seconds(setting, moved, 1)
 
 
 def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:

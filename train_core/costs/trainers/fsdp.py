@@ -11,6 +11,7 @@ FSDP = TRISWEEP.model_copy(
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
         "attention_rate": 0.53,
+        "attention_since_hopper": 0.5,
         "memory_traffic": 1.78,
         "sharded_overlap": 1.0,
         "data_overlap": 1.0,

@@ -16,6 +16,7 @@ from tests.train_core.costs.priced import (
     with_efficiency,
     with_links,
     with_model,
+    with_trainer,
 )
 from train_core.costs import num_parameters
 from train_core.costs.layer.experts import expert_layer_costs, experts_of, routed
@@ -88,6 +89,13 @@ def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameter
     many = with_experts(products, num_experts=512)
     few, small = (expert_layer_costs(each, shard_of()).forward_seconds[0] for each in (products, many))
     assert small > few
+
+
+def test_small_micro_batches_wait_for_the_host_that_launches_every_expert(mixtral: Setting) -> None:
+    small = with_experts(with_model(mixtral, seq_length=64), num_experts=256, ffn_hidden_size=128)
+    free = with_trainer(small, launch_seconds=0.0)
+    launched, alone = (float(expert_layer_costs(each, shard_of()).forward_seconds[0]) for each in (small, free))
+    assert launched - alone > 200 * mixtral.implementation.launch_seconds
 
 
 def test_experts_are_reduced_over_the_ranks_that_hold_the_same_ones(mixtral: Setting) -> None:

@@ -37,11 +37,17 @@ lengths = some.integers(1, MOST_STAGES)
 counts = some.integers(1, 24)
 
 
-def closed_form(stages: list[Stage], num_micro_batches: int, num_chunks: int, schedule: int) -> float:
+def closed_form(
+    stages: list[Stage],
+    num_micro_batches: int,
+    num_chunks: int,
+    schedule: int,
+    layers_per_stage: list[int] | None = None,
+) -> float:
     """Every stage as a group of its own."""
-    p = len(stages)
+    p, layers = len(stages), layers_per_stage or [num_chunks] * len(stages)
     groups = [
-        StageGroup(np.array([1]), np.array([i]), np.array([1]), np.array([i == 0]), np.array([i == p - 1]))
+        StageGroup(np.array([1]), np.array([i]), np.array([layers[i]]), np.array([i == 0]), np.array([i == p - 1]))
         for i in range(p)
     ]
     seconds = [
@@ -75,7 +81,8 @@ def interleaved_layers(
     shares[0][0] += embedding
     shares[last][-1] += head
     passes = [interleaved_passes(i, last + 1, m, num_chunks) for i in range(last + 1)]
-    closed = closed_form([scaled(layer, sum(share)) for share in shares], m, num_chunks, INTERLEAVED)
+    whole = [scaled(layer, sum(share)) for share in shares]
+    closed = closed_form(whole, m, num_chunks, INTERLEAVED, layers_per_stage)
     chunks = [[scaled(layer, share) for share in of_stage] for of_stage in shares]
     return closed, simulated_seconds_of_chunks(chunks, passes)
 
@@ -204,3 +211,17 @@ def test_chunks_of_which_only_the_ends_lack_a_layer_are_close(
     layers[-1] -= lighter[1]
     closed, simulated = interleaved_layers(layer, layers, num_stages + more, num_chunks, embedding, head)
     assert simulated * 0.93 <= closed <= simulated * 1.18
+
+
+@fifty
+@given(
+    stages, some.integers(3, MOST_STAGES), some.integers(2, 5), some.integers(1, 12), some.integers(0, 16), some.data()
+)
+def test_chunks_that_are_uneven_inside_the_pipeline_are_not_far_off(
+    layer: Stage, num_stages: int, num_chunks: int, more: int, more_micro_batches: int, data: some.DataObject
+) -> None:
+    """Stages take turns at being slow, of which the closed form knows an average."""
+    fuller = data.draw(some.integers(0, num_stages - 1))
+    layers = [num_chunks + more + (stage < fuller) for stage in range(num_stages)]
+    closed, simulated = interleaved_layers(layer, layers, num_stages + more_micro_batches, num_chunks, 0.1, 0.6)
+    assert simulated * 0.85 <= closed <= simulated * 1.25

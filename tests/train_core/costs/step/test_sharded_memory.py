@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conf.units import GIBIBYTE
-from tests.train_core.costs.priced import setting_of, stage_memories
+from tests.train_core.costs.priced import priced, setting_of, stage_memories
 
 LLAMA: dict[str, Any] = {"micro_batch_size": 2, "zero_stage": 3, "recompute": "selective"}
 
@@ -53,3 +53,14 @@ def test_deepspeed_gathers_no_more_than_its_limit_or_the_largest_matrix() -> Non
     memory = stage_memories(setting, data_parallel_size=512, zero_stage=3, recompute="full")
     model = setting.model
     assert memory.communication_bytes[0] == model.ffn_hidden_size * model.hidden_size * (2 + 2)
+
+
+def test_the_host_updates_at_its_own_pace() -> None:
+    """34 bytes of every parameter that a rank owns, through its share of the host."""
+    setting = setting_of("llama-3.1-8b", "dgx-h100", trainer="deepspeed")
+    plan: dict[str, Any] = {"data_parallel_size": 8, "zero_stage": 2}
+    prices = priced(replace(setting, offload_optimizer=True), **plan)
+    owned = stage_memories(setting, **plan).parameters[0] / 8
+    expected = owned * setting.implementation.optimizer_bytes_per_parameter / setting.cluster.host_bytes_per_second
+    assert prices.step.optimizer_seconds[0] == pytest.approx(expected)
+    assert prices.step.optimizer_seconds[0] > 10 * priced(setting, **plan).step.optimizer_seconds[0]

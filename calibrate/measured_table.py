@@ -1,0 +1,80 @@
+"""Rows of a table of configurations that somebody measured, as trials to fit to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibrate.refit_cluster import FinishedTrial
+from conf.errors import ConfigError, UsageError
+from results.score import comparison
+from sweeps.table.file import read_table
+from sweeps.table.prices import PricedRow, price
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """The rows of one cluster.
+
+    Attributes:
+        notes: what was left out, and why.
+    """
+
+    cluster: str
+    trials: tuple[FinishedTrial, ...]
+    notes: tuple[str, ...]
+
+
+def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
+    """The rows that hold a measured step.
+
+    Args:
+        cluster: the one whose rows are taken; None takes the only one that the table names.
+
+    Raises:
+        UsageError: there is no such table, none of its rows can be used, or it is not said which cluster's are meant.
+    """
+    found, refused = _trials(price(read_table(path).records))
+    clusters = sorted({name for name, _ in found})
+    if not found:
+        because = f": {refused[0].removesuffix('.')}" if refused else ""
+        problem = f"No row of {path} holds a measured step that can be priced{because}"
+        raise UsageError(problem, "Give iter_time_s, or a rate, beside the columns of docs/estimate.md.")
+    if cluster is None and len(clusters) > 1:
+        raise UsageError(f"{path} has rows of {', '.join(clusters)}", "Name one of them, such as cluster=NAME.")
+    chosen = cluster or clusters[0]
+    trials = tuple(trial for name, trial in found if name == chosen)
+    if not trials:
+        problem = f"No row of {path} is of cluster {chosen}; its rows are of {', '.join(clusters)}"
+        raise UsageError(problem, "Name the cluster in a column `cluster`, or choose one of those.")
+    return MeasuredTable(chosen, trials, _notes(len(found) - len(trials), refused))
+
+
+def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:
+    """The rows that can be used, each with its cluster, and why others cannot."""
+    found, refused = [], []
+    for line, row in enumerate(rows, start=2):
+        try:
+            compared = comparison(row)
+        except ConfigError as error:
+            refused.append(f"line {line}: {error}")
+            continue
+        if row.prediction is None:
+            refused.append(f"line {line}: {row.reason}")
+        elif compared is not None and compared.step_seconds is not None:
+            configuration, seconds = row.prediction.configuration, compared.step_seconds
+            setup, kind = configuration.setup, configuration.implementation
+            found.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
+    return found, refused
+
+
+def _notes(num_elsewhere: int, refused: Sequence[str]) -> tuple[str, ...]:
+    notes = [f"Left out: {_rows(num_elsewhere)} of other clusters"] if num_elsewhere else []
+    if refused:
+        notes.append(f"Left out: {_rows(len(refused))}, the first because of {refused[0].removesuffix('.')}")
+    return tuple(notes)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' if count != 1 else ''}"

@@ -1,0 +1,80 @@
+"""What trainers of today are told of context ranks, experts, narrow products and the rest, or refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.trainer_call import JOB_NAMES, call_of
+from tests.composed import load
+
+JOB = ("cluster=gb200-nvl72", "precision=bf16", "parallel.world_size=16", "batch.global_batch_size=64", "model=gpt-22b")
+
+
+def flags(*overrides: str) -> dict[str, str]:
+    """The flags that Megatron-LM gets and a plan without these overrides does not, with their values."""
+    plain, chosen = words(), words(*overrides)
+    return {name: value for name, value in chosen.items() if plain.get(name) != value}
+
+
+def words(*overrides: str) -> dict[str, str]:
+    experiment = load([*JOB, "trainer=megatron-lm", *overrides]).experiment()
+    found = call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "x")).words
+    starts = [index for index, word in enumerate(found) if word.startswith("--")]
+    ends = [*starts[1:], len(found)]
+    return {found[start]: " ".join(found[start + 1 : end]) for start, end in zip(starts, ends, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["parallel.context_parallel_size=2"], {"--context-parallel-size": "2"}),
+        (["parallel.pipeline_before_data=true"], {"--use-tp-pp-dp-mapping": ""}),
+        (
+            ["parallel.offload_optimizer=true"],
+            {"--optimizer-cpu-offload": "", "--use-precision-aware-optimizer": ""},
+        ),
+        (
+            ["parallel.zero_stage=1", "parallel.zero_group_size=4"],
+            {"--use-distributed-optimizer": "", "--num-distributed-optimizer-instances": "4"},
+        ),
+        (
+            ["parallel.recompute=pointwise"],
+            {"--recompute-granularity": "selective", "--recompute-modules": "layernorm"},
+        ),
+        (["precision=mxfp8"], {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
+        (["precision=fp8"], {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": ""}),
+        (["precision=nvfp4"], {"--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),
+    ],
+)
+def test_megatron_is_told_by_flags_of_its_own(overrides: list[str], expected: dict[str, str]) -> None:
+    assert flags(*overrides) == expected
+
+
+def test_megatron_is_told_of_experts() -> None:
+    experts = "{num_experts:8,top_k:2,ffn_hidden_size:1024,num_dense_layers:1}"
+    told = flags(f"+model.experts={experts}", "parallel.expert_parallel_size=4")
+    assert told["--num-experts"] == "8"
+    assert told["--moe-layer-freq"] == "([0]*1+[1]*47)"
+    assert told["--expert-model-parallel-size"] == "4"
+
+
+@pytest.mark.parametrize("trainer", ["torchtitan", "deepspeed"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "parallel.zero_group_size=4",
+        "parallel.offload_optimizer=true",
+        "parallel.pipeline_before_data=true",
+        "precision.matmul_recipe=mxfp8",
+    ],
+)
+def test_what_a_file_does_not_pass_on_it_refuses(trainer: str, override: str) -> None:
+    model = ["model=llama-3.1-8b"] if trainer == "torchtitan" else []
+    with pytest.raises(InfeasiblePlan, match=f"{override.split('=')[0]}.*trainer {trainer}"):
+        load([*JOB, *model, f"trainer={trainer}", override]).experiment()
+
+
+def test_scales_of_rows_are_not_transformer_engines() -> None:
+    with pytest.raises(InfeasiblePlan, match="Transformer Engine does not scale by rows"):
+        words("precision.matmul_recipe=fp8-rowwise")
