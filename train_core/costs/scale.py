@@ -27,5 +27,5 @@ class Scale(Frozen):
 
 
 SCALE = Scale(shown=0.84, latency=0.7, slowest=0.015, taper=0.015)
-"""Fitted, with the rates of A100, H100 and MI250X, on tables 1 and 2 of arXiv 2104.04473, the BLOOM-176B chronicles,
-the MPT tables of llm-foundry and the published rates of Frontier."""
+"""Fitted with the constants of A100, H100 and MI250X (conf/efficiency) and of the trainers `fsdp` and `megatron-lm`, on
+the rows that are named there; all of them together, so that none of those tables is a test of any."""
