@@ -13,6 +13,8 @@ class Implementation(Frozen):
     Attributes:
         flash_attention: one fused kernel that never stores the scores; else a softmax between two batched products.
         attention_rate: rate of that kernel relative to the best one for the device.
+        attention_since_hopper: further factor on it on chips since Hopper, for kernels that are older than these chips
+            and do not use their asynchronous matrix units.
         memory_traffic: bytes that norms, activations and residuals move, relative to kernels fused as far as possible.
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
             Trainers that drop values only if a training asks for it have it off here; `dropping` turns it on.
@@ -69,6 +71,7 @@ class Implementation(Frozen):
     name: Name
     flash_attention: bool
     attention_rate: float
+    attention_since_hopper: float
     memory_traffic: float
     dropout: bool
     gradient_bytes: Count

@@ -8,6 +8,7 @@ TORCHTITAN = FSDP.model_copy(
     update={
         "name": "torchtitan",
         "attention_rate": 1.0,
+        "attention_since_hopper": 1.0,
         "memory_traffic": 1.6,
         "context_ring": False,
         "keeps_narrow_inputs": False,

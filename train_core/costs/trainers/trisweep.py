@@ -8,6 +8,7 @@ TRISWEEP = Implementation(
     name="trisweep",
     flash_attention=True,
     attention_rate=1.0,
+    attention_since_hopper=1.0,
     memory_traffic=1.0,
     dropout=False,
     gradient_bytes=4,
