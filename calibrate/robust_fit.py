@@ -89,7 +89,7 @@ def refit(
     prior: Values,
     start: Values | None = None,
     weights: Floats | None = None,
-    most_steps: int = MOST_STEPS,
+    smallest_gain: float = SMALLEST_GAIN,
 ) -> dict[str, float]:
     """The values of `constants` that fit best; none of them moves without gain.
 
@@ -97,17 +97,18 @@ def refit(
         prior: where the springs rest; has a value for every constant.
         start: where to begin; `prior` unless given.
         weights: of every measurement, (n,); 1 unless given.
+        smallest_gain: share of the cost that a step has to earn for another one to be made.
     """
     rest, now = coordinates_of(constants, prior), coordinates_of(constants, start or prior)
     left = ratios(values_at(constants, now))
-    for _ in range(most_steps):
+    for _ in range(MOST_STEPS):
         slope = slopes(ratios, constants, values_at(constants, now))
         stepped = linear_step(ratios, constants, left, slope, now, rest, weights)
         if stepped is None:
             break
         gain = 1 - _cost(stepped.left, stepped.now - rest, weights) / _cost(left, now - rest, weights)
         now, left = stepped
-        if gain < SMALLEST_GAIN:
+        if gain < smallest_gain:
             break
     return values_at(constants, now)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import yaml
@@ -21,6 +22,7 @@ from train_core.costs.trainers.declared import IMPLEMENTATIONS
 from train_core.costs.trainers.implementation import Implementation
 
 GPUS = "gpus"
+OTHERS = "other-makers"
 NETWORK = "network"
 SCALE = "scale"
 CHIP_FIELDS = ("matmul", "attention", "memory", "kernel_seconds")
@@ -31,7 +33,7 @@ class Fitted:
     """One constant that is fitted.
 
     Attributes:
-        group: `scale`, `gpus`, `network`, the name of a file of conf/efficiency, or of a trainer.
+        group: `scale`, `gpus`, `other-makers`, `network`, the name of a file of conf/efficiency, or of a trainer.
         field: its name there; for `network` a kind of NETWORKS.
         prior: its value as it is known without the tables.
         spread: of its logarithm around that.
@@ -61,9 +63,10 @@ GLOBAL = (
     Fitted(SCALE, "slowest", 0.02, 0.5, 0.001, 0.1, "chips of one type differ by a few percent in speed"),
     Fitted(SCALE, "taper", 0.1, 0.5, 0.005, 0.5, "rings over more switches meet other traffic"),
     Fitted(GPUS, "matmul", 0.8, 0.07, 0.3, 0.95, "the fastest product of an H100; shapes are accounted for apart"),
-    Fitted(GPUS, "attention", 0.45, 0.25, 0.1, 0.9, "flash attention, forward and backward: 30 to 60 %"),
+    Fitted(GPUS, "attention", 0.5, 0.25, 0.1, 0.9, "flash attention, forward and backward: 40 to 65 %"),
     Fitted(GPUS, "memory", 0.75, 0.15, 0.3, 0.95, "copies reach 80 to 90 %, norms and reductions less"),
     Fitted(GPUS, "kernel_seconds", 5e-6, 0.3, 2e-6, 1e-5, "launch, ramp-up and tail of a kernel: 3 to 8 microseconds"),
+    Fitted(OTHERS, "matmul", 0.9, 0.15, 0.4, 1.2, "AMD and Intel libraries reach their best in fewer shapes"),
     Fitted(NETWORK, "infiniband", 0.8, 0.2, 0.1, 1.0, "what NCCL's rings reach of the line rate"),
     Fitted(NETWORK, "ethernet", 0.8, 0.2, 0.1, 1.0, "the same over RoCE"),
     Fitted(NETWORK, "slingshot", 0.8, 0.2, 0.1, 1.0, "the same"),
@@ -87,6 +90,7 @@ POWER_LIMITED = {"b200": 0.54, "gb200": 0.59, "b300": 0.6, "gb300": 0.68}
 """The same where power is the limit: that of the board over the watts that an H100 needs for a PFLOP/s, about 820
 (conf/efficiency/b200.yaml)."""
 COMMON_PRODUCT = 0.8
+OTHER_MAKERS = ("mi250x", "mi300x", "max1550")
 NETWORKS = {  # the kind of network that the name of a cluster's widest link means
     "infiniband": "infiniband",
     "roce": "ethernet",
@@ -95,7 +99,11 @@ NETWORKS = {  # the kind of network that the name of a cluster's widest link mea
     "omni-path": "omni-path",
 }
 TRAINERS = (
+    Fitted("megatron-lm", "launch_seconds", 3e-5, 0.4, 5e-6, 1e-4, "Python, autograd and the driver"),
+    Fitted("megatron-lm", "collective_call_seconds", 6e-5, 0.4, 1e-5, 3e-4, "a call through torch.distributed"),
+    Fitted("megatron-core", "launch_seconds", 2e-5, 0.4, 3e-6, 1e-4, "the same on hosts of today"),
     Fitted("fsdp", "attention_rate", 0.7, 0.25, 0.3, 1.0, "the flash attention of 2023 in Triton"),
+    Fitted("fsdp", "attention_since_hopper", 0.5, 0.25, 0.2, 1.0, "35 % on an H100, its successor 75 %"),
     Fitted("fsdp", "memory_traffic", 1.8, 0.25, 1.0, 4.0, "eager layers write every intermediate result"),
     Fitted("torchtitan", "memory_traffic", 1.4, 0.2, 0.8, 2.5, "compiled layers"),
     Fitted("megatron-lm", "memory_traffic", 1.0, 0.2, 0.6, 3.0, "fused by hand: bias, activation, dropout"),
@@ -162,9 +170,10 @@ def _of_trainer(values: Values, kind: Implementation) -> dict[str, float]:
 
 
 def chip_values(values: Values, chip: str) -> dict[str, float]:
-    """The constants of a chip: what all GPUs share, times its own factor."""
+    """The constants of a chip: what all GPUs share, times what its maker's have in common, times its own factor."""
+    groups = (GPUS, *((OTHERS,) if chip in OTHER_MAKERS else ()), chip)
     return {
-        field: min(1.0, values[f"{GPUS}.{field}"] * values.get(f"{chip}.{field}", 1.0))
+        field: min(1.0, prod(values.get(f"{group}.{field}", 1.0) for group in groups))
         for field in CHIP_FIELDS
         if f"{GPUS}.{field}" in values
     }

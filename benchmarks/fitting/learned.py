@@ -66,8 +66,8 @@ def coverage(rows: Sequence[MeasuredRow], found: Sequence[Interval]) -> float:
 
 def calibrated_stretch(rows: Sequence[MeasuredRow], ratios: Floats) -> float:
     """The factor on every width with which `SHARE` of the rows lie inside."""
-    low, high = 0.5, 3.0
-    for _ in range(7):
+    low, high = 0.6, 2.0
+    for _ in range(5):
         middle = (low * high) ** 0.5
         if coverage(rows, intervals(rows, ratios, middle)) < SHARE:
             low = middle

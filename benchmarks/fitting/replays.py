@@ -15,7 +15,7 @@ from calibrate.robust_fit import Floats, Values, choose, refit
 from train_core.costs.setting import Setting
 
 NUM_RUNS = 5
-NUM_DRAWS = 5
+NUM_DRAWS = 3
 FEWEST_REST = 3
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fitting.constants import GPUS, NETWORK, NETWORKS, SCALE, chip_values, fitted_constants
+from benchmarks.fitting.constants import GPUS, NETWORK, NETWORKS, OTHERS, SCALE, chip_values, fitted_constants
 from calibrate.robust_fit import Values
 from conf.load import CONF_DIR, load_cluster, options
 from train_core.whole_files import write_atomically
@@ -48,7 +48,7 @@ def places_of(values: Values) -> Iterator[Place]:
     for each in fitted_constants():
         if each.group == SCALE:
             yield Place(COSTS / "scale.py", each.field, values[each.name])
-        elif each.group not in (GPUS, NETWORK, *chips):
+        elif each.group not in (GPUS, OTHERS, NETWORK, *chips):
             module = each.group.replace("-", "_")
             yield Place(COSTS / "trainers" / f"{module}.py", each.field, values[each.name])
 

@@ -45,7 +45,7 @@ def test_a_machine_without_a_known_chip_keeps_its_constants() -> None:
 
 
 def test_every_name_is_that_of_a_group_that_exists_and_every_prior_lies_within_its_bounds() -> None:
-    groups = {"scale", "gpus", "network", *options("efficiency"), *IMPLEMENTATIONS}
+    groups = {"scale", "gpus", "other-makers", "network", *options("efficiency"), *IMPLEMENTATIONS}
     for each in fitted_constants():
         assert each.group in groups
         assert each.lowest < each.prior <= each.highest
