@@ -17,7 +17,7 @@ from sweeps.planner.rivals import Judged
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation
-    from sweeps.planner.mixed import MixedChoice, MixedStrategy
+    from sweeps.planner.mixed import MixedChoice
     from sweeps.planner.objectives import ScalingKind
     from sweeps.planner.scaling import ScalingPoint
 
@@ -90,22 +90,26 @@ def print_mixed(choice: MixedChoice, asked: Request, given: Overrides, training:
         given: the overrides of the user, with the choice of a sweep if there is one.
     """
     from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
+    from results.search.notes import padded_vocabulary_sentence
     from results.search.rows import as_csv
 
     if output_format == "json":
-        print_json("mixed_search", mixed_document(choice, asked.spaces, training))
+        print_json("mixed_search", mixed_document(choice, asked.spaces, training, asked.padding_overrides))
     elif output_format == "csv":
         typer.echo(as_csv([mixed_row(found, asked.spaces, training) for found in choice.best]), nl=False)
     else:
         console.print(_question(asked))
         console.print(mixed_table(choice.best, asked.spaces, training))
         console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
-        print_unwrapped(f"Measure the first: {_command(choice.best[0], given)}")
+        if asked.padding:
+            console.print(padded_vocabulary_sentence(asked.vocab_size, asked.settings.model.vocab_size))
+        own = [*asked.padding_overrides, *choice.best[0].overrides()]
+        print_unwrapped(f"Measure the first: {_command(own, given)}")
 
 
-def _command(plan: MixedStrategy, given: Overrides) -> str:
+def _command(overrides: Sequence[str], given: Overrides) -> str:
     """The command that measures the plan, as a person may copy it: in the sweep that was named, else alone."""
-    own = Overrides.parse(plan.overrides())
+    own = Overrides.parse(overrides)
     stated = {override.key for override in own}
     kept = [override for override in given.without({"sweep"}) if override.key not in stated]
     sweep = given.chosen("sweep")

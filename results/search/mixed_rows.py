@@ -59,8 +59,14 @@ def _shown(block: MixedBlock) -> str:
     return f"{block.cluster} {count} {'stage' if count == 1 else 'stages'}, {layers} layers"
 
 
-def mixed_document(choice: MixedChoice, spaces: Sequence[Space], training: Training) -> dict[str, object]:
-    """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out."""
+def mixed_document(
+    choice: MixedChoice, spaces: Sequence[Space], training: Training, padding: Sequence[str] = ()
+) -> dict[str, object]:
+    """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out.
+
+    Args:
+        padding: overrides that pad the vocabulary, which every plan needs.
+    """
     return {
         "strategies": choice.num_strategies,
         "priced": choice.num_priced,
@@ -77,7 +83,7 @@ def mixed_document(choice: MixedChoice, spaces: Sequence[Space], training: Train
                     }
                     for block in plan.blocks
                 ],
-                "overrides": plan.overrides(),
+                "overrides": [*padding, *plan.overrides()],
             }
             for plan in choice.best
         ],

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from conf.knobs import KNOBS, Knob, layers_in_short
-from conf.overrides import written
 from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
 from sweeps.planner import Candidate, Choice, Training
@@ -118,8 +117,8 @@ def layout(candidate: Candidate) -> str:
 
 def overrides(candidate: Candidate, asked: Request) -> list[str]:
     """What composes the plan: beside its knobs the cluster and the vocabulary, where they are not those asked for."""
-    padding = [f"{key}={written(value)}" for key, value in asked.padding.items()]
-    return [*_cluster_override(candidate, asked.settings), *padding, *candidate.strategy.overrides()]
+    own = candidate.strategy.overrides()
+    return [*_cluster_override(candidate, asked.settings), *asked.padding_overrides, *own]
 
 
 def search_document(choice: Choice, training: Training, asked: Request) -> dict[str, object]:

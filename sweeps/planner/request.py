@@ -10,7 +10,7 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
-from conf.overrides import Overrides
+from conf.overrides import Overrides, written
 from conf.schema import Value
 from conf.settings import Settings
 from conf.setup import require_recipe
@@ -70,6 +70,10 @@ class Request:
         """The padded vocabulary as a value of the configuration; empty where it stays as it was asked for."""
         padded = self.settings.model.vocab_size
         return {} if padded == self.vocab_size else {VOCABULARY: padded}
+
+    @property
+    def padding_overrides(self) -> list[str]:
+        return [f"{key}={written(value)}" for key, value in self.padding.items()]
 
 
 def request(
