@@ -19,11 +19,14 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.target import Target, at_least, at_most, figure
-from conf.load import load, load_cluster
+from conf.load import compose, load, load_cluster
+from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.units import MEBIBYTE
+from sweeps.planner import Training, choose
 from sweeps.planner.blocks import blocks
 from sweeps.planner.mixed import choose_mixed
+from sweeps.planner.request import request
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import strategies_of
@@ -60,7 +63,8 @@ def main() -> list[Target]:
     return [
         at_least("million strategies a second, one core: GPT-3 175B, 1,024 A100", 1.0, rate),
         *_other_rates(),
-        at_most(f"search of GPT-3 175B, 1,024 A100, {found.num_strategies:,} plans", 0.3, seconds, " s"),
+        at_most(f"search of GPT-3 175B, 1,024 A100, {found.num_strategies:,} plans", 0.5, seconds, " s"),
+        at_most("every number of nodes up to 10,240 H100: GPT-3 175B", 3.0, _every_number(), " s"),
         at_most("trisweep plan, from start to table", 1.2, command_seconds, " s", f"median of {NUM_RUNS}"),
         *(at_most(f"mixed: {name}", 5.0, _mixed(offers), " s") for name, offers in MIXED.items()),
         at_most("memory of trisweep plan", 500, peak, " MiB"),
@@ -95,6 +99,12 @@ def _timed(function: Callable[[], Result]) -> tuple[Result, float]:
         times.append(time.perf_counter() - start)
     # Whatever else runs on the machine can only make a time longer, so the shortest is nearest to the truth.
     return result, min(times)
+
+
+def _every_number() -> float:
+    """Seconds of `--devices all` on 1,280 nodes."""
+    asked = compose(Overrides.parse([*GPT_3, "cluster=dgx-h100", "cluster.num_nodes=1280"]))
+    return choose(request(asked, devices="all").spaces, "time", Training(), 10).search_seconds
 
 
 def _mixed(offers: Sequence[tuple[str, int]]) -> float:

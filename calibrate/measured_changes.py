@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from calibrate.cluster_change import Change, value_in
 from calibrate.value_source import source_after
 from calibrate.yaml_edit import KeyPath
-from conf.world import ClusterSpec
+from conf.world import ClusterSpec, LinkSpec
 from train_core.rates.link_fit import fit_link, fit_patterns
 from train_core.rates.plan import reference_dtype
 from train_core.rates.record import DeviceRates, LinkTime, Spread
@@ -164,7 +164,7 @@ def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
     is multiplied by `efficiency.link`, which becomes 1 for the whole file.
     """
     link, share = cluster.links[index], cluster.efficiency.link
-    times = [time for time in rates.link_times if time.link == link.name]
+    times = _of_whole_groups(link, [time for time in rates.link_times if time.link == link.name])
     bandwidth: KeyPath = ("links", index, "bandwidth_bytes_per_second")
     if times:
         return _measured_link(cluster, index, times)
@@ -172,6 +172,12 @@ def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
         return []
     origin = f"kept: not measured; {link.bandwidth_bytes_per_second:.4g} x the efficiency.link of {share:g} until now"
     return [_change(cluster, bandwidth, link.bandwidth_bytes_per_second * share, origin, [])]
+
+
+def _of_whole_groups(link: LinkSpec, times: Sequence[LinkTime]) -> Sequence[LinkTime]:
+    """The times that say what the file states of a tier: without a switch, small groups use only some of its wires."""
+    largest = max((time.num_ranks for time in times), default=0)
+    return [time for time in times if time.num_ranks == largest] if link.mesh else times
 
 
 def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) -> list[Change]:

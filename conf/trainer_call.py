@@ -90,6 +90,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
+    left = setup.num_micro_batches % parallel.pipeline_parallel_size
     base = model.rotary_base or ROTARY_BASE
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
@@ -102,6 +103,8 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "layers_per_stage": layers,
         "layers_per_chunk": layers[0] // parallel.virtual_pipeline_size,
         "layer_split": layer_split(layers),
+        "has_uneven_chunks": any(count % parallel.virtual_pipeline_size for count in layers),
+        "has_uneven_groups": parallel.schedule == "interleaved" and bool(left),
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
         "head_size": model.query_size // model.num_attention_heads,

@@ -75,7 +75,7 @@ LAYOUTS = {
         Layout(tensor=4, sequence_parallel=True),
         Layout(pipeline=4, schedule="1f1b", recompute="full"),
         Layout(data=4, zero_stage=1),
-        Layout(tensor=2, pipeline=2, schedule="zero-bubble", sequence_parallel=True),
+        Layout(tensor=2, pipeline=2, schedule="zero-bubble", sequence_parallel=True, recompute="pointwise"),
         Layout(tensor=2, data=2, zero_stage=2),
         Layout(tensor=2, data=2, sequence_parallel=True, zero_stage=3, recompute="selective"),
         Layout(pipeline=2, data=2, schedule="interleaved", zero_stage=1),

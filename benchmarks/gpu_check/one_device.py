@@ -17,6 +17,7 @@ WAYS: dict[str, dict[str, Value]] = {
     "micro-batches of 2": {"batch.micro_batch_size": 2},
     "recompute selective": {**WHOLE, "parallel.recompute": "selective"},
     "recompute full": {**WHOLE, "parallel.recompute": "full"},
+    "recompute pointwise": {**WHOLE, "parallel.recompute": "pointwise"},
 }
 """What one device can do in other ways, which must not change what it computes."""
 

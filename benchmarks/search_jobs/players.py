@@ -17,10 +17,12 @@ import pandas as pd
 from benchmarks.search_jobs.grounds import Ground
 from conf.knobs import SEARCHED_KNOBS
 from conf.units import GIBIBYTE
+from sweeps.planner.space import Placing
 from train_core.costs.setting import Booleans, Integers
 
 MOST_ASKS = 2000  # of a study for one plan that can be run
-LEFT_OUT = ("layers_per_stage", "data_parallel_size")  # even on all grounds; follows from the others
+LEFT_OUT = ("layers_per_stage", "data_parallel_size", *Placing._fields)
+"""Even on all grounds; follows from the others; plain on all grounds."""
 Config = dict[str, int]
 
 

@@ -118,7 +118,7 @@ def request(
         sizes, lacking = _offered(cluster, parts, settings, asked.overrides)
         left_out += lacking
         for size in sizes:
-            free = headroom_bytes(headroom, cluster.device) if headroom else 0
+            free = headroom_bytes(headroom, cluster.device) if headroom is not None else 0
             spaces.append(Space(_setting(settings, cluster, trainer, knobs), size, batch, across, knobs, free))
     if not spaces:
         raise left_out[0].reason

@@ -158,25 +158,19 @@ def shards_of(
 
 
 def recomputations(space: Space) -> list[tuple[int, int]]:
-    """Index of what is recomputed, and in every how many layers; the latter is 1 where nothing is."""
-    pinned = space.pinned.get("recompute_every")
+    """Index of what is recomputed, and in every how many layers; the latter is 1 where nothing is.
+
+    With a fused attention kernel `selective` saves little more than the kernel's log-sum-exp, a thousandth of the
+    activations. A share of that is not worth a plan, so that it is tried in every layer alone.
+    """
+    pinned, fused = space.pinned.get("recompute_every"), space.setting.implementation.flash_attention
     every = space.allowed("recompute_every", [pinned] if isinstance(pinned, int) else RECOMPUTE_EVERY)
+    alike = {"none", "selective"} if fused else {"none"}
     return [
         (RECOMPUTES.index(name), number)
-        for name in space.allowed("recompute", _worthwhile_recomputations(space))
-        for number in (every if name != "none" else every[:1])
+        for name in space.allowed("recompute", RECOMPUTES)
+        for number in (every[:1] if name in alike else every)
     ]
-
-
-def _worthwhile_recomputations(space: Space) -> list[str]:
-    """All of them, but for one that never wins and is not pinned.
-
-    With a fused attention kernel `selective` repeats that kernel and saves little more than its log-sum-exp.
-    `pointwise` saves more of the same plan and costs less, which a test holds for every shard.
-    """
-    trainer = space.setting.implementation
-    beaten = trainer.flash_attention and "recompute" not in space.pinned and runs(trainer, "recompute", "pointwise")
-    return [name for name in RECOMPUTES if name != "selective" or not beaten]
 
 
 def layouts(space: Space, num_stages: int) -> list[Layout]:

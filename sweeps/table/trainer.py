@@ -14,7 +14,7 @@ SPELLINGS = {
     "megatron-bridge": "megatron-core",
     "nemo": "megatron-core",
     "primus": "megatron-core",
-    "internevo": "megatron-core",
+    "internevo": "deepspeed",
     "fsdp1": "fsdp",
     "fsdp2": "fsdp",
     "ddp": "fsdp",
@@ -25,13 +25,13 @@ SPELLINGS = {
 KNOWN_SOURCES = (
     (r"torchtitan", "torchtitan"),
     (r"megatron-?deepspeed", "megatron-deepspeed"),
-    (r"megatron-(?:core|bridge)|\bnemo\b|\bprimus\b|transformer engine|simumax|internevo", "megatron-core"),
+    (r"megatron-(?:core|bridge)|\bnemo\b|\bprimus\b|transformer engine|simumax", "megatron-core"),
+    (r"internevo", "deepspeed"),
     (r"llm-foundry|\bfsdp", "fsdp"),
     (r"\bddp\b", "fsdp"),
 )
-"""What a source says of itself, and its trainer. InternEvo is no Megatron, but does what Megatron-Core does: flash
-attention, and an optimizer sharded over replicas whose reduction runs beside computation. Plain DDP is priced as FSDP
-that shares nothing out."""
+"""What a source says of itself, and its trainer. InternEvo runs eager layers around flash attention and shares its
+optimizer out among replicas, as DeepSpeed does. Plain DDP is priced as FSDP that shares nothing out."""
 FLASH_ATTENTION = {
     "yes": True,
     "true": True,

@@ -133,7 +133,7 @@ def test_knobs_are_listed_where_asked_for(plan: Plan) -> None:
     knobs = json.loads(plan(*GPT_22B, "--exhaustive-knobs", "--format", "json"))["knobs"]
     assert knobs["tensor_parallel_size"] == [1, 2, 4, 8]
     assert knobs["schedule"] == ["1f1b", "interleaved", "zero-bubble"]
-    assert knobs["recompute"] == ["none", "full", "pointwise"]
+    assert knobs["recompute"] == ["none", "selective", "full", "pointwise"]
     assert knobs["zero_stage"] == [0, 1, 2, 3]
     assert knobs["sequence_parallel"] == [False, True]
     assert set(knobs["micro_batch_size"]) == {1, 2, 4, 8, 16, 32, 64}

@@ -26,6 +26,6 @@ class Scale(Frozen):
     taper: NonNegative
 
 
-SCALE = Scale(shown=0.5, latency=1.3, slowest=0.03, taper=0.01)
+SCALE = Scale(shown=0.84, latency=0.7, slowest=0.015, taper=0.015)
 """Fitted, with the rates of A100, H100 and MI250X, on tables 1 and 2 of arXiv 2104.04473, the BLOOM-176B chronicles,
 the MPT tables of llm-foundry and the published rates of Frontier."""

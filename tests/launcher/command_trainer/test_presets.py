@@ -130,11 +130,22 @@ def test_deepspeeds_file_says_the_plan() -> None:
     assert config["zero_optimization"] == {"stage": 1}
 
 
+IN_CHUNKS = [
+    "parallel.pipeline_parallel_size=4",
+    "parallel.schedule=interleaved",
+    "parallel.virtual_pipeline_size=2",
+    "batch.micro_batch_size=2",
+]
+
+
 @pytest.mark.parametrize(
     ("trainer", "plan", "words"),
     [
         ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
         ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer or"),
+        ("megatron-lm", ["parallel.recompute=pointwise"], "norms and activation alone"),
+        ("megatron-lm", [*IN_CHUNKS, "parallel.virtual_pipeline_size=3"], "have to divide by its chunks"),
+        ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "groups of as many as stages"),
         ("torchtitan", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
         ("torchtitan", ["model=llama-2-7b"], "it has Llama 3.1 in its own sizes alone"),
         ("torchtitan", ["precision=fp16"], "it trains in bf16 or fp32|has no peak"),

@@ -67,8 +67,8 @@ def everything(spaces: list[Space]) -> Iterator[float]:
 
 
 def recomputations(space: Space) -> list[int]:
-    """None, full, and the one of the other two that this trainer runs or that can be better."""
-    return [0, 2, 3] if space.setting.implementation.name == "trisweep" else [0, 1, 2]
+    """Indices of those that the trainer runs."""
+    return [0, 1, 2, 3] if space.setting.implementation.name == "trisweep" else [0, 1, 2]
 
 
 def plan_of(t: int, p: int, d: int, b: int, m: int, sp: bool, zero: int, recompute: int) -> Plans:

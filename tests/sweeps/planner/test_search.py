@@ -51,8 +51,8 @@ def recomputations() -> list[tuple[str, int]]:
 
 def says_something(space: Space, recompute: str, every: int, chunk_layers: int) -> bool:
     """Whether it is a plan of its own, and none that another one always beats."""
-    if recompute == "selective" and space.setting.implementation.name == "trisweep":
-        return False
+    if recompute == "selective" and space.setting.implementation.flash_attention:
+        return every == 1
     place = RECOMPUTE_EVERY.index(every)
     return place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
 

@@ -24,6 +24,10 @@ from tests.composed import load_cluster
         ({"precision": "fp4"}, "nvfp4"),
         ({"precision": "amp_fp8"}, "fp8-delayed"),
         ({"precision": "FP8"}, "fp8-delayed"),
+        (
+            {"precision": "bf16", "notes": "peak column = FP8 dense, source quotes MFU against 989.4 BF16"},
+            "fp8-delayed",
+        ),
     ],
 )
 def test_recipes_are_read_by_their_words(cells: dict[str, str], recipe: str | None) -> None:

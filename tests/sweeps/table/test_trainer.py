@@ -18,7 +18,7 @@ from train_core.costs import IMPLEMENTATIONS
         ({"flash_attention": "yes", "precision": "bf16"}, 3, "fsdp"),
         ({"source": "pytorch/torchtitan benchmarks"}, 3, "torchtitan"),
         ({"source": "argonne-lcf/Megatron-DeepSpeed @ffa", "flash_attention": "yes"}, 1, "megatron-deepspeed"),
-        ({"source": "InternLM/InternEvo @c6", "notes": "FSDP rows left out"}, 1, "megatron-core"),
+        ({"source": "InternLM/InternEvo @c6", "notes": "FSDP rows left out"}, 1, "deepspeed"),
         ({"notes": "Primus (Megatron); median of 500 steps"}, 1, "megatron-core"),
         ({"notes": "NeMo, selective recompute"}, 0, "megatron-core"),
         ({"source": "microsoft/DeepSpeed benchmarks"}, 3, "deepspeed"),

@@ -101,7 +101,8 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     # On a CPU the cores that would compute meanwhile carry out the collectives, so that nothing is hidden.
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
         reduction = np.where(shard.sequence_parallel, scatter, forward / parts)
-        shown = np.where(shard.sequence_parallel, gathers, 0.0)
+        again = shown_seconds(setting, gathers, gathers)  # the products to the input beside them take longer
+        shown = np.where(shard.sequence_parallel, gathers + again, 0.0)
         shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)

@@ -26,11 +26,12 @@ def selected_bytes(setting: Setting, shard: Shard) -> Integers:
     """What torchtitan's selection of operators keeps: attention's output and every second matrix product's.
 
     Of the seven products of a gated layer (queries, keys, values, attention's output, gate, up, down) these are the
-    queries, the values and the gate. The way down is the next one, whose output nothing needs in backward, so that
-    compiled layers do not keep it. Source: torchtitan, activation checkpointing with `selective` and option `op`.
+    queries, the values, the gate and the way down, whose output nothing needs in backward, so that compiled layers do
+    not keep it. Source: torchtitan, activation checkpointing with `selective` and option `op`.
     """
     model, width, t = setting.model, setting.dtype_bytes, shard.tensor_parallel_size
     heads = model.num_attention_heads // t * setting.implementation.log_sum_exp_bytes
     outputs = (2 * model.query_size + model.key_value_size + model.ffn_hidden_size) // t * width
     layer_input = held_tokens_of(setting, shard) * model.hidden_size * width
-    return layer_input + tokens_of(setting, shard) * (outputs + heads)
+    unused = model.hidden_size * width if setting.implementation.keeps_unused_outputs and model.gated_mlp else 0
+    return layer_input + tokens_of(setting, shard) * (outputs + heads + unused)

@@ -91,6 +91,8 @@ def memory_bound_seconds(setting: Setting, num_bytes: Number, num_kernels: int =
 
 def attention_seconds(setting: Setting, num_flops: Number) -> Floats:
     """A fused attention kernel, at its own share of the peak."""
-    efficiency = setting.cluster.efficiency
-    rate = setting.peak_flops_per_second * efficiency.attention * setting.implementation.attention_rate
+    efficiency, kind = setting.cluster.efficiency, setting.implementation
+    rate = setting.peak_flops_per_second * efficiency.attention * kind.attention_rate
+    if "fp8" in setting.cluster.device.peak_flops_per_second:  # what chips since Hopper have
+        rate *= kind.attention_since_hopper
     return np.asarray(num_flops, dtype=np.float64) / rate + efficiency.kernel_seconds

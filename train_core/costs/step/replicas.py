@@ -35,7 +35,7 @@ def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGro
 
 
 def replica_seconds(
-    setting: Setting, plans: Plans, parameters: Integers | Floats, experts: Integers | Floats, bytes_each: float
+    setting: Setting, plans: Plans, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
 ) -> Floats:
     """Seconds in which replicas gather so many parameters, or reduce and scatter them; under ZeRO those of one group.
 

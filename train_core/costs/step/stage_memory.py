@@ -12,7 +12,6 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.replicas import owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
-from train_core.costs.step.sharing import num_shards
 from train_core.costs.step.uneven_chunks import losses_of_smaller_groups, more_in_uneven_chunks
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
@@ -56,8 +55,8 @@ def _fully_sharded(
     setting: Setting, plans: Plans, work: Work, group: StageGroup, memory: GroupMemory, is_sharded: Booleans
 ) -> GroupMemory:
     """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
-    moment = fullest_moment(setting, plans, work, memory.parameters, group.layers)
-    masters = -(-memory.parameters // num_shards(setting, plans)) * FLOAT32_BYTES
+    moment = fullest_moment(setting, plans, work, group)
+    masters = owned_parameters(setting, plans, work, group) * FLOAT32_BYTES
     states = np.zeros_like(masters) if setting.offload_optimizer else ADAM_STATES * masters
     held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
     return replace(

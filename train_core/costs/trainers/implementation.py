@@ -13,6 +13,8 @@ class Implementation(Frozen):
     Attributes:
         flash_attention: one fused kernel that never stores the scores; else a softmax between two batched products.
         attention_rate: rate of that kernel relative to the best one for the device.
+        attention_since_hopper: further factor on it on chips since Hopper, for kernels that are older than these chips
+            and do not use their asynchronous matrix units.
         memory_traffic: bytes that norms, activations and residuals move, relative to kernels fused as far as possible.
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
             Trainers that drop values only if a training asks for it have it off here; `dropping` turns it on.
@@ -26,6 +28,7 @@ class Implementation(Frozen):
         live_parameters: how many gathered parameters ZeRO-3 lets a rank hold; null: two layers, whatever their size.
         selective_operators: selective recomputation keeps attention's output and every second matrix product's
             (torchtitan), instead of all but the attention core.
+        keeps_unused_outputs: of these also what backward does not need, since nothing looks at a layer as a whole.
         loss_copies: copies of the logits in fp32 that the loss holds at once; 0: it makes the gradient out of the
             logits as they are.
         split_loss_copies: the same where tensor ranks share out the vocabulary.
@@ -68,6 +71,7 @@ class Implementation(Frozen):
     name: Name
     flash_attention: bool
     attention_rate: float
+    attention_since_hopper: float
     memory_traffic: float
     dropout: bool
     gradient_bytes: Count
@@ -76,6 +80,7 @@ class Implementation(Frozen):
     shards_masters: bool
     live_parameters: Count | None
     selective_operators: bool
+    keeps_unused_outputs: bool
     loss_copies: int
     split_loss_copies: int
     rotated_copies: bool

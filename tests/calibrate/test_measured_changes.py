@@ -1,0 +1,35 @@
+"""What measured rates change in the file of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibrate.measured_changes import measured_changes
+from tests.calibrate.conftest import RatesOf
+from tests.composed import load_cluster
+from train_core.rates.record import LinkTime, Spread
+
+
+def gather(num_ranks: int, num_bytes: int, bandwidth: float) -> LinkTime:
+    seconds = (num_ranks - 1) * 5e-6 + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
+    spread = Spread(median=seconds, lowest=seconds, highest=seconds)
+    return LinkTime(
+        link="infinity-fabric", pattern="all_gather", num_ranks=num_ranks, num_bytes=num_bytes, seconds=spread
+    )
+
+
+def test_without_a_switch_a_tiers_bandwidth_is_that_of_its_largest_groups(rates_of: RatesOf) -> None:
+    """Two GPUs share one wire of 64 GB/s, eight reach all seven of each."""
+    cluster = load_cluster("mi300x")
+    times = [
+        gather(ranks, num_bytes, bandwidth)
+        for ranks, bandwidth in ((2, 64e9), (4, 192e9), (8, 448e9))
+        for num_bytes in (2**20, 2**24, 2**28)
+    ]
+    rates = rates_of(cluster, "gpu", 8, product=5e14).model_copy(update={"link_times": tuple(times)})
+    (found,) = [
+        change
+        for change in measured_changes(cluster, rates, "today")
+        if change.path == ("links", 0, "bandwidth_bytes_per_second")
+    ]
+    assert found.after == pytest.approx(448e9, rel=1e-3)
