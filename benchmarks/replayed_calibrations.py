@@ -1,4 +1,4 @@
-"""benchmarks/calibrated.csv: what a calibration on five rows of a table does to the error on the rest of it."""
+"""benchmarks/calibrated.csv: what a calibration on at most five rows of a table does to the error on the rest of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALIBRATED = Path(__file__).with_name("calibrated.csv")
 
 
 class ReplayedCalibration(NamedTuple):
-    """One table, five of whose rows were drawn several times.
+    """One table, of whose rows at most five were drawn, several times.
 
     Attributes:
         error_before: mean absolute error on the rest by constants fitted without the table and its clusters.

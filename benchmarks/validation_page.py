@@ -49,8 +49,8 @@ REGRET = """\
 *Regret*: how much slower the layout is that is predicted fastest than the best one measured, in the mean over all jobs
 of the table with at least four layouts. *Rank corr.*: Spearman's, of predicted and measured steps per second."""
 CALIBRATED = """\
-`trisweep calibrate` on five rows of a table, drawn five times, begun with constants fitted without that table and its
-cluster: the mean error on the rest of the table before and after."""
+`trisweep calibrate` on five rows of a table (half of one that has fewer than ten), drawn three times, begun with
+constants fitted without that table and its cluster: the mean error on the rest of the table before and after."""
 
 
 def _target_table(targets: Sequence[Target]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Calibrations on five rows of a table, replayed: what they do to the error on the rest of it."""
+"""Calibrations on five rows of a table at most, replayed: what they do to the error on the rest of it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from calibrate.refit_cluster import CONSTANTS
 from calibrate.robust_fit import Floats, Values, choose, refit
 from train_core.costs.setting import Setting
 
-NUM_RUNS = 5
+MOST_RUNS = 5
 NUM_DRAWS = 3
-FEWEST_REST = 3
+FEWEST_ROWS = 4
 
 
 def replayed(rows: Sequence[MeasuredRow], without: Mapping[str, Values]) -> list[ReplayedCalibration]:
-    """Every table with enough rows on one cluster, begun with the constants that were fitted without it."""
+    """Every table with enough rows on one cluster, begun with the constants that were fitted without it.
+
+    Five rows are taken, or half of a table that has fewer than ten.
+    """
     found = []
     for table in dict.fromkeys(row.table for row in rows):
         members = _of_one_cluster([row for row in rows if row.table == table])
-        if len(members) >= NUM_RUNS + FEWEST_REST:
+        if len(members) >= FEWEST_ROWS:
             found.append(_replay(table, members, without[table]))
     return found
 
@@ -38,9 +41,9 @@ def _of_one_cluster(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _replay(table: str, rows: Sequence[MeasuredRow], values: Values) -> ReplayedCalibration:
     runs = PricedRuns([row.run for row in rows])
     before = np.abs(np.expm1(runs.log_ratios(lambda setting: constants_with(values, setting))))
-    errors = []
+    num_runs, errors = min(MOST_RUNS, len(rows) // 2), []
     for draw in range(NUM_DRAWS):
-        chosen = np.random.default_rng(draw).permutation(len(rows))[:NUM_RUNS]
+        chosen = np.random.default_rng(draw).permutation(len(rows))[:num_runs]
         rest = np.setdiff1d(np.arange(len(rows)), chosen)
         after = _calibrated_errors(rows, values, chosen.tolist())
         errors.append((before[rest].mean(), after[rest].mean()))
