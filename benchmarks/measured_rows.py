@@ -69,8 +69,10 @@ class MeasuredRow:
         return MeasuredRun(configuration.setup, configuration.implementation, self.seconds)
 
     @property
-    def cluster(self) -> str:
-        return self.compared.prediction.configuration.setup.cluster.name
+    def machine(self) -> str:
+        """The machine that was measured. Sources whose nodes are of one kind have machines of their own all the same."""
+        source = text_of(self.compared.row, "source").split(" @")[0]
+        return f"{self.compared.prediction.configuration.setup.cluster.name} of {source}"
 
 
 def measured_rows(priced: Mapping[str, PricedRow]) -> list[MeasuredRow]:

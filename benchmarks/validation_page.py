@@ -21,7 +21,7 @@ How far predictions are from published figures, on tables that the constants had
 how a row is read is in [estimate.md](estimate.md), what rates count in [metrics.md](metrics.md).
 
 **Left out** is the figure to go by: for each table all constants are fitted again, from what is known of them without
-any table (benchmarks/fitting/constants.py), to the rows of all *other* tables on *other* clusters, and then predict it.
+any table (benchmarks/fitting/constants.py), to the rows of all *other* tables on *other* machines, and then predict it.
 Fitted errors, <sub>in small print</sub>, are those of the constants as they are in the tree, which have seen the table.
 *Constant* is what no model at all would score: one rate per device, the best for those very rows. *Inside* is the share
 of rows in their interval of 80 %, which the other tables make.
@@ -50,7 +50,7 @@ REGRET = """\
 of the table with at least four layouts. *Rank corr.*: Spearman's, of predicted and measured steps per second."""
 CALIBRATED = """\
 `trisweep calibrate` on five rows of a table (half of one that has fewer than ten), drawn three times, begun with
-constants fitted without that table and its cluster: the mean error on the rest of the table before and after."""
+constants fitted without that table and its machine: the mean error on the rest of the table before and after."""
 
 
 def _target_table(targets: Sequence[Target]) -> list[str]:

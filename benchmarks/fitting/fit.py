@@ -1,4 +1,4 @@
-"""One fit of all constants to all published rows, and one without each table and its clusters."""
+"""One fit of all constants to all published rows, and one without each table and its machines."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def fit(rows: Sequence[MeasuredRow]) -> Fit:
 
 
 def values_without(found: Fit) -> dict[str, dict[str, float]]:
-    """For each table, the constants by name that are fitted without its rows and without all rows of its clusters."""
+    """For each table, the constants by name that are fitted without its rows and without all rows of its machines."""
     # The fits without some rows end close to the fit to all, so that its derivatives serve all of them.
     slope = slopes(found.log_ratios, _constants(), found.values)
     left, weights = found.log_ratios(), series_weights(found.rows)
     now, rest = (coordinates_of(_constants(), values) for values in (found.values, prior_values()))
-    by_clusters: dict[frozenset[str], dict[str, float]] = {}
+    by_machines: dict[frozenset[str], dict[str, float]] = {}
     by_table = {}
     for table in dict.fromkeys(row.table for row in found.rows):
-        clusters = frozenset(row.cluster for row in found.rows if row.table == table)
-        if clusters not in by_clusters:
-            kept = weights * np.array([row.cluster not in clusters for row in found.rows])
+        machines = frozenset(row.machine for row in found.rows if row.table == table)
+        if machines not in by_machines:
+            kept = weights * np.array([row.machine not in machines for row in found.rows])
             stepped = linear_step(found.log_ratios, _constants(), left, slope, now, rest, kept)
-            by_clusters[clusters] = found.values if stepped is None else values_at(_constants(), stepped.now)
-        by_table[table] = by_clusters[clusters]
+            by_machines[machines] = found.values if stepped is None else values_at(_constants(), stepped.now)
+        by_table[table] = by_machines[machines]
     return by_table
 
 
@@ -107,7 +107,7 @@ def left_out_rows(
             place=row.place,
             table=row.table,
             series=row.series,
-            cluster=row.cluster,
+            cluster=row.machine,
             layout=row.run.setup.label,
             measured_s=row.seconds,
             predicted_s=float(seconds),

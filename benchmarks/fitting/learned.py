@@ -45,11 +45,11 @@ def learned(rows: Sequence[MeasuredRow], ratios: Floats, stretch: float = 1.0) -
 
 
 def intervals(rows: Sequence[MeasuredRow], ratios: Floats, stretch: float = 1.0) -> list[Interval]:
-    """The interval of each row that rows of other tables and clusters make around the prediction without it."""
+    """The interval of each row that rows of other tables and machines make around the prediction without it."""
     found: dict[int, Interval] = {}
     for table in dict.fromkeys(row.table for row in rows):
-        clusters = {row.cluster for row in rows if row.table == table}
-        others = np.array([row.cluster not in clusters for row in rows])
+        machines = {row.machine for row in rows if row.table == table}
+        others = np.array([row.machine not in machines for row in rows])
         known = learned([row for row, other in zip(rows, others, strict=True) if other], ratios[others], stretch)
         for index, row in enumerate(rows):
             if row.table == table:

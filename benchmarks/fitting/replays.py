@@ -20,22 +20,22 @@ FEWEST_ROWS = 4
 
 
 def replayed(rows: Sequence[MeasuredRow], without: Mapping[str, Values]) -> list[ReplayedCalibration]:
-    """Every table with enough rows on one cluster, begun with the constants that were fitted without it.
+    """Every table with enough rows on one machine, begun with the constants that were fitted without it.
 
     Five rows are taken, or half of a table that has fewer than ten.
     """
     found = []
     for table in dict.fromkeys(row.table for row in rows):
-        members = _of_one_cluster([row for row in rows if row.table == table])
+        members = _of_one_machine([row for row in rows if row.table == table])
         if len(members) >= FEWEST_ROWS:
             found.append(_replay(table, members, without[table]))
     return found
 
 
-def _of_one_cluster(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    clusters = [row.cluster for row in rows]
-    most = max(clusters, key=clusters.count)
-    return [row for row in rows if row.cluster == most]
+def _of_one_machine(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    machines = [row.machine for row in rows]
+    most = max(machines, key=machines.count)
+    return [row for row in rows if row.machine == most]
 
 
 def _replay(table: str, rows: Sequence[MeasuredRow], values: Values) -> ReplayedCalibration:

@@ -60,7 +60,9 @@ class Setting:
     @property
     def reduced_bytes(self) -> int:
         """Bytes of one gradient element on the wire."""
-        return min(self.implementation.reduced_bytes, DTYPE_BYTES[self.gradient_dtype])
+        kind = self.implementation
+        own = kind.fp16_reduced_bytes if self.dtype == "fp16" else kind.reduced_bytes
+        return min(own, DTYPE_BYTES[self.gradient_dtype])
 
     @property
     def weight_gradient_copy_bytes(self) -> int:

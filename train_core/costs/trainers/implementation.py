@@ -35,6 +35,7 @@ class Implementation(Frozen):
         rotated_copies: queries and keys are kept as they were turned by their positions, and what they were made from
             too, since values stay a part of it.
         reduced_bytes: of one gradient element on the wire.
+        fp16_reduced_bytes: the same where weights are fp16.
         norm_statistics: values per token that the two norms of a layer keep, in the width of activations.
         log_sum_exp_bytes: kept by flash attention per token and head.
         kept_outputs: what every tensor rank keeps of a stage's output until its backward: the whole; a part, as in
@@ -85,6 +86,7 @@ class Implementation(Frozen):
     split_loss_copies: int
     rotated_copies: bool
     reduced_bytes: Count
+    fp16_reduced_bytes: Count
     norm_statistics: int
     log_sum_exp_bytes: int
     kept_outputs: Literal["whole", "part", "none"]

@@ -14,7 +14,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
         **dict.fromkeys(("loss_copies", "split_loss_copies"), 2),  # the softmax beside the fp32 logits
         "kept_outputs": "none",
         "dropout": True,
-        "reduced_bytes": 2,
+        "fp16_reduced_bytes": 2,  # those of bf16 are accumulated and reduced in fp32
         "norm_statistics": 0,
         "scattered_transfers": True,
         "overlaps_weight_gradient": True,

@@ -22,6 +22,7 @@ TRISWEEP = Implementation(
     split_loss_copies=1,
     rotated_copies=False,
     reduced_bytes=4,
+    fp16_reduced_bytes=4,
     norm_statistics=4,
     log_sum_exp_bytes=4,
     kept_outputs="whole",
