@@ -70,7 +70,7 @@ class MeasuredRow:
 
     @property
     def machine(self) -> str:
-        """The machine that was measured. Sources whose nodes are of one kind have machines of their own all the same."""
+        """The machine that was measured. Sources whose nodes are of one kind have machines of their own."""
         source = text_of(self.compared.row, "source").split(" @")[0]
         return f"{self.compared.prediction.configuration.setup.cluster.name} of {source}"
 

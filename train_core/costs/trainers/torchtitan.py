@@ -8,7 +8,7 @@ TORCHTITAN = FSDP.model_copy(
     update={
         "name": "torchtitan",
         "attention_rate": 1.0,
-        "memory_traffic": 2.0,
+        "memory_traffic": 0.997,
         "context_ring": False,
         "keeps_narrow_inputs": False,
         "gathers_narrow_weights": True,
@@ -20,7 +20,7 @@ TORCHTITAN = FSDP.model_copy(
 )
 """Layers are compiled, so that what lies between matrix products is fused; but for rotary positions, which are complex
 numbers in fp32 that the compiler leaves alone. `memory_traffic` is fitted on torchtitan's notes of 2024 and 2025."""
-TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": 3.0, "keeps_unused_outputs": True})
+TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": FSDP.memory_traffic, "keeps_unused_outputs": True})
 """The same with `compile.enable = false`, which is torchtitan's default; its traffic is fitted on the same notes."""
 TORCHTITAN_COMPILED_LOSS = TORCHTITAN.model_copy(update={"loss_copies": 1})
 """Since April 2025 what compiles the layers compiles the loss too (torchtitan's pull request 1033). That one copy in
