@@ -20,6 +20,7 @@ from results.score import Comparison, comparison
 from sweeps.table.cells import Row, text_of
 from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
+from sweeps.table.remarks import said
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 MOST_TELLING = 25
@@ -104,10 +105,12 @@ def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> dict[str
 def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
     """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone.
 
-    More than MOST_TELLING rows of a series add nothing, since what is wrong with a few is wrong with all.
+    More than MOST_TELLING rows of a series add nothing, since what is wrong with a few is wrong with all. Rows that
+    call themselves qualitative are compared, and weigh nothing.
     """
     sizes = Counter(row.series for row in rows)
-    return np.array([min(sizes[row.series], MOST_TELLING) ** 0.5 / sizes[row.series] for row in rows])
+    weights = [min(sizes[row.series], MOST_TELLING) ** 0.5 / sizes[row.series] for row in rows]
+    return np.array(weights) * [not said(row.compared.row, r"\bqualitative\b", ("notes",)) for row in rows]
 
 
 def table_of(row: Row) -> str:
