@@ -27,5 +27,5 @@ class Scale(Frozen):
 
 
 SCALE = Scale(shown=0.537, latency=1.06, slowest=0.0119, taper=0.058)
-"""Fitted with the constants of A100, H100 and MI250X (conf/efficiency) and of the trainers `fsdp` and `megatron-lm`, on
-the rows that are named there; all of them together, so that none of those tables is a test of any."""
+"""Fitted at once with the constants of chips, networks and trainers to the published rows of benchmarks/ (python -m
+benchmarks.fitting), so that none of those tables is a test of them; docs/validation.md leaves each table out."""

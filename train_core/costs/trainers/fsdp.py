@@ -20,4 +20,5 @@ FSDP = TRISWEEP.model_copy(
         "keeps_narrow_inputs": True,
     }
 )
-"""PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. The two rates are fitted on its tables."""
+"""PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. Rates and traffic are
+fitted with all other constants (benchmarks/fitting), above all on its tables."""

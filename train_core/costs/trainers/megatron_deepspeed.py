@@ -17,4 +17,4 @@ MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
         "sharded_overlap": 1.0,
     }
 )
-"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023).""" ""
+"""Megatron-DeepSpeed with DeepSpeed's pipeline and ZeRO-1, as for BLOOM and on Frontier (2022-2023)."""

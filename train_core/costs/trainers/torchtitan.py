@@ -19,9 +19,9 @@ TORCHTITAN = FSDP.model_copy(
     }
 )
 """Layers are compiled, so that what lies between matrix products is fused; but for rotary positions, which are complex
-numbers in fp32 that the compiler leaves alone. `memory_traffic` is fitted on torchtitan's notes of 2024 and 2025."""
+numbers in fp32 that the compiler leaves alone. `memory_traffic` is fitted with all others (benchmarks/fitting)."""
 TORCHTITAN_EAGER = TORCHTITAN.model_copy(update={"memory_traffic": FSDP.memory_traffic, "keeps_unused_outputs": True})
-"""The same with `compile.enable = false`, which is torchtitan's default; its traffic is fitted on the same notes."""
+"""The same with `compile.enable = false`, which is torchtitan's default; its traffic is that of any eager FSDP."""
 TORCHTITAN_COMPILED_LOSS = TORCHTITAN.model_copy(update={"loss_copies": 1})
 """Since April 2025 what compiles the layers compiles the loss too (torchtitan's pull request 1033). That one copy in
 fp32 is left is fitted on the two rows of its H200 page, which are no test of it."""
