@@ -20,7 +20,8 @@ from conf.units import GIBIBYTE
         ("Tesla V100-SXM2-16GB", 15.8, 80, "dgx1-v100"),
         ("Tesla V100-SXM3-32GB", 31.7, 80, "dgx2-v100"),
         ("AMD Instinct MI250X", 64.0, 110, "frontier"),
-        ("NVIDIA B200", 178.0, 148, None),
+        ("NVIDIA B200", 178.0, 148, "dgx-b200"),
+        ("NVIDIA B200 PCIe", 90.0, 148, None),
     ],
 )
 def test_the_cluster_of_a_gpu_is_known_by_name_memory_and_multiprocessors(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.console import console
 from cli.main import main
 from results.units import significant
 from sweeps.plan import plan_sweep
@@ -31,7 +32,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Runs `trisweep plan` with the arguments and returns its output."""
 
     def run(*arguments: str) -> str:
-        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setattr(console, "width", 100)
         monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()

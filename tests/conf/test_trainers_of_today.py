@@ -38,10 +38,6 @@ def words(*overrides: str) -> dict[str, str]:
             ["parallel.zero_stage=1", "parallel.zero_group_size=4"],
             {"--use-distributed-optimizer": "", "--num-distributed-optimizer-instances": "4"},
         ),
-        (
-            ["parallel.recompute=pointwise"],
-            {"--recompute-granularity": "selective", "--recompute-modules": "layernorm"},
-        ),
         (["precision=mxfp8"], {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
         (["precision=fp8"], {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": ""}),
         (["precision=nvfp4"], {"--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),

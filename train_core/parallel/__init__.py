@@ -9,6 +9,7 @@ A reader's way through the folder, each module resting on those above it:
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     compile            torch's compiler over what lies between the products
+    pointwise          drops what norms and the activation made, and makes it again in backward
     parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation
     schedules          what a stage does in a step, as a list of actions
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours

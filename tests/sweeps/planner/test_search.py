@@ -78,6 +78,8 @@ def everything(
         d = space.world_size // (t * p)
         if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved"):
             continue
+        if space.pinned.get("pipeline_parallel_size", p) != p or space.pinned.get("schedule", schedule) != schedule:
+            continue
         if zero_stage != space.pinned.get("zero_stage", 0 if d == 1 else zero_stage):
             continue
         if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
@@ -142,11 +144,7 @@ def test_uneven_layers_are_among_what_is_tried() -> None:
     layers = settings.model.num_layers
     space = replace(space, pinned={"pipeline_parallel_size": 2, "schedule": "1f1b"})
     spreads: list[tuple[int, ...] | None] = [(layers // 2 + more, layers // 2 - more) for more in range(-4, 5) if more]
-    tried = [
-        (strategy, predicted)
-        for strategy, predicted in everything(settings, space, [None, *spreads])
-        if strategy.parallel.pipeline_parallel_size == 2 and strategy.parallel.schedule == "1f1b"
-    ]
+    tried = list(everything(settings, space, [None, *spreads]))
     found = search_space(space, top=1)
     assert found.num_strategies == len(tried)
     assert found.step_seconds[0] == min(predicted.step_seconds for _, predicted in tried if predicted.fits)
