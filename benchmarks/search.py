@@ -141,7 +141,8 @@ def _equal_in(settings: Settings, space: Space, rng: np.random.Generator, number
     sizes = np.array([block.num_strategies for block in found], dtype=np.float64)
     equal = 0
     # Blocks differ in size by orders of magnitude; every plan of the space is equally likely to be drawn.
-    for block, count in zip(found, rng.multinomial(number, sizes / sizes.sum()).tolist(), strict=True):
+    drawn = zip(found, rng.multinomial(number, sizes / sizes.sum()).tolist(), strict=True)
+    for block, count in ((block, count) for block, count in drawn if count):
         legal = np.flatnonzero(np.broadcast_to(block.legal, block.shape))
         plans = block.rows(rng.choice(legal, size=count))
         prices = price(space.setting, plans)
