@@ -200,4 +200,4 @@ def print_question(record: SweepRecord) -> None:
             if size.mixed
             else f"{cluster.name}, up to {cluster.num_devices:,} x {cluster.device.name}."
         )
-        console.print(f"On paper: {size.model.name} in {size.precision.dtype} on {of}")
+        console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")

@@ -194,7 +194,7 @@ def _question(asked: Request) -> str:
         places.setdefault(space.setting.cluster.name, []).append(space.world_size)
     shown = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
     return (
-        f"{settings.model.name} in {settings.precision.dtype} on {shown}; a step is"
+        f"{settings.model.name} in {settings.precision.in_words} on {shown}; a step is"
         f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
     )
 

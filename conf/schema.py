@@ -117,6 +117,11 @@ class PrecisionPlan(Frozen):
     loss_scale_window: Count
     matmul_recipe: MatmulRecipe | None = None
 
+    @property
+    def in_words(self) -> str:
+        """Its types for people: `bf16`, or `bf16 with products in mxfp8`."""
+        return self.dtype if self.matmul_recipe is None else f"{self.dtype} with products in {self.matmul_recipe}"
+
     @model_validator(mode="after")
     def _gradients_are_as_wide_as_weights(self) -> PrecisionPlan:
         if self.gradient_dtype == "bf16" and self.dtype != "bf16":

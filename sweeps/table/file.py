@@ -119,7 +119,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8", "Save it as comma-separated values in UTF-8.") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "Name a CSV file with --csv.") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "Name another CSV file.") from None
 
 
 def _require_columns(path: Path, header: Sequence[str]) -> None:
