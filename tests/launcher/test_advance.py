@@ -34,7 +34,7 @@ from sweeps.trial import SweepFolder, Trial
 from tests.composed import compose_tree
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
-from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds
+from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds, until
 from train_core.measurement import Outcome
 
 LIMIT_SECONDS = 36.0
@@ -136,9 +136,11 @@ def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(swe
     conductor = conductor_of(sweep, adaptive(), make_job(seconds=60))
     first = conductor.advance()
     assert (len(first.started), first.num_in_flight, first.num_waiting) == (2, 2, 0)
+    assert isinstance(conductor.workplace, ThisMachine)
+    folders = [sweep.folder.trial(trial_id) for trial_id in conductor.workplace.running]
+    until(lambda: all(folder.is_running_here() for folder in folders))  # until then a reader finds no job in it
     second = conductor.advance()
     assert (second.started, second.num_in_flight, second.finished) == ((), 2, "")
-    assert isinstance(conductor.workplace, ThisMachine)
     conductor.workplace.interrupt_all()
 
 
