@@ -19,14 +19,14 @@ class LeftOutRow(NamedTuple):
     Attributes:
         place: file and line, such as `published.csv:12`.
         predicted_s: seconds of a step by the constants of the tree.
-        left_out_s: the same by constants fitted without its table and its clusters.
-        low_s, high_s: the interval that rows of other tables and clusters make around that.
+        left_out_s: the same by constants fitted without its table and its machines.
+        low_s, high_s: the interval that rows of other tables and machines make around that.
     """
 
     place: str
     table: str
     series: str
-    cluster: str
+    machine: str
     layout: str
     measured_s: float
     predicted_s: float
@@ -36,7 +36,7 @@ class LeftOutRow(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative error by constants fitted without the row's table and clusters."""
+        """Relative error by constants fitted without the row's table and machines."""
         return self.left_out_s / self.measured_s - 1
 
     @property

@@ -107,7 +107,7 @@ def left_out_rows(
             place=row.place,
             table=row.table,
             series=row.series,
-            cluster=row.machine,
+            machine=row.machine,
             layout=row.run.setup.label,
             measured_s=row.seconds,
             predicted_s=float(seconds),

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from conf.knobs import KNOB, SEARCHED_KNOBS, Listed
-from sweeps.planner.runnable import interleaves_unevenly
 from sweeps.planner.space import (
     RECOMPUTE_EVERY,
     Placing,
@@ -33,6 +32,7 @@ from sweeps.planner.space import (
 from sweeps.planner.spreads import Layout
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 from train_core.costs.step.schedule import INTERLEAVED
+from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 ENDS = ("first_stage_layers", "last_stage_layers")
 Selection: TypeAlias = Integers | slice
@@ -193,7 +193,7 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
     smaller n.
     """
     legal: Booleans = np.ones((1, plans.micro_batch_size.size, plans.schedule.size), dtype=bool)
-    if not interleaves_unevenly(space.setting.implementation):
+    if not CAPABILITIES[space.setting.implementation.name].interleaves_unevenly:
         equal = chunk_layers * plans.virtual_pipeline_size * plans.pipeline_parallel_size
         alike = (plans.num_micro_batches % plans.pipeline_parallel_size == 0) & (
             equal == space.setting.model.num_layers

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from conf.errors import InfeasiblePlan
 from conf.knobs import KNOB, KnobValue
-from conf.overrides import written
 from conf.schema import Frozen, Value
 from conf.settings import Settings
 from train_core.costs import Implementation
@@ -42,18 +40,7 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
         else:
             continue
         if value not in limit.values:
-            known = " or ".join(f"{limit.key}={written(allowed)}" for allowed in limit.values)
-            problem = f"is not run by {trainer.name}: {limit.because}"
-            raise InfeasiblePlan(limit.key, value, problem, f"Use {known}, or another --implementation.")
-
-
-def interleaves_unevenly(trainer: Implementation) -> bool:
-    """Whether it interleaves chunks that differ in layers, and any number of micro-batches.
-
-    Others take equal chunks, and micro-batches in groups of as many as there are stages (arXiv 2104.04473, section
-    2.2.2). Source of Megatron-Core: --decoder-first-pipeline-num-layers, --microbatch-group-size-per-vp-stage.
-    """
-    return trainer.name in ("trisweep", "megatron-core")
+            raise limit.refusal(value, trainer.name, "another --implementation")
 
 
 @lru_cache(maxsize=4096)  # asked for every block of a search

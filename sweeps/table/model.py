@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
+from conf.remedies import VOCABULARY_MULTIPLE, next_multiple
 from conf.schema import Family
 from conf.world import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, text_of
@@ -10,7 +11,6 @@ from sweeps.table.remarks import said
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
-VOCABULARY_MULTIPLE = 128
 EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
 DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
 """That of DeepSeek-V2 and V3, of which every query head has 128 + 64. V2-Lite makes queries from the hidden state.
@@ -57,8 +57,7 @@ def _padded(vocabulary: int, tensor_parallel_size: int) -> int:
 
     Source: Megatron-LM, megatron/tokenizer/tokenizer.py, _vocab_size_with_padding.
     """
-    multiple = VOCABULARY_MULTIPLE * tensor_parallel_size
-    return -(-vocabulary // multiple) * multiple
+    return next_multiple(vocabulary, VOCABULARY_MULTIPLE * tensor_parallel_size)
 
 
 def _experts_of(row: Row) -> ExpertsSpec | None:

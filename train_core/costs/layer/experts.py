@@ -19,7 +19,7 @@ from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
-from train_core.costs.primitives.narrow import recipe_of, wants_transposes
+from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 ROUTING_KERNELS = 20  # scores, top k, counts, sorting, and the loss that balances; assumed
@@ -159,9 +159,7 @@ def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | fl
     recipe = recipe_of(setting)
     if recipe is None:
         return 0.0
-    each = recipe.reads * setting.dtype_bytes + recipe.copies * recipe.operand_bytes
-    if wants_transposes(setting.cluster.device) and recipe.copies == 1:
-        each += 2 * recipe.operand_bytes
+    each = recipe.cast_bytes(setting.dtype_bytes) + recipe.transposed_bytes(setting.cluster.device)
     return memory_bound_seconds(setting, sent.rows * width * each, 2 * recipe.kernels)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.primitives.narrow import Recipe, recipe_of, wants_transposes
+from train_core.costs.primitives.narrow import Recipe, recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -15,8 +15,8 @@ def forward_casts(setting: Setting, shard: Shard) -> Floats | float:
     recipe = recipe_of(setting)
     if recipe is None:
         return 0.0
-    transposes = setting.implementation.keeps_narrow_inputs and wants_transposes(setting.cluster.device)
-    return _cast_seconds(setting, shard, recipe, [k for _, k in products_of(setting, shard)], 0, transposes)
+    transposes = setting.implementation.keeps_narrow_inputs
+    return _cast_seconds(setting, shard, recipe, [k for _, k in products_of(setting, shard)], 0, transposes=transposes)
 
 
 def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
@@ -24,13 +24,12 @@ def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
     recipe = recipe_of(setting)
     if recipe is None:
         return 0.0
-    transposes = wants_transposes(setting.cluster.device)
-    gradients = _cast_seconds(setting, shard, recipe, [n for n, _ in products_of(setting, shard)], 1, transposes)
+    gradients = _cast_seconds(setting, shard, recipe, [n for n, _ in products_of(setting, shard)], 1, transposes=True)
     return gradients if setting.implementation.keeps_narrow_inputs else gradients + forward_casts(setting, shard)
 
 
 def _cast_seconds(
-    setting: Setting, shard: Shard, recipe: Recipe, widths: list[Integers | int], gathered: int, transposes: bool
+    setting: Setting, shard: Shard, recipe: Recipe, widths: list[Integers | int], gathered: int, *, transposes: bool
 ) -> Floats:
     """Seconds of casting an operand of each product, (tokens, width).
 
@@ -38,11 +37,11 @@ def _cast_seconds(
 
     Args:
         gathered: which of two neighbouring products gathers its operand under sequence parallelism, 0 or 1.
-        transposes: the device wants a transposed copy too, which a recipe that writes two copies makes anyway.
+        transposes: what was cast is used transposed too, for which some devices want a copy.
     """
     tokens, held = tokens_of(setting, shard), held_tokens_of(setting, shard)
-    each = recipe.reads * setting.dtype_bytes + recipe.copies * recipe.operand_bytes
-    transposed = 2 * recipe.operand_bytes if transposes and recipe.copies == 1 else 0.0
+    each = recipe.cast_bytes(setting.dtype_bytes)
+    transposed = recipe.transposed_bytes(setting.cluster.device) if transposes else 0.0
     moved: Floats = np.asarray(0.0)
     for index, width in enumerate(widths):
         cast = held if index % 2 == gathered and recipe.gathers_narrow else tokens

@@ -40,6 +40,14 @@ class Recipe:
     kernels: int
     gathers_narrow: bool
 
+    def cast_bytes(self, wide_bytes: int) -> float:
+        """Bytes that casting one element moves, without a transposed copy."""
+        return self.reads * wide_bytes + self.copies * self.operand_bytes
+
+    def transposed_bytes(self, device: DeviceSpec) -> float:
+        """Bytes that a transposed copy of one element moves: none where no product wants it, or a cast writes it."""
+        return 2 * self.operand_bytes if wants_transposes(device) and self.copies == 1 else 0.0
+
 
 RECIPES: dict[MatmulRecipe, Recipe] = {
     "fp8-delayed": Recipe(1.0, reads=1, copies=1, kernels=1, gathers_narrow=True),

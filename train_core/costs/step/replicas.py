@@ -25,9 +25,8 @@ def held_parameters(setting: Setting, plans: Plans, work: Work, group: StageGrou
     return parameters, group_experts(setting, work, group.layers, group.is_first)
 
 
-def owned_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
-    """A rank's share of its stage's parameters. Shards are padded to the same length, so all ranks hold as much."""
-    parameters, experts = held_parameters(setting, plans, work, group)
+def owned_parameters(setting: Setting, plans: Plans, parameters: Integers, experts: Integers) -> Integers:
+    """A rank's share of what `held_parameters` says. Shards are padded to one length, so all ranks hold as much."""
     if setting.model.experts is None:
         return -(-parameters // num_shards(setting, plans))
     of_experts = within_group(setting, expert_replicas(setting, plans))

@@ -14,7 +14,6 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.replicas import owned_parameters
 from train_core.costs.step.sharing import num_shards
 from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
 
@@ -35,12 +34,15 @@ def is_fully_sharded(setting: Setting, plans: Plans) -> Booleans:
     return sharded & setting.implementation.shards_masters
 
 
-def fullest_moment(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Moment:
+def fullest_moment(setting: Setting, plans: Plans, work: Work, group: StageGroup, share: Integers) -> Moment:
     """The fullest of these moments: the loss, the backward passes of the last two layers, and that of the embedding.
 
     A layer's backward pass is fullest before its activations are gone, or when all its gradients are there. In that of
     the last layer but one, the gradients of the last are still on their way to their shards. Shards of gradients exist
     from the first backward pass of a step on.
+
+    Args:
+        share: parameters that a rank owns.
     """
     width, reduced = setting.dtype_bytes, setting.gradient_bytes
     layer = work.layer_parameters
@@ -48,7 +50,7 @@ def fullest_moment(setting: Setting, plans: Plans, work: Work, group: StageGroup
     dense = dense_layers(setting, group.layers, group.is_first)
     kept_by_all = of_layers(plans, work, "kept_bytes", group.layers, dense)
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
-    shard = owned_parameters(setting, plans, work, group) * FLOAT32_BYTES
+    shard = share * FLOAT32_BYTES
     is_rehearsed = setting.implementation.counted_moments
     # What torch's allocator reserves for these shards, it does not give to the next step's logits, whether the shards
     # are there or not. A rehearsal counts tensors alone.

@@ -9,23 +9,21 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.replicas import owned_parameters
+from train_core.costs.step.replicas import held_parameters, owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.step.uneven_chunks import losses_of_smaller_groups, more_in_uneven_chunks
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
-from train_core.costs.work import Work, dense_layers, group_parameters, of_layers
+from train_core.costs.work import Work, dense_layers, of_layers
 
 ADAM_STATES = 2
 ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
 
 
 def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
-    parameters = group_parameters(
-        setting, work, plans.pipeline_parallel_size, group.layers, group.is_first, group.is_last
-    )
-    share = owned_parameters(setting, plans, work, group)
+    parameters, experts = held_parameters(setting, plans, work, group)
+    share = owned_parameters(setting, plans, parameters, experts)
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
     if setting.offload_optimizer:
         copies = 0  # the host holds them all
@@ -48,15 +46,25 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
     is_sharded = is_fully_sharded(setting, plans)
-    return _fully_sharded(setting, plans, work, group, memory, is_sharded) if np.any(is_sharded) else memory
+    return _fully_sharded(setting, plans, work, group, memory, share, is_sharded) if np.any(is_sharded) else memory
 
 
 def _fully_sharded(
-    setting: Setting, plans: Plans, work: Work, group: StageGroup, memory: GroupMemory, is_sharded: Booleans
+    setting: Setting,
+    plans: Plans,
+    work: Work,
+    group: StageGroup,
+    memory: GroupMemory,
+    share: Integers,
+    is_sharded: Booleans,
 ) -> GroupMemory:
-    """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
-    moment = fullest_moment(setting, plans, work, group)
-    masters = owned_parameters(setting, plans, work, group) * FLOAT32_BYTES
+    """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds.
+
+    Args:
+        share: parameters that a rank owns.
+    """
+    moment = fullest_moment(setting, plans, work, group, share)
+    masters = share * FLOAT32_BYTES
     states = np.zeros_like(masters) if setting.offload_optimizer else ADAM_STATES * masters
     held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
     return replace(

@@ -221,8 +221,8 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
     """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's."""
-    whole, _ = held_parameters(setting, plans, work, group)
-    owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, work, group), whole)
+    whole, experts = held_parameters(setting, plans, work, group)
+    owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, whole, experts), whole)
     moved = owned * setting.implementation.optimizer_bytes_per_parameter
     if setting.offload_optimizer:
         return moved / setting.cluster.host_bytes_per_second

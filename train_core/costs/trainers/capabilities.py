@@ -35,11 +35,28 @@ class Limit(Frozen):
     because: str
     beside: Beside = "any"
 
+    def refusal(self, value: Value, trainer: str, otherwise: str) -> InfeasiblePlan:
+        """The error for a value that the trainer does not run.
+
+        Args:
+            otherwise: what can be done instead of taking a value that it runs.
+        """
+        known = " or ".join(f"{self.key}={written(runs)}" for runs in self.values)
+        problem = f"is not run by {trainer}: {self.because}"
+        return InfeasiblePlan(self.key, value, problem, f"Use {known}, or {otherwise}.")
+
 
 class Capabilities(Frozen):
-    """What a trainer cannot do of all that a configuration can state; what no limit names, it can."""
+    """What a trainer cannot do of all that a configuration can state; what no limit names, it can.
+
+    Attributes:
+        interleaves_unevenly: its interleaved chunks may differ in layers, and there may be any number of micro-batches;
+            else chunks are equal, and micro-batches come in groups of as many as there are stages (arXiv 2104.04473,
+            section 2.2.2).
+    """
 
     limits: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+    interleaves_unevenly: bool = False
 
     def allows(self, knob: str, value: Value, *, pipeline: bool = False, tensor: bool = False) -> bool:
         """Whether plans with this value of a knob can be run.
@@ -78,12 +95,11 @@ def require_runnable(setup: Setup, trainer: str, capabilities: Capabilities) -> 
     if broken is None:
         return
     limit, value = broken
-    problem = f"is not run by {trainer}: {limit.because}"
     if limit.key == LAYER_SPLIT:
+        problem = f"is not run by {trainer}: {limit.because}"
         remedy = "Leave it null, with a number of stages that divides the layers, or choose another trainer."
         raise InfeasiblePlan("parallel.layers_per_stage", list(setup.layers_per_stage), problem, remedy)
-    known = " or ".join(f"{limit.key}={written(runs)}" for runs in limit.values)
-    raise InfeasiblePlan(limit.key, value, problem, f"Use {known}, or choose another trainer.")
+    raise limit.refusal(value, trainer, "choose another trainer")
 
 
 def _value_at(setup: Setup, key: str) -> Value:

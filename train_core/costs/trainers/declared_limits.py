@@ -61,7 +61,8 @@ OF_2021 = (
 
 CAPABILITIES = {
     "trisweep": Capabilities(
-        limits=(*DENSE_MODELS, NO_NARROW_PRODUCTS, NO_ZERO_GROUPS, NO_OFFLOAD, DATA_BEFORE_PIPELINE)
+        limits=(*DENSE_MODELS, NO_NARROW_PRODUCTS, NO_ZERO_GROUPS, NO_OFFLOAD, DATA_BEFORE_PIPELINE),
+        interleaves_unevenly=True,
     ),
     "megatron-lm": Capabilities(limits=(NO_ZERO_BUBBLE, EVEN_STAGES, UP_TO_ZERO_1, *OF_2021)),
     "megatron-deepspeed": Capabilities(limits=(ONLY_1F1B, WHOLE_GRADIENTS, *OF_2021)),
@@ -80,7 +81,8 @@ CAPABILITIES = {
                 values=(None, "fp8-delayed", "fp8-tensorwise", "fp8-blockwise", "mxfp8", "nvfp4"),
                 because="Transformer Engine does not scale by rows",
             ),
-        )
+        ),
+        interleaves_unevenly=True,  # --decoder-first-pipeline-num-layers, --microbatch-group-size-per-vp-stage
     ),
     "fsdp": Capabilities(
         limits=(
