@@ -1,0 +1,86 @@
+"""A section of a report: what was found, said in one sentence, and the tables and plots that show it.
+
+Page and Markdown render sections without knowing what they are about, so that a new one is a module in
+`results/report/sections` and a line in its table of contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from results.report.table import ReportTable
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+
+NumbersAre = Literal["measured", "predicted", "published", "measured and predicted"]
+"""What kind of number a section holds. A section of two kinds says of every column and mark which of them it is."""
+
+
+@dataclass(frozen=True)
+class ReportSubject:
+    """What a report is about: one sweep, and how each of its trials stood when it was read."""
+
+    sweep: Sweep
+    results: Sequence[TrialReading]
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Sentences; what stands between backticks is set as code. A caution stands where its comparison is made."""
+
+    text: str
+    is_caution: bool = False
+
+
+@dataclass(frozen=True)
+class NamedTable:
+    """A table of the report.
+
+    Attributes:
+        name: unique in the report; the page's anchor and the name of its filter.
+    """
+
+    name: str
+    table: ReportTable
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture.
+
+    Attributes:
+        name: unique in the report.
+        caption: what is shown and how it is read; also what a screen reader says of it.
+        spec: Vega-Lite, with its data inside. The page adds the colours of its theme, the width and the fonts.
+    """
+
+    name: str
+    caption: str
+    spec: dict[str, Any]
+
+
+Block: TypeAlias = Heading | Paragraph | NamedTable | Plot
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report under a heading of its own.
+
+    Attributes:
+        name: the page's anchor.
+        numbers_are: the kind of its numbers, shown as a badge beside the title.
+        finding: what it shows, in one sentence that is understood without the rest; text in backticks is code.
+    """
+
+    name: str
+    title: str
+    numbers_are: NumbersAre
+    finding: str
+    blocks: tuple[Block, ...]
