@@ -28,11 +28,11 @@ def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool)
 
 
 def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
-    """What ended a sweep that chose its points, and what its search has learned."""
+    """What ended a sweep that chose points or measured some again, and what its search has learned."""
     from sweeps.history import History
 
     finished = History.kept_in(stored.folder).finished
-    if rules.draft is not None and finished:
+    if finished and (rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
         for sentence in rules.search.learned(stored.read()):
             console.print(f"  {sentence}")

@@ -19,6 +19,7 @@ from launcher.workplace import Workplace
 from sweeps.history import History
 from sweeps.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
+from sweeps.repeats.rounds import Rounds
 from sweeps.search.listed import Listed
 from sweeps.search.searcher import Answer, Proposal, Search
 from sweeps.sweep import Sweep
@@ -39,9 +40,10 @@ class Rules:
     """By which rules a sweep is carried out.
 
     Attributes:
-        draft: makes the trial of a point that the search proposes; None where it proposes none.
+        draft: makes the trial of a point that is proposed; None where none is.
+        rounds: which points are measured again, once the search proposes none; None measures each once.
         max_concurrent_trials: that are queued or running at once; None sets no limit.
-        max_trials: how many trials a search may come to, the baseline among them.
+        max_trials: how many points a search may come to, the baseline among them; None sets no limit.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
         max_resubmits: how often a trial that lost its node or its place is tried again.
         tell: is told of every step, with the sweep as it stands after it.
@@ -50,8 +52,9 @@ class Rules:
     budget: Budget
     search: Search = field(default_factory=Listed)
     draft: Callable[[Proposal], Trial] | None = None
+    rounds: Rounds | None = None
     max_concurrent_trials: int | None = None
-    max_trials: int = 0
+    max_trials: int | None = None
     fail_fast: int | None = None
     max_resubmits: int = 0
     tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
@@ -111,7 +114,11 @@ class Conductor:
         draft, asked = self.rules.draft, self.history.asked.values()
         if draft is None:
             return []
-        foreign = [trial.trial_id for trial in asked if draft(Proposal(trial.point, "")).trial_id != trial.trial_id]
+        foreign = [
+            trial.trial_id
+            for trial in asked
+            if draft(Proposal(trial.point, "", trial.repeat)).trial_id != trial.trial_id
+        ]
         return [Dropped(trial_ids=tuple(foreign))] if foreign else []
 
     def advance(self) -> Step:
@@ -171,7 +178,8 @@ class Conductor:
         """Write down which running trials the search gives up."""
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
         if running:
-            given_up = [each for each in self.rules.search.prune(readings) if each.trial_id in running]
+            first = [each for each in readings if not each.trial.repeat]
+            given_up = [each for each in self.rules.search.prune(first) if each.trial_id in running]
             keys = {name: key_of(each) for name, each in running.items()}
             names = [each.trial_id for each in given_up]
             self._write(
@@ -230,20 +238,26 @@ class Conductor:
 
     def _answer(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """What the search proposes for the slots that are free; nothing while there is none."""
-        adaptive, counts = self.rules.draft is not None, [admission.slots, self.workplace.room()]
-        if adaptive:
-            counts.append(self.rules.max_trials - sum(trial.selected for trial in self.sweep.record.trials))
-            if counts[-1] is not None and counts[-1] <= 0:
-                return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
-        count = min(each for each in (*counts, MOST_AT_ONCE) if each is not None)
+        count = min(each for each in (admission.slots, self.workplace.room(), MOST_AT_ONCE) if each is not None)
         if count <= 0:
             return Answer()
         # A search that had nothing to propose is asked again only when something has happened.
         if self._waits_at is not None and self._waits_at[0] == self._num_entries:
             return self._waits_at[1]
-        answer = self.rules.search.ask(readings, count)
+        answer = self._new_points(readings, count)
+        if answer.finished and self.rules.rounds is not None:
+            answer = self.rules.rounds.ask(readings, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
+
+    def _new_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
+        """What the search proposes, which knows the first measurement of each point and no other."""
+        first = [each for each in readings if not each.trial.repeat]
+        if self.rules.max_trials is not None:
+            count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
+        if count <= 0:
+            return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
+        return self.rules.search.ask(first, count)
 
     def _asked(self, answer: Answer, admission: Admission) -> list[TrialReading]:
         """The proposals that the budget admits, as trials of the sweep from now on; those that can run are returned."""

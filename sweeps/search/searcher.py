@@ -19,10 +19,12 @@ class Proposal:
 
     Attributes:
         point: the values that set it apart, by dotted key.
+        repeat: of a further measurement of the same point; see `Trial`.
     """
 
     point: dict[str, Value]
     because: str
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
