@@ -38,12 +38,15 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     from results.documents import report_document
     from results.mlflow.sweep_import import import_sweep
     from results.report.report import write_report
+    from results.report.verdict import verdict
     from results.terminal import ranked_table
+    from sweeps.reading import ranked
 
     readings = reconciled(sweep.read())
     keep_job_records(readings)
     paths = write_report(sweep, readings)
     console.print(ranked_table(collect(readings)))
+    console.print(verdict(sweep.record, readings, ranked(readings)).replace("`", ""))
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))

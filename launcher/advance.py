@@ -265,7 +265,7 @@ class Conductor:
         taken: dict[str, Trial] = {}
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self.rules.draft(proposal)
+            trial = self._marked(self.rules.draft(proposal))
             if trial.trial_id in known:
                 continue
             if trial.selected and not admission.admits(trial):
@@ -273,6 +273,15 @@ class Conductor:
             taken[trial.trial_id] = trial
         self._write(*(Asked(trial=trial) for trial in taken.values()))
         return [self.sweep.read_trial(trial) for trial in taken.values() if trial.selected]
+
+    def _marked(self, trial: Trial) -> Trial:
+        """A further measurement of the baseline is the baseline's."""
+        if not trial.repeat or trial.experiment is None:
+            return trial
+        mark = trial.experiment.fingerprint
+        of_baseline = (other.experiment for other in self.sweep.record.trials if other.is_baseline)
+        is_baseline = any(experiment and experiment.fingerprint == mark for experiment in of_baseline)
+        return trial.model_copy(update={"is_baseline": is_baseline})
 
     def _start(self, readings: Sequence[TrialReading]) -> set[str]:
         """Start what there is room for, and return the ids of what was started."""

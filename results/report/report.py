@@ -15,7 +15,7 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import answer, beside, predicted, published, trials
+from results.report.sections import answer, beside, predicted, published, scaling, trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -25,6 +25,7 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
+    scaling.section,
     beside.section,
     predicted.section,
     published.section,
