@@ -41,6 +41,7 @@ class Rules:
 
     Attributes:
         draft: makes the trial of a point that is proposed; None where none is.
+        wants: whether a trial belongs to what the command is to measure.
         rounds: which points are measured again, once the search proposes none; None measures each once.
         max_concurrent_trials: that are queued or running at once; None sets no limit.
         max_trials: how many points a search may come to, the baseline among them; None sets no limit.
@@ -52,6 +53,7 @@ class Rules:
     budget: Budget
     search: Search = field(default_factory=Listed)
     draft: Callable[[Proposal], Trial] | None = None
+    wants: Callable[[Trial], bool] = lambda trial: True
     rounds: Rounds | None = None
     max_concurrent_trials: int | None = None
     max_trials: int | None = None
@@ -229,6 +231,8 @@ class Conductor:
         course = self.history.course_of(reading.name)
         if not reading.trial.selected or reading.trial.infeasible_reason is not None or is_in_flight(reading):
             return False
+        if not self.rules.wants(reading.trial):
+            return False
         if course.wants_another(key_of(reading)):
             return True
         if course.is_cancelled:
@@ -246,7 +250,8 @@ class Conductor:
             return self._waits_at[1]
         answer = self._new_points(readings, count)
         if answer.finished and self.rules.rounds is not None:
-            answer = self.rules.rounds.ask(readings, count, answer.finished)
+            wanted = [each for each in readings if self.rules.wants(each.trial)]
+            answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
 

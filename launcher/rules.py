@@ -12,6 +12,7 @@ from launcher.budget import Budget
 from launcher.notify import Notifier
 from sweeps.plan import part_of, trial_of
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
+from sweeps.restriction import restriction_of
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import SweepRecord, Trial
@@ -26,11 +27,14 @@ def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rul
         ConfigError: the search cannot seek what it is told to, or the budget cannot be held.
     """
     settings = asked.settings
-    measured = part_of(asked, record.spec, proxy=record.mode == "proxy")
+    restriction = restriction_of(asked, proxy=record.mode == "proxy")
+    whole = restriction.whole if restriction else asked
+    measured = part_of(whole, record.spec, proxy=record.mode == "proxy")
     rules = Rules(
         budget=budget_of(settings, record, on_slurm=on_slurm),
         search=search_for(asked, record),
         draft=partial(_drafted, measured.tree),
+        wants=restriction.holds if restriction else lambda trial: True,
         rounds=rounds_of(settings.search, record),
         max_concurrent_trials=settings.search.max_concurrent_trials,
         max_trials=record.spec.max_trials if settings.search.asks_later else None,
