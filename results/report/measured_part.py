@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from conf.units import TERA
+from results.report.comparable import named
 from results.report.table import Cell, ReportTable, number, text
 from results.report.verdict import verdict
 from results.scaling import Scaling, scalings
@@ -175,10 +176,6 @@ def _ranked_row(position: int, result: TrialReading) -> tuple[Cell, ...]:
 
 def _rate_cell(rate: float) -> Cell:
     return number(tflops(rate), rate)
-
-
-def named(result: TrialReading) -> str:
-    return result.label + (" (baseline)" if result.trial.is_baseline else "")
 
 
 def _scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE, TERA
-from results.report.predicted_part import has_device_per_rank
+from results.report.comparable import has_device_per_rank
 from results.report.verdict import rate_spread
 from results.terminal import by_prediction, plan_label
 from sweeps.reading import TrialReading, ranked

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.units import TERA
+from results.report.comparable import has_device_per_rank, memory_as_measured
 from results.report.table import Cell, ReportTable, number, text
 from results.terminal import by_prediction, plan_label
 from results.units import ABSENT, count, error_percent, gib, percent, seconds, significant, tflops
@@ -175,22 +176,6 @@ def _beside_row(result: TrialReading) -> tuple[Cell, ...] | None:
         number(gib(memory), memory),
         _error_cell(expected, memory),
     )
-
-
-def memory_as_measured(trial: Trial) -> int:
-    """The predicted memory that corresponds to the measured one.
-
-    On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
-    """
-    predicted, experiment = _estimate(trial), trial.experiment
-    on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
-    return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
-
-
-def has_device_per_rank(result: TrialReading) -> bool:
-    """Whether every rank had a device of its own, as the cost model assumes."""
-    experiment, performance = result.trial.experiment, result.performance
-    return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
 
 
 def _error_cell(predicted: float, measured: float | None) -> Cell:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from results.report.measured_part import named
-from results.report.predicted_part import has_device_per_rank
+from results.report.comparable import has_device_per_rank, measured_terms, named, predicted_terms
 from results.report.table import Cell, ReportTable, number, text
 from results.units import seconds
 from sweeps.reading import TrialReading, ranked
-from train_core.costs import StepTime
-from train_core.measurement import Breakdown, StepTerms
+from train_core.measurement import Breakdown
 
 TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", "optimizer s")
 COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
@@ -23,22 +21,6 @@ def step_terms_table(results: Sequence[TrialReading]) -> ReportTable | None:
     """
     rows = tuple(row for result in ranked(list(results)) for row in _rows(result))
     return ReportTable(COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"})) if rows else None
-
-
-def predicted_terms(time: StepTime) -> tuple[float, ...]:
-    """Seconds in the order of `StepTerms`, whose docstring says which predicted terms each measured one holds."""
-    return (
-        time.compute_seconds,
-        time.tensor_seconds,
-        time.pipeline_seconds + time.bubble_seconds,
-        time.data_seconds,
-        time.waiting_seconds,
-        time.optimizer_seconds,
-    )
-
-
-def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:
-    return tuple(getattr(terms, name) for name in StepTerms.model_fields)
 
 
 def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
