@@ -11,6 +11,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from conf.load import Tree, compose_tree, options
+from conf.mixed import EXAMPLE
+from conf.mixed import KEY as MIXED
 from conf.settings import Settings
 
 HEAD = """# Every key of the configuration
@@ -28,10 +30,12 @@ Schema = dict[str, Any]
 def page() -> str:
     """The whole page as Markdown."""
     tree = compose_tree()
-    groups = {name: model for name, field in Settings.model_fields.items() if (model := _model_in(field.annotation))}
+    fields = {name: field for name, field in Settings.model_fields.items() if name != MIXED}
+    groups = {name: model for name, field in fields.items() if (model := _model_in(field.annotation))}
     sections = [_group(name, model, tree.get(name)) for name, model in groups.items()]
-    schema = Settings.model_json_schema()
-    rest = [_row(name, schema, "", _shown(tree[name])) for name in Settings.model_fields if name not in groups]
+    schema, described = Settings.model_json_schema(), _meanings(Settings)
+    rest = [_row(name, schema, described[name], _shown(tree[name])) for name in fields if name not in groups]
+    rest.append([f"`{MIXED}`", f"text such as `{EXAMPLE}`, or `null`", "`null`", _meanings(Settings)[MIXED]])
     return "\n".join([HEAD, *sections, "## Outside of groups\n", *_table(rest)]) + "\n"
 
 

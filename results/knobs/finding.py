@@ -20,16 +20,16 @@ def finding(found: Sensitivity) -> str:
         )
     leaders = found.leaders
     if len(leaders) == 1:
-        return f"{_capital(leaders[0].column.words)} mattered most: {_what_it_does(leaders[0])}, over {trials}."
+        return f"{_capital(leaders[0].column.words)} mattered most in {trials}: {_what_it_does(leaders[0])}."
     named = _listed([effect.column.words for effect in leaders])
-    return f"{_capital(named)} mattered most, and {trials} do not tell which of them more: {_what_it_does(leaders[0])}."
+    does = _what_it_does(max(leaders, key=lambda effect: effect.share))
+    return f"{_capital(named)} mattered most, and {trials} do not tell which of them more: {does}."
 
 
 def _what_it_does(effect: KnobEffect) -> str:
-    gain = f"{100 * effect.gain:.0f} %"
     return (
-        f"{effect.column.words} {shown(effect.fastest_at)} is {gain} faster than {shown(effect.slowest_at)},"
-        f" all other knobs as they were"
+        f"{effect.column.words} {shown(effect.fastest_at)} is {100 * effect.gain:.0f} % faster than"
+        f" {shown(effect.slowest_at)} with all other knobs as they were"
     )
 
 

@@ -1,8 +1,9 @@
 """How much of the differences between the rates of a sweep each knob explains, and how sure that is.
 
-A forest of regression trees learns the logarithm of the rate, so that effects are ratios, and SHAP values share out each
-prediction among the knobs. Importances of some dozens of trials move with every trial that is added, so that all is done
-again on trials drawn anew with replacement: what is said of the order of knobs is what most of those draws agree on.
+A forest of regression trees learns the logarithm of the rate, so that effects are ratios, and SHAP values share out
+each prediction among the knobs. Importances of some dozens of trials move with every trial that is added. All is
+therefore done again on trials drawn anew with replacement, and what is said of the order of knobs is what most of those
+draws agree on.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
     ranked = sorted(table.rated, key=lambda point: point.rate or 0.0)
     taken = [ranked[int(row)] for row in np.linspace(0, len(ranked) - 1, min(len(ranked), MOST_POINTS))]
     codes = [[column.code(point.settings[column.name]) for column in table.columns] for point in taken]
-    return np.array(codes, dtype=float), np.log([point.rate for point in taken])
+    return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
 
 
 def _shares(shap_values: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Part 2 of a report: what the cost model predicts for the full-size points. Nothing in it was measured."""
+"""What the cost model predicts for the full-size points, and where the points were measured, how far it is off."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class PredictedPart:
 
     Attributes:
         subject: the model and the cluster; empty when no point can exist.
-        beside: predicted and measured side by side; None when the full-size points were not measured.
     """
 
     subject: str
@@ -54,14 +53,10 @@ class PredictedPart:
     fitting: ReportTable | None
     lacking: ReportTable | None
     impossible: ReportTable | None
-    beside: ReportTable | None
 
 
-def predicted_part(record: SweepRecord, results: Sequence[TrialReading]) -> PredictedPart:
-    """The plan of this sweep, ranked.
-
-    Measurements stand beside it only where the trials are the plan, and not a proxy of it.
-    """
+def predicted_part(record: SweepRecord) -> PredictedPart:
+    """The plan of this sweep, ranked."""
     plan = by_prediction(record.plan)
     fitting = [trial for trial in plan if trial.infeasible_reason is None]
     lacking = [trial for trial in plan if trial.estimate and trial.infeasible_reason is not None]
@@ -71,7 +66,6 @@ def predicted_part(record: SweepRecord, results: Sequence[TrialReading]) -> Pred
         fitting=_fitting_table(fitting),
         lacking=_lacking_table(lacking),
         impossible=_impossible_table([trial for trial in plan if trial.estimate is None]),
-        beside=_beside_table(results) if record.mode == "cluster" else None,
     )
 
 
@@ -152,7 +146,7 @@ def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:
     return ReportTable(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
 
 
-def _beside_table(results: Sequence[TrialReading]) -> ReportTable | None:
+def beside_table(results: Sequence[TrialReading]) -> ReportTable | None:
     """Trials that were both predicted and measured, with errors in percent of the measurement."""
     rows = [row for result in results if (row := _beside_row(result))]
     return ReportTable(BESIDE_COLUMNS, tuple(rows), frozenset(BESIDE_COLUMNS) - {"layout"}) if rows else None

@@ -28,3 +28,10 @@ def test_the_site_is_built_without_a_broken_link_and_loads_nothing_from_elsewher
     front = (tmp_path / "index.html").read_text()
     assert 'src="https://' not in front
     assert 'rel="stylesheet" href="https://' not in front
+
+
+def test_every_key_of_the_configuration_says_what_it_means() -> None:
+    page = next(path for path in PAGES if path.stem == "keys").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 200
+    assert [row for row in rows if row.endswith("|  |")] == []
