@@ -15,7 +15,7 @@ from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from conf.sweep_spec import SearchPlan
+    from conf.load import Composition
     from launcher.advance import Rules
     from launcher.where import Place
     from sweeps.sweep import Sweep
@@ -84,7 +84,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     from launcher.sweep import dry_run
     from sweeps.sweep import Sweep
 
-    print_plan(record)
+    print_plan(record, place.composition)
     print_space(place.composition, record)
     chosen = [trial for trial in record.trials if trial.selected]
     _print_costs(place, record)
@@ -131,7 +131,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     from sweeps.sweep import Sweep
 
     if place.proxy:
-        _print_full_size_summary(planned.record, place.settings.search)
+        _print_full_size_summary(planned.record, place.composition)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit, progress = time_limit_here(planned.record), progress_on(console)
     texts = place.composition.overrides.without({"tracking"}).texts
@@ -156,9 +156,10 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     report_on(stored, place.settings.tracking)
 
 
-def _print_full_size_summary(record: SweepRecord, search: SearchPlan) -> None:
+def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     """What the plan says of the full size, in a few lines, before the proxy is measured."""
-    print_question(record)
+    print_question(record, asked)
+    search = asked.settings.search
     if search.asks_later:
         most = record.spec.max_trials
         console.print(
