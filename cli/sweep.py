@@ -11,6 +11,7 @@ from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overri
 from cli.console import console, counted
 from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
+from cli.sweep_end import end_command
 from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
 
@@ -154,6 +155,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
     report_on(stored, place.settings.tracking)
+    end_command(stored, place)
 
 
 def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
