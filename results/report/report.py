@@ -15,7 +15,7 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import answer, beside, predicted, published, scaling, trials
+from results.report.sections import accuracy, answer, device_types, predicted, published, scaling, timeline, trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -26,8 +26,10 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
     scaling.section,
-    beside.section,
+    accuracy.section,
+    device_types.section,
     predicted.section,
+    timeline.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
