@@ -47,9 +47,7 @@ class Restriction:
 
     def completed(self, whole: SweepRecord) -> SweepRecord:
         """The whole sweep's record, in which the points of the part are to be measured, also beyond `max_trials`."""
-        trials = [
-            trial.model_copy(update={"selected": trial.selected or self.holds(trial)}) for trial in whole.trials
-        ]
+        trials = [trial.model_copy(update={"selected": trial.selected or self.holds(trial)}) for trial in whole.trials]
         return whole.model_copy(update={"trials": tuple(trials)})
 
     def part(self, sweep: Sweep) -> Sweep:

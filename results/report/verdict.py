@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from results.scaling import Scaling, scaling
+from results.scaling.study import Study, measured_study
 from results.units import count, percent, seconds, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import (
@@ -46,6 +47,8 @@ def noise_of(results: Sequence[TrialReading]) -> float | None:
 
 
 def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+    if study := measured_study(record, results):
+        return study_sentence(study, noise_of(results))
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
     baseline = next((point.middle for point in points if point.is_baseline), None)
@@ -56,6 +59,22 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> str:
     return (
         f"No clear winner{loudness}: {_plan(best, relation, noise)}, was the fastest per device, and"
         f" {_named(rivals)} may be as fast. {_decision(record, points)}{_by_size(points)}"
+    )
+
+
+def study_sentence(study: Study, noise: float | None) -> str:
+    """What a scaling study found, and how sure that is."""
+    last = study.last
+    varied = "so much the peaks vary that were measured beside the runs."
+    loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
+    if last.factor == 1:
+        return f"{study.kind.capitalize()} scaling: only the baseline was measured.{loudness}"
+    shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
+    note = f" ({' and '.join(shared)} ranks shared {last.num_devices} devices)" if shared else ""
+    return (
+        f"{study.kind.capitalize()} scaling: {count(last.num_devices)} devices keep {percent(last.efficiency)} % of the"
+        f" baseline's rate per device, between {percent(last.efficiency_low)} and {percent(last.efficiency_high)} %"
+        f" with 95 % confidence, after {last.num_runs} run{'s' if last.num_runs > 1 else ''}{note}.{loudness}"
     )
 
 

@@ -51,13 +51,22 @@ class Rounds:
         asked = {_key(point): _num_asked(point, trials) for point in chosen}
         waiting = [point for point in chosen if asked[_key(point)] < self.most]
         if not waiting or self._is_spent(trials):
-            return Answer(finished=_ending(over, points, trials))
+            return Answer(finished=self._ending(over, points, trials))
         turn = min(asked[_key(point)] for point in waiting)
         taking_it = [point for point in waiting if asked[_key(point)] == turn]
         return Answer(tuple(self._proposal(point, turn) for point in taking_it[:count]))
 
     def _is_spent(self, trials: Sequence[TrialReading]) -> bool:
         return not self.every_point and sum(each.trial.repeat > 0 for each in trials) >= self.most_repeats
+
+    def _ending(self, over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:
+        """Why the sweep has ended."""
+        repeats = sum(each.trial.repeat > 0 for each in trials)
+        again = f", and {repeats} measurement{'s' if repeats > 1 else ''} repeated" if repeats else ""
+        if len(points) < 2 or self.every_point:
+            return over + again
+        found = "no clear winner among them" if rivals_of(points[0], points) else "the fastest stands apart"
+        return f"{over}{again}; {found}"
 
     def _proposal(self, point: MeasuredPoint, turn: int) -> Proposal:
         why = "every point is measured so often" if self.every_point else "it may be the fastest, or is the baseline"
@@ -87,14 +96,3 @@ def _key(point: MeasuredPoint) -> str:
 def _num_asked(point: MeasuredPoint, trials: Sequence[TrialReading]) -> int:
     """How often the point was to be measured, whatever became of it: one that fails again is not tried for ever."""
     return next_repeat(point.middle, trials)
-
-
-def _ending(over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:
-    """Why the sweep has ended."""
-    repeats = sum(each.trial.repeat > 0 for each in trials)
-    again = f", and {repeats} measurement{'s' if repeats > 1 else ''} repeated" if repeats else ""
-    if len(points) < 2:
-        return over + again
-    rivals = rivals_of(points[0], points)
-    found = "no clear winner among them" if rivals else "the fastest stands apart"
-    return f"{over}{again}; {found}"
