@@ -94,10 +94,9 @@ def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
 
     sha = git_sha()
     restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
-    whole = restriction.whole if restriction else place.composition
-    record = plan_sweep(whole, proxy=place.proxy, git_sha=sha)
+    record = restriction.completed() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
     # A sweep that goes on keeps its record, because planning it again would give it another date.
-    return place.folder.continued(restriction.completed(record) if restriction else record), restriction
+    return place.folder.continued(record), restriction
 
 
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:

@@ -26,11 +26,13 @@ class Restriction:
 
     Attributes:
         whole: the configuration of the whole sweep.
+        whole_record: of the whole sweep, as a plan makes it.
         record: of the part alone, as a plan makes it.
         values: what the command names, by key.
     """
 
     whole: Composition
+    whole_record: SweepRecord
     record: SweepRecord
     values: dict[str, Value]
 
@@ -42,13 +44,16 @@ class Restriction:
 
     def holds(self, trial: Trial) -> bool:
         """Whether a trial belongs to the part; a further measurement does where its point does."""
-        marks = {one.experiment.fingerprint for one in self.record.trials if one.experiment and one.selected}
+        marks = {each.experiment.fingerprint for each in self.record.trials if each.experiment and each.selected}
         return trial.experiment is not None and trial.experiment.fingerprint in marks
 
-    def completed(self, whole: SweepRecord) -> SweepRecord:
+    def completed(self) -> SweepRecord:
         """The whole sweep's record, in which the points of the part are to be measured, also beyond `max_trials`."""
-        trials = [trial.model_copy(update={"selected": trial.selected or self.holds(trial)}) for trial in whole.trials]
-        return whole.model_copy(update={"trials": tuple(trials)})
+        trials = [
+            trial.model_copy(update={"selected": trial.selected or self.holds(trial)})
+            for trial in self.whole_record.trials
+        ]
+        return self.whole_record.model_copy(update={"trials": tuple(trials)})
 
     def part(self, sweep: Sweep) -> Sweep:
         """The sweep as if it had no other points, with a name of its own for its report."""
@@ -73,9 +78,8 @@ def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Res
     if not values:
         return None
     whole = compose(Overrides(tuple(override for override in asked.overrides if override.key not in values)))
-    record = plan_sweep(asked, proxy=proxy, git_sha=git_sha)
-    ids = {trial.trial_id for trial in plan_sweep(whole, proxy=proxy, git_sha=git_sha).trials}
-    return Restriction(whole, record, values) if _ids(record.trials) <= ids else None
+    part, all_of_it = (plan_sweep(each, proxy=proxy, git_sha=git_sha) for each in (asked, whole))
+    return Restriction(whole, all_of_it, part, values) if _ids(part.trials) <= _ids(all_of_it.trials) else None
 
 
 def _named(asked: Composition, varied: set[str], pinned: dict[str, Value]) -> dict[str, Value]:

@@ -78,6 +78,16 @@ def study_sentence(study: Study, noise: float | None) -> str:
     )
 
 
+def predicted_study_sentence(study: Study) -> str:
+    """What is predicted of a scaling study, on the most devices."""
+    first, last = study.points[0], study.last
+    return (
+        f"Predicted: {study.kind} scaling from {count(first.num_devices)} to {count(last.num_devices)} devices keeps"
+        f" {percent(last.efficiency)} % of the rate per device, as {last.label} with a step every"
+        f" {seconds(last.step_seconds)} s."
+    )
+
+
 def _plan(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
     """The layout with its figures: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
     performance = point.performance

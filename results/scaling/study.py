@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import Literal
@@ -13,6 +13,7 @@ from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.trial import SweepRecord, Trial
 
 Kind = Literal["weak", "strong"]
+LAWS = {"strong": amdahl, "weak": gustafson}
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ class Study:
     Attributes:
         points: by number of ranks; the first is the baseline.
         fit: Amdahl's or Gustafson's law, to the points whose ranks have a device each; None without such a point.
+        fit_bounds: its share if all efficiencies were at the upper, and at the lower end of their intervals.
     """
 
     kind: Kind
     points: tuple[StudyPoint, ...]
     fit: Fit | None
+    fit_bounds: tuple[float, float]
 
     @property
     def last(self) -> StudyPoint:
@@ -69,19 +72,31 @@ def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> Stud
     return _study(record.spec.scaling, [_measured(point, baseline) for point in points])
 
 
-def predicted_study(record: SweepRecord, trials: Sequence[Trial]) -> Study | None:
-    """The study on paper, of the plan or of the stand-in; None of another sweep, or without its baseline."""
+def predicted_study(
+    record: SweepRecord, trials: Sequence[Trial], without: Collection[int] = frozenset()
+) -> Study | None:
+    """The study on paper, of the plan or of the stand-in; None of another sweep, or without its baseline.
+
+    Args:
+        without: numbers of ranks that share devices where they were measured, which is not what is predicted.
+    """
     baseline = next((trial for trial in trials if trial.is_baseline and trial.estimate), None)
     if record.spec.scaling is None or baseline is None:
         return None
-    shown = [trial for trial in trials if trial.infeasible_reason is None and not trial.repeat]
-    return _study(record.spec.scaling, [_predicted(trial, baseline) for trial in shown if trial.estimate])
+    first = (trial for trial in trials if trial.infeasible_reason is None and not trial.repeat)
+    points = [_predicted(trial, baseline) for trial in first if trial.estimate]
+    return _study(record.spec.scaling, [point for point in points if point.num_ranks not in without])
 
 
 def _study(kind: Kind, points: list[StudyPoint]) -> Study:
     ordered = tuple(sorted(points, key=lambda point: point.num_ranks))
-    own = [(point.factor, point.efficiency) for point in ordered if not point.shares_devices]
-    return Study(kind, ordered, amdahl(own) if kind == "strong" else gustafson(own))
+    own, law = [point for point in ordered if not point.shares_devices], LAWS[kind]
+    fit, *ends = (
+        law([(point.factor, getattr(point, name)) for point in own])
+        for name in ("efficiency", "efficiency_high", "efficiency_low")
+    )
+    low, high = (end.serial_share if end else 0.0 for end in ends)
+    return Study(kind, ordered, fit, (low, high))
 
 
 def _measured(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:

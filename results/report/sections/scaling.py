@@ -27,8 +27,15 @@ COLUMNS = (
     "runs",
 )
 NUMERIC = frozenset(COLUMNS) - {"layout", "95 % interval"}
-HELD = {"weak": "the batch of each replica is held constant", "strong": "the global batch is held constant"}
+HELD = {"weak": "the batch of each replica", "strong": "the global batch"}
 CURVE_STEPS = 24
+MOST_DOUBLINGS = 20
+SHAPES = {
+    "measured": "circle",
+    "predicted for the same trials": "triangle-up",
+    "predicted at full size": "diamond",
+    "published": "stroke",
+}
 COLOURS = {
     "measured": "var(--measured)",
     "predicted for the same trials": "var(--soft)",
@@ -43,9 +50,11 @@ def section(subject: ReportSubject) -> Section | None:
     if record.spec.scaling is None:
         return None
     measured = measured_study(record, subject.results)
-    same, full = predicted_study(record, record.trials), None
-    if record.mode == "proxy":
-        full = predicted_study(record, record.plan)
+    sharing = (
+        frozenset(point.num_ranks for point in measured.points if point.shares_devices) if measured else frozenset()
+    )
+    same = predicted_study(record, record.trials, without=sharing)
+    full = predicted_study(record, record.plan) if record.mode == "proxy" else None
     published = [each for each in chosen_figures(record.spec.published) if each.scaling_kind == record.spec.scaling]
     studies = {"measured": measured, "predicted for the same trials": same, "predicted at full size": full}
     known = {name: study for name, study in studies.items() if study is not None}
@@ -68,7 +77,7 @@ def _finding(record: SweepRecord, known: dict[str, Study]) -> str:
     cores = _shared(study)
     return (
         f"{_on(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
-        f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]}."
+        f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]} is held constant."
     )
 
 
@@ -119,9 +128,11 @@ def _law(study: Study) -> str:
         return "No law is fitted, because no point beyond the baseline has a device for each rank."
     fit = study.fit
     points = f"{fit.num_points} point{'s' if fit.num_points > 1 else ''}"
+    low, high = study.fit_bounds
+    ends = f" ({percent(low)} to {percent(high)} % at the ends of the intervals)" if low < high else ""
     return (
-        f"{fit.law}'s law, fitted to {points}: {percent(fit.serial_share)} % of the baseline's step does not get faster"
-        " with more devices."
+        f"{fit.law}'s law, fitted to {points}: {percent(fit.serial_share)} % of the baseline's step is what more"
+        f" devices do not speed up{ends}."
     )
 
 
@@ -168,9 +179,9 @@ def _plot(known: dict[str, Study], published: Sequence[PublishedFigure]) -> Plot
     ]
     curves = [value for name, study in known.items() for value in _curve(name, study)]
     caption = (
-        "Efficiency over devices, as a multiple of the baseline's. Points with whiskers were measured, with their 95 %"
-        " intervals; diamonds are predicted; thin lines are the fitted law. The published figure is a level, because"
-        " its source does not say from which number of devices on."
+        "Efficiency over devices, as a multiple of the baseline's. Circles with whiskers were measured, with their 95 %"
+        " intervals; triangles and diamonds are predicted; thin lines are the fitted law. The published figure is a"
+        " dashed level, because its source does not say from which number of devices on."
     )
     return Plot("scaling", caption, _spec(values, curves))
 
@@ -201,11 +212,14 @@ def _curve(name: str, study: Study) -> Values:
 
 def _spec(values: Values, curves: Values) -> Spec:
     names = list(dict.fromkeys(value["series"] for value in values))
-    x = quantity("factor", "devices over the baseline's") | {"scale": {"type": "log", "base": 2}}
+    powers = [2**power for power in range(MOST_DOUBLINGS) if 2**power <= max(value["factor"] for value in values)]
+    axis = {"values": powers, "format": "~g"}
+    x = quantity("factor", "devices over the baseline's") | {"scale": {"type": "log", "base": 2}, "axis": axis}
     y = quantity("efficiency", "efficiency %") | {"scale": {"zero": False}}
     scale = {"domain": names, "range": [COLOURS[name] for name in names]}
     colour = {"field": "series", "type": "nominal", "title": None, "scale": scale}
-    shape = {"field": "series", "type": "nominal", "title": None}
+    shapes = {"domain": names, "range": [SHAPES[name] for name in names]}
+    shape = {"field": "series", "type": "nominal", "title": None, "scale": shapes}
     of = {name: {"filter": {"field": "series", "equal": name}} for name in names}
     layers: list[Spec] = [
         {"data": {"values": curves}, "mark": {"type": "line", "strokeWidth": 1}, "encoding": {"x": x, "y": y}},
