@@ -19,12 +19,14 @@ from cli import (
     doctor,
     estimate,
     export,
+    list_options,
     pause,
     plan,
     rehearse,
     report,
     rerun,
     retry,
+    show,
     status,
     sweep,
     train,
@@ -65,6 +67,8 @@ app.command()(with_options_of_all(cancel.cancel))
 app.command()(with_options_of_all(report.report))
 app.command()(with_options_of_all(rerun.rerun))
 app.command()(with_options_of_all(doctor.doctor))
+app.command("list")(with_options_of_all(list_options.list_options))
+app.command()(with_options_of_all(show.show))
 app.command()(with_options_of_all(ui.ui))
 
 
