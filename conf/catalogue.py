@@ -59,7 +59,8 @@ def first_sentence(path: Path) -> str:
     for line in path.read_text(errors="replace").splitlines():
         if not line.startswith("#"):
             break
-        lines.append(line.lstrip("# "))
+        if "@package" not in line:  # an instruction to Hydra
+            lines.append(line.lstrip("# "))
     text = " ".join(" ".join(lines).split())
     ends = (found.end() for found in re.finditer(r"(\S*)[.](?=\s|$)", text) if len(found[1]) > SHORT)
     return text[: next(ends, len(text))]

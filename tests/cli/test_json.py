@@ -23,6 +23,7 @@ CASES = {
     "doctor": ("doctor", "--no-job"),
     "rerun": ("rerun", "smoke", "tp1-pp1-dp1"),
     "calibration": ("calibrate", "cluster=frontier", "--dry-run"),
+    "init": ("init", "elsewhere"),
     "list": ("list", "cluster"),
     "show": ("show", "model=tiny"),
 }
