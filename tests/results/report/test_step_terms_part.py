@@ -11,7 +11,7 @@ from tests.results.conftest import WriteSweep, performance, report_of, trial
 from train_core.measurement import Breakdown, Performance, StepTerms
 
 TRIALS = (trial("base", is_baseline=True), trial("two", world_size=2, pipeline_parallel_size=2))
-TITLE = "Where the step goes, predicted beside measured"
+TITLE = "### Where the step goes"
 
 
 def terms(compute_seconds: float) -> StepTerms:
