@@ -21,12 +21,19 @@ class ReportTable:
     Attributes:
         numeric: names of the columns that are set to the right.
         marked: positions of rows to stress, such as the best and the baseline.
+        choices: names of the columns with few different texts, by which the page offers to filter, such as the outcome.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numeric: frozenset[str]
     marked: frozenset[int] = frozenset()
+    choices: tuple[str, ...] = ()
+
+    def texts_of(self, column: str) -> list[str]:
+        """The different texts of a column, in the order of the rows."""
+        position = self.columns.index(column)
+        return list(dict.fromkeys(row[position].text for row in self.rows))
 
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""

@@ -22,7 +22,6 @@ KINDS = {
     "communication_bytes": "communication",
     "reserved_bytes": "reserved",
 }
-MEASURED = "measured peak"
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -107,7 +106,7 @@ def capacities(best: BestPlan, num_stages: int) -> list[int]:
 
 def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
     kinds = [KINDS[name] for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
-    colour = {"type": "nominal", "title": None, "scale": {"domain": kinds + [MEASURED] * bool(measured)}}
+    colour = {"type": "nominal", "title": None, "scale": {"domain": kinds}}
     x = {
         "field": "stage",
         "type": "ordinal",
@@ -129,7 +128,7 @@ def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
         },
         {
             "data": {"values": _capacity_values(best, len(predicted.stages))},
-            "mark": {"type": "tick", "thickness": 2, "bandSize": 30},
+            "mark": {"type": "tick", "thickness": 2, "color": "var(--ink)"},
             "encoding": {
                 "x": x,
                 "y": {"field": "device has", **y},
@@ -142,11 +141,10 @@ def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
         layers.append(
             {
                 "data": {"values": values},
-                "mark": {"type": "point", "filled": True, "shape": "diamond", "size": 90},
+                "mark": {"type": "point", "filled": True, "shape": "diamond", "size": 90, "color": "var(--measured)"},
                 "encoding": {
                     "x": x,
                     "y": {"field": "GiB", **y},
-                    "color": {"datum": MEASURED, **colour},
                     "tooltip": [{"field": name} for name in ("stage", "GiB")],
                 },
             }

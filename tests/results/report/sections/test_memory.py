@@ -73,7 +73,7 @@ def test_the_measured_peak_of_each_stages_fullest_rank_stands_beside(write_sweep
     assert "without reserved" in text_of(found)
     assert found.numbers_are == "measured and predicted"
     (plot,) = plots_of(found)
-    assert "measured peak" in drawn(plot)
+    assert "var(--measured)" in drawn(plot)
 
 
 def test_peaks_of_only_some_ranks_are_not_laid_on_stages(write_sweep: WriteSweep) -> None:
