@@ -8,7 +8,6 @@ from typing import Any
 
 from conf.units import TERA
 from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
-from results.report.blocks_part import blocks_table
 from results.report.comparable import Pair, measured_terms, memory_as_measured, named, pairs, predicted_terms, timed
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.step_term_blocks import TERMS, breakdown_of, step_table, term_bars
@@ -68,13 +67,6 @@ def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[Trial
         )
         yield term_bars(breakdowns)
         yield NamedTable("terms-beside", step_table(breakdowns))
-    if table := blocks_table(subject.results):
-        yield Heading("By type of devices")
-        yield Paragraph(
-            "Each type's rate is that of the model FLOPs that its own layers need, over the whole step and its devices;"
-            " MFU is of its own peak. Memory is the fullest rank's. Where ranks shared a device nothing is predicted."
-        )
-        yield NamedTable("blocks", table)
 
 
 def _finding(compared: Sequence[Pair]) -> str:

@@ -201,7 +201,13 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
         {
             "data": {"values": values},
             "mark": {"type": "point", "filled": True, "size": 70},
-            "encoding": {"x": axes[0], "y": axes[1], "color": which, "shape": which, "tooltip": tooltip},
+            "encoding": {
+                "x": axes[0],
+                "y": axes[1],
+                "color": which,
+                "shape": which | {"legend": None},
+                "tooltip": tooltip,
+            },
             "height": 300,
         },
     )

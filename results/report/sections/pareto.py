@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conf.experiment import Experiment
@@ -29,7 +29,7 @@ class Price:
 
     Attributes:
         dollars: None where a device has no price.
-        megawatt_hours: an estimate, by the devices' declared power.
+        megawatt_hours: as metered, or an estimate by the devices' declared power.
     """
 
     layout: str
@@ -38,6 +38,7 @@ class Price:
     device_hours: float
     dollars: float | None
     megawatt_hours: float
+    is_metered: bool = False
 
     @property
     def costs(self) -> tuple[float, ...]:
@@ -66,10 +67,19 @@ def section(subject: ReportSubject) -> Section | None:
 
 
 def _measured(subject: ReportSubject) -> list[Price]:
-    return [
-        _price(result.label, result.experiment, result.performance, result.performance.num_devices)
+    found = [
+        (result.label, result.experiment, result.performance)
         for result in ranked(list(subject.results))
         if result.experiment and result.performance
+    ]
+    prices = [_price(*each, each[2].num_devices) for each in found]
+    metered = [performance.energy_joules_per_token for _, _, performance in found]
+    # Counters and declared watts see different things, so that energies of the two kinds are never compared.
+    if any(joules is None for joules in metered):
+        return prices
+    return [
+        replace(price, megawatt_hours=TRILLION * (joules or 0.0) / JOULES_PER_MEGAWATT_HOUR, is_metered=True)
+        for price, joules in zip(prices, metered, strict=True)
     ]
 
 
@@ -119,24 +129,26 @@ def _finding(best: Sequence[Price], num_points: int) -> str:
 
 def _in_words(price: Price) -> str:
     money = "" if price.dollars is None else f", {_dollars(price.dollars)} dollars"
-    return f"{significant(price.days)} days{money} and an estimated {significant(price.megawatt_hours)} MWh"
+    how = "metered" if price.is_metered else "estimated"
+    return f"{significant(price.days)} days{money} and {significant(price.megawatt_hours)} MWh ({how})"
 
 
 def _blocks(subject: ReportSubject, prices: Sequence[Price], best: Sequence[Price]) -> Iterator[Block]:
-    yield Paragraph(_where_from(subject, has_money=prices[0].dollars is not None))
+    yield Paragraph(_where_from(subject, prices[0]))
     yield _scatter(prices, best)
     yield NamedTable("pareto-front", _table(prices, best))
 
 
-def _where_from(subject: ReportSubject, *, has_money: bool) -> str:
+def _where_from(subject: ReportSubject, price: Price) -> str:
     experiments = [trial.experiment for trial in subject.sweep.record.plan if trial.experiment]
     devices = {block.cluster.device.name: block.cluster.device for each in experiments for block in each.blocks}
     watts = "; ".join(f"{name}: {device.watts:g} W" for name, device in devices.items())
-    sentence = (
-        "All of a trillion tokens, at the rate of a step, without failures and checkpoints. Energy is an estimate and"
-        f" was not metered: declared watts of the devices alone, all the time ({watts})."
-    )
-    if not has_money:
+    sentence = "All of a trillion tokens, at the rate of a step, without failures and checkpoints."
+    if price.is_metered:
+        sentence += " Energy is what the devices' counters said beside the timed steps."
+    else:
+        sentence += f" Energy is an estimate and was not metered: declared watts of the devices alone ({watts})."
+    if price.dollars is None:
         return f"{sentence} No price of a device is configured (cluster.device.price_per_hour), so money is left out."
     prices = "; ".join(f"{name}: {device.price_per_hour:g} dollars an hour" for name, device in devices.items())
     return f"{sentence} Money is that of the configured prices ({prices})."
@@ -145,7 +157,8 @@ def _where_from(subject: ReportSubject, *, has_money: bool) -> str:
 def _scatter(prices: Sequence[Price], best: Sequence[Price]) -> Plot:
     has_money = prices[0].dollars is not None
     y = "dollars" if has_money else "MWh"
-    title = "dollars for a trillion tokens" if has_money else "MWh for a trillion tokens (estimate)"
+    how = "metered" if prices[0].is_metered else "estimated"
+    title = "dollars for a trillion tokens" if has_money else f"MWh for a trillion tokens ({how})"
     on_front = set(map(id, best))
     others = sorted((price for price in prices if id(price) not in on_front), key=lambda price: price.days)
     shown = [(price, "on the front") for price in best] + [(price, "beaten") for price in others[:MOST_POINTS]]
@@ -171,7 +184,7 @@ def _scatter(prices: Sequence[Price], best: Sequence[Price]) -> Plot:
                         "x": x_axis,
                         "y": y_axis,
                         "color": which,
-                        "shape": which,
+                        "shape": which | {"legend": None},
                         "tooltip": [{"field": field} for field in fields],
                     },
                 },

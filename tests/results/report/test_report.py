@@ -83,6 +83,7 @@ def test_every_section_says_which_kind_of_number_it_holds(proxy_report: ReportPa
         "Predicted on paper (predicted)",
         "Memory by pipeline stage (predicted)",
         "Timeline of the pipeline (predicted)",
+        "Time, money and energy (predicted)",
         "Published by others (published)",
     ]
     predicted = text[text.index("## Predicted") : text.index("## Published")]
