@@ -61,4 +61,4 @@ def goes_on_by_steps(settings: Settings) -> bool:
 
 
 def _drafted(tree: Tree, proposal: Proposal) -> Trial:
-    return trial_of(tree, proposal.point, proposal.because)
+    return trial_of(tree, proposal.point, proposal.because, proposal.expected_gain)

@@ -127,8 +127,11 @@ def make_trials(
     return _selected(named, max_trials)
 
 
-def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+def trial_of(tree: Tree, point: Point, because: str, expected_gain: float | None = None) -> Trial:
     """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Args:
+        expected_gain: see `Trial`.
 
     Raises:
         ConfigError: the point names a key that the configuration does not have.
@@ -136,7 +139,8 @@ def trial_of(tree: Tree, point: Point, because: str) -> Trial:
     draft = _draft(tree, point)
     # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
     reason = None if nearly_fits(draft) else draft.infeasible_reason
-    return draft.model_copy(update={"selected": reason is None, "infeasible_reason": reason, "chosen_because": because})
+    told = {"chosen_because": because, "expected_gain": expected_gain}
+    return draft.model_copy(update={"selected": reason is None, "infeasible_reason": reason, **told})
 
 
 def nearly_fits(trial: Trial) -> bool:

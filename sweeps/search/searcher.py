@@ -19,10 +19,12 @@ class Proposal:
 
     Attributes:
         point: the values that set it apart, by dotted key.
+        expected_gain: by which share of the best it is expected to better it; None where nothing was learned yet.
     """
 
     point: dict[str, Value]
     because: str
+    expected_gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
