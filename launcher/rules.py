@@ -78,4 +78,4 @@ def goes_on_by_steps(settings: Settings) -> bool:
 
 
 def _drafted(tree: Tree, proposal: Proposal) -> Trial:
-    return trial_of(tree, proposal.point, proposal.because, proposal.repeat)
+    return trial_of(tree, proposal.point, proposal.because, proposal.expected_gain, proposal.repeat)

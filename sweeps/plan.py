@@ -127,10 +127,11 @@ def make_trials(
     return _selected(named, max_trials)
 
 
-def trial_of(tree: Tree, point: Point, because: str, repeat: int = 0) -> Trial:
+def trial_of(tree: Tree, point: Point, because: str, expected_gain: float | None = None, repeat: int = 0) -> Trial:
     """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
 
     Args:
+        expected_gain: see `Trial`.
         repeat: 1 for the second measurement of the same point, whose folder ends with `-r2`.
 
     Raises:
@@ -139,9 +140,9 @@ def trial_of(tree: Tree, point: Point, because: str, repeat: int = 0) -> Trial:
     draft = _draft(tree, point)
     # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
     reason = None if nearly_fits(draft) else draft.infeasible_reason
-    name = repeat_id(draft.trial_id, repeat)
-    judged = {"selected": reason is None, "infeasible_reason": reason, "chosen_because": because}
-    return draft.model_copy(update=judged | {"trial_id": name, "repeat": repeat})
+    told = {"chosen_because": because, "expected_gain": expected_gain, "repeat": repeat}
+    judged = {"selected": reason is None, "infeasible_reason": reason, "trial_id": repeat_id(draft.trial_id, repeat)}
+    return draft.model_copy(update=judged | told)
 
 
 def repeat_id(first: str, repeat: int) -> str:

@@ -31,6 +31,7 @@ class Trial(Frozen):
         selected: it is among those to measure.
         is_baseline: scaling efficiency is stated against it.
         chosen_because: why the planner took it; None where the sweep's file lists it.
+        expected_gain: by which share of the best so far a search expected it to be better; None where it did not say.
         repeat: 0 for the first measurement of the point, 1 for the next: the same experiment in a folder of its own.
     """
 
@@ -42,6 +43,7 @@ class Trial(Frozen):
     selected: bool
     is_baseline: bool
     chosen_because: str | None = None
+    expected_gain: float | None = None
     repeat: Annotated[int, Field(ge=0)] = 0
 
 

@@ -15,7 +15,19 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import accuracy, answer, device_types, predicted, published, scaling, timeline, trials
+from results.report.sections import (
+    accuracy,
+    answer,
+    device_types,
+    learned,
+    memory,
+    pareto,
+    predicted,
+    published,
+    scaling,
+    timeline,
+    trials,
+)
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -29,7 +41,10 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     accuracy.section,
     device_types.section,
     predicted.section,
+    memory.section,
     timeline.section,
+    pareto.section,
+    learned.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
