@@ -10,6 +10,7 @@ from cli.console import console, leave_stdout_to_json, print_json, print_unwrapp
 from cli.next_command import ui_command
 
 if TYPE_CHECKING:
+    from conf.load import Composition
     from conf.sites import TrackingSpec
     from sweeps.sweep import Sweep
 
@@ -22,16 +23,17 @@ def report(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
     asked = composed(name, overrides)
     if as_json:
         leave_stdout_to_json()
-    content = report_on(Sweep.stored_in(existing_folder(asked)), asked.settings.tracking)
+    content = report_on(Sweep.stored_in(existing_folder(asked)), asked.settings.tracking, asked)
     if as_json:
         print_json("report", content)
 
 
-def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
+def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None = None) -> dict[str, Any]:
     """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
 
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
+        asked: where it names a part of the sweep, the report is of that part, and that of the whole stays.
     """
     from launcher.job_records import keep_job_records
     from launcher.state import reconciled
@@ -39,15 +41,21 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     from results.documents import report_document
     from results.mlflow.sweep_import import import_sweep
     from results.report.report import write_report
+    from results.report.verdict import verdict
     from results.terminal import ranked_table
+    from sweeps.reading import ranked
+    from sweeps.restriction import restriction_of
 
+    restriction = restriction_of(asked, proxy=sweep.record.mode == "proxy") if asked else None
+    whole, sweep = sweep, restriction.part(sweep) if restriction else sweep
     readings = reconciled(sweep.read())
     keep_job_records(readings)
     paths = write_report(sweep, readings)
     console.print(ranked_table(collect(readings)))
+    console.print(verdict(sweep.record, readings, ranked(readings)).replace("`", ""))
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
-    imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))
+    imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")

@@ -24,6 +24,7 @@ from results.report.sections import (
     pareto,
     predicted,
     published,
+    scaling,
     timeline,
     trials,
 )
@@ -36,6 +37,7 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
+    scaling.section,
     accuracy.section,
     device_types.section,
     predicted.section,
