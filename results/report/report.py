@@ -15,7 +15,7 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import answer, beside, predicted, published, trials
+from results.report.sections import answer, beside, knobs, predicted, published, trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -27,6 +27,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     trials.section,
     beside.section,
     predicted.section,
+    knobs.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
