@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.arguments import AsJson, OverrideTexts, ShowConfig, complete_override, complete_sweep, composed, print_config
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, complete_either, composed, print_config
 from cli.console import console, counted, headed, print_json
 from cli.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
@@ -33,7 +33,7 @@ Name = Annotated[
     str | None,
     typer.Argument(
         help="A file of conf/sweep, such as 175b; left out, overrides say what to search.",
-        autocompletion=lambda incomplete: [*complete_sweep(incomplete), *complete_override(incomplete)],
+        autocompletion=complete_either,
     ),
 ]
 

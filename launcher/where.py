@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from conf.load import Composition, compose, options
+from conf.folders import options
+from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
 from sweeps.trial import SweepFolder

@@ -15,7 +15,7 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import answer, beside, knobs, predicted, published, trials
+from results.report.sections import accuracy, answer, device_types, knobs, predicted, published, timeline, trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -25,8 +25,10 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
-    beside.section,
+    accuracy.section,
+    device_types.section,
     predicted.section,
+    timeline.section,
     knobs.section,
     published.section,
 )
