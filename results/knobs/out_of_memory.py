@@ -8,20 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from results.knobs.sensitivity import MOST_POINTS, NUM_TREES, SEED, shares_of
-from results.knobs.table import KnobColumn, KnobTable, Set, columns_of
+from results.knobs.table import KnobColumn, KnobTable, Set, columns_of, shown
 
 FEWEST_OF_EACH = 6
 """With fewer trials that ran out, or fewer that did not, trees learn those few by heart. Assumed."""
+MOST_ROWS = 6
+"""Neighbouring values of a knob with more of them share a row."""
 
 
 @dataclass(frozen=True)
 class MemoryCount:
-    """Of the trials with this value, how many there were and how many ran out of memory."""
+    """Of the trials with these values, how many there were and how many ran out of memory."""
 
     column: KnobColumn
-    value: Set
+    values: tuple[Set, ...]
     num_trials: int
     num_out: int
+
+    @property
+    def words(self) -> str:
+        """The value, or the first and the last of several."""
+        ends = dict.fromkeys((shown(self.values[0]), shown(self.values[-1])))
+        return " to ".join(ends)
 
     @property
     def share(self) -> float:
@@ -62,4 +70,9 @@ def memory_shares(table: KnobTable) -> list[tuple[KnobColumn, float]]:
 def _counts_of(table: KnobTable, column: KnobColumn) -> list[MemoryCount]:
     every = Counter(point.settings[column.name] for point in table.points)
     out = Counter(point.settings[column.name] for point in table.points if point.rate is None)
-    return [MemoryCount(column, value, every[value], out[value]) for value in column.values]
+    groups = np.array_split(np.arange(len(column.values)), min(len(column.values), MOST_ROWS))
+    groups_of_values = [tuple(column.values[number] for number in group) for group in groups]
+    return [
+        MemoryCount(column, values, sum(every[value] for value in values), sum(out[value] for value in values))
+        for values in groups_of_values
+    ]

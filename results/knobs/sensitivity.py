@@ -113,9 +113,8 @@ def too_few(table: KnobTable) -> str:
     if columns < 2:
         return "fewer than two knobs vary"
     fewest = max(FEWEST_POINTS, 2 * columns)
-    return f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed" * (
-        rated < fewest
-    )
+    too_few_words = f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
+    return too_few_words if rated < fewest else ""
 
 
 def sensitivity(table: KnobTable) -> Sensitivity:

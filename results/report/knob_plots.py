@@ -65,7 +65,8 @@ def dependence_plot(found: Sensitivity) -> Plot:
         )
     ]
     kind, title = f"var(--{found.rates_are})", f"{found.rates_are} TFLOPS"
-    x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": {"labelAngle": 0}}
+    axis = {"labelAngle": 0, "labelOverlap": True}
+    x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": axis}
     scaled = quantity("rate", title) | {"scale": {"zero": False}}
     panel: dict[str, Any] = {
         "width": 150,

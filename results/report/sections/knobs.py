@@ -16,7 +16,7 @@ from results.units import ABSENT, gib, percent, seconds
 from sweeps.planner.explain import Explanation, explain
 from sweeps.planner.strategy import Strategy
 from sweeps.reading import ranked
-from sweeps.trial import Trial
+from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate
 
 FEWEST_SHOWN = 6
@@ -29,7 +29,7 @@ SHARE_COLUMNS = ("knob", *NUMERIC[:4], "fastest at", NUMERIC[4])
 def section(subject: ReportSubject) -> Section | None:
     """None where the sweep has only a few trials, or varies fewer than two knobs."""
     record = subject.sweep.record
-    tables = [measured_table(subject.results), predicted_table(record.plan or record.trials)]
+    tables = [measured_table(subject.results), predicted_table(_planned(record))]
     tables = [table for table in tables if len(table.rated) >= FEWEST_SHOWN and len(table.columns) >= 2]
     if not tables:
         return None
@@ -52,7 +52,7 @@ def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
     if found is None:
         yield Paragraph(f"Not told: {too_few(table)}.")
     else:
-        yield Paragraph(finding(found))
+        yield Paragraph(finding(found)) if kind == "predicted" else Paragraph(_NEVER_MIXED)
         yield Paragraph(_method(table, found), is_caution=not found.is_told)
         yield NamedTable(f"knobs-{kind}", _shares_table(found))
         yield shares_plot(found)
@@ -107,7 +107,7 @@ def _memory_table(table: KnobTable) -> ReportTable | None:
     rows = [
         (
             text(each.column.words),
-            text(shown(each.value)),
+            text(each.words),
             number(str(each.num_trials), each.num_trials),
             number(str(each.num_out), each.num_out),
             number(percent(each.share), each.share),
@@ -126,13 +126,18 @@ def _decides(table: KnobTable) -> str:
     return f" What decides it (SHAP): {named}." if named else ""
 
 
+def _planned(record: SweepRecord) -> Sequence[Trial]:
+    """What is predicted: of a proxy's sweep the full size, else the trials themselves."""
+    return record.plan if record.mode == "proxy" else record.trials
+
+
 def _explained(subject: ReportSubject) -> Explanation | None:
-    """The best plan on paper, at full size where the sweep has one; else the fastest trial that was measured."""
+    """The plan that a reader would take: the fastest that was measured at full size, else the best on paper."""
     record = subject.sweep.record
-    fitting = [trial for trial in record.plan if trial.estimate and not trial.infeasible_reason]
+    fitting = [trial for trial in _planned(record) if trial.estimate and not trial.infeasible_reason]
     best: Trial | None = max(fitting, key=_predicted_rate, default=None)
-    if best is None and record.mode == "cluster":
-        best = next((result.trial for result in ranked(list(subject.results))), None)
+    if record.mode == "cluster":
+        best = next((result.trial for result in ranked(list(subject.results))), best)
     if best is None or best.experiment is None or best.experiment.mixed is not None:
         return None
     experiment = best.experiment
@@ -206,6 +211,7 @@ _PLACES = (
     "Places of ours are by share: among the trials that have a rate, and in what decides whether a trial runs out of"
     " memory, which a search that scores failures learns as well. A knob that did not vary has none."
 )
+_NEVER_MIXED = "These rates were measured; what is predicted stands below by itself, and the two are never mixed."
 _RAN_OUT = (
     "How often trials with each value ran out of memory, of those that ran out or have a rate. The knob whose values"
     " differ most comes first."

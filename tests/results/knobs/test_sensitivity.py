@@ -45,8 +45,10 @@ def test_one_sentence_names_the_knob_and_what_it_does(found: Sensitivity) -> Non
     )
 
 
-def test_the_same_points_give_the_same_answer(found: Sensitivity) -> None:
-    assert sensitivity(table()) == found
+def test_the_same_points_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("results.knobs.sensitivity.NUM_DRAWS", 4)
+    few = table(keep=0.25)
+    assert sensitivity(few) == sensitivity(few)
 
 
 def test_rates_that_no_knob_explains_are_called_so() -> None:
@@ -62,7 +64,7 @@ def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
     equal = [
         KnobPoint(
             {"tensor_parallel_size": t, "pipeline_parallel_size": p},
-            1e14 / (1 + 0.2 * t + 0.2 * p) * draw.uniform(0.9, 1.1),
+            1e14 / (1 + 0.2 * t + 0.2 * p) * draw.uniform(0.99, 1.01),
         )
         for t in (1, 2, 4, 8)
         for p in (1, 2, 4, 8)
@@ -74,17 +76,17 @@ def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
 
 def test_a_few_trials_are_too_few_and_import_nothing() -> None:
     few = KnobTable("measured", table().rated[:40:5])
-    assert too_few(few) == "8 trials with a rate are too few for 4 knobs; at least 12 are needed"
+    assert too_few(few) == "8 trials with a rate are too few for 4 knobs: at least 12 are needed"
     code = "import sys, results.report.sections.knobs; sys.exit('shap' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_runs_out_of_memory_is_counted_by_value() -> None:
-    counts = {(each.column.name, each.value): (each.num_out, each.num_trials) for each in memory_counts(table())}
-    out, trials = counts["micro_batch_size", 8]
+    counts = {(each.column.name, each.words): (each.num_out, each.num_trials) for each in memory_counts(table())}
+    out, trials = counts["micro_batch_size", "8"]
     assert 0 < out < trials
-    assert counts["micro_batch_size", 1][0] == 0
-    assert counts["tensor_parallel_size", 1][0] == out
+    assert counts["micro_batch_size", "1"][0] == 0
+    assert counts["tensor_parallel_size", "1"][0] == out
     assert memory_counts(KnobTable("measured", table().rated)) == []
 
 
