@@ -19,6 +19,7 @@ from results.report.sections import (
     accuracy,
     answer,
     device_types,
+    knobs,
     learned,
     memory,
     pareto,
@@ -45,6 +46,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     timeline.section,
     pareto.section,
     learned.section,
+    knobs.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
