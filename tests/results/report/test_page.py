@@ -15,6 +15,7 @@ from tests.results.conftest import WriteSweep, report_of
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS, PUBLISHED
 
 WIDTHS = (390, 1400)
+DRAWN_MILLISECONDS = 20_000
 
 
 @dataclass
@@ -49,7 +50,7 @@ def visit(browser: Browser) -> Iterator[Open]:
         page.on("pageerror", lambda error: seen.troubles.append(str(error)))
         page.on("request", lambda request: seen.requests.append(request.url))
         page.goto(path.as_uri())
-        page.wait_for_selector("html[data-plots=drawn]")
+        page.wait_for_selector("html[data-plots=drawn]", timeout=DRAWN_MILLISECONDS)
         return seen
 
     yield open_page
