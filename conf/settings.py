@@ -9,7 +9,11 @@ from conf.sweep_spec import SearchPlan, SweepSpec
 
 
 class Settings(Parts):
-    """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other."""
+    """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other.
+
+    Attributes:
+        output_dir: folder below which sweeps and trainings are written.
+    """
 
     slurm: SlurmSpec
     tracking: TrackingSpec

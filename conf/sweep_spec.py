@@ -18,6 +18,7 @@ class PointSet(AxisBlock):
     Attributes:
         spaces: blocks of axes beside the first one: the points of each come after those of the one before.
         points: single points, which no constraint leaves out.
+        baseline: the point that speed-up and scaling efficiency are stated against.
     """
 
     spaces: Annotated[tuple[AxisBlock, ...], Field(strict=False)] = ()
@@ -155,8 +156,11 @@ class SweepSpec(PointSet):
     """A question, the points that answer it, and how many of them to measure.
 
     Attributes:
+        name: the name of its file, and of its folder.
+        question: what it is to answer, in one sentence.
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
+        proxy: what is measured where there is no cluster; null where nothing is.
         replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
     """
 
