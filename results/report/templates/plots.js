@@ -16,7 +16,12 @@ const plotTheme = {
   bar: { color: colour("c1") }, line: { color: colour("c1") }, point: { color: colour("c1") }, area: { color: colour("c1") },
 };
 // On a phone, names of layouts stand in smaller letters, so that something is left for the bars.
-const phoneTheme = { ...plotTheme, axis: { ...plotTheme.axis, labelFontSize: 9, titleFontSize: 10 }, legend: { ...plotTheme.legend, columns: 2, labelFontSize: 10 } };
+const phoneTheme = {
+  ...plotTheme,
+  axis: { ...plotTheme.axis, labelFontSize: 9, titleFontSize: 10 },
+  axisX: { titleAnchor: "end" }, // a long title goes on below the names instead of being cut
+  legend: { ...plotTheme.legend, columns: 1, labelFontSize: 10 },
+};
 
 // Vega-Lite warns of a height in steps beside a width that follows the page, so that the steps are counted here.
 function withHeight(spec) {
