@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
-from cli.console import console, leave_stdout_to_json, print_json, shown_path
+from cli.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 
 if TYPE_CHECKING:
     from conf.sites import TrackingSpec
@@ -32,6 +32,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
     """
+    from cli.ui import ui_command
     from launcher.job_records import keep_job_records
     from launcher.state import reconciled
     from results.collect import collect
@@ -48,5 +49,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
-    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")
+    print_unwrapped(
+        f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: {ui_command(root)}"
+    )
     return report_document(sweep, readings, asdict(paths)) | {"mlflow": asdict(imported)}

@@ -108,13 +108,15 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
 
 
 def _into_mlflow(run: LongRun, place: Place) -> None:
+    from cli.ui import ui_command
     from results.mlflow.sweep_import import import_training
 
     record = place.folder.read_record()
     tracking = record.tracking.signed_in_as(place.settings.tracking)
     imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
     if not imported.unchanged:
-        print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
+        where = ui_command(place.folder.path.parent)
+        print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: {where}")
 
 
 def _introduction(run: LongRun) -> str:
