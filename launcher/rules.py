@@ -78,4 +78,5 @@ def goes_on_by_steps(settings: Settings) -> bool:
 
 
 def _drafted(tree: Tree, proposal: Proposal) -> Trial:
-    return trial_of(tree, proposal.point, proposal.because, proposal.expected_gain, proposal.repeat)
+    because, gain = proposal.because, proposal.expected_gain
+    return trial_of(tree, proposal.point, because, expected_gain=gain, repeat=proposal.repeat)

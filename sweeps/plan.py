@@ -127,7 +127,7 @@ def make_trials(
     return _selected(named, max_trials)
 
 
-def trial_of(tree: Tree, point: Point, because: str, expected_gain: float | None = None, repeat: int = 0) -> Trial:
+def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
     """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
 
     Args:
@@ -140,9 +140,9 @@ def trial_of(tree: Tree, point: Point, because: str, expected_gain: float | None
     draft = _draft(tree, point)
     # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
     reason = None if nearly_fits(draft) else draft.infeasible_reason
-    told = {"chosen_because": because, "expected_gain": expected_gain, "repeat": repeat}
-    judged = {"selected": reason is None, "infeasible_reason": reason, "trial_id": repeat_id(draft.trial_id, repeat)}
-    return draft.model_copy(update=judged | told)
+    name, chosen = repeat_id(draft.trial_id, repeat), {"chosen_because": because, "expected_gain": expected_gain}
+    judged = {"selected": reason is None, "infeasible_reason": reason} | chosen
+    return draft.model_copy(update=judged | {"trial_id": name, "repeat": repeat})
 
 
 def repeat_id(first: str, repeat: int) -> str:
