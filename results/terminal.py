@@ -63,7 +63,7 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
 
 def _of_which_peak(frame: pandas.DataFrame) -> str:
     """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
-    rows = [row for row in _ranked_rows(frame) if row["measured_peak_source"] == MEASURED_PEAK]
+    rows = [row for row in _plain_rows(frame) if row["measured_peak_source"] == MEASURED_PEAK]
     peaks = [_given(row, "measured_peak_flops_per_second") or 0.0 for row in rows]
     if not peaks or max(peaks) <= NOISY_RATIO * min(peaks):
         return ""
@@ -134,11 +134,15 @@ def _numeric(table: Table, *names: str) -> None:
 
 def _ranked_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     """A row for each point, by its middle run; of a point that was not measured, for each trial."""
-    rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    rows = _plain_rows(frame)
     measured = {row["fingerprint"] for row in rows if row["is_middle_run"] is True}
     return sorted(
         (row for row in rows if row["is_middle_run"] is True or row["fingerprint"] not in measured), key=_rank
     )
+
+
+def _plain_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
