@@ -15,7 +15,17 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import accuracy, answer, device_types, knobs, predicted, published, timeline, trials
+from results.report.sections import (
+    accuracy,
+    answer,
+    device_types,
+    energy,
+    knobs,
+    predicted,
+    published,
+    timeline,
+    trials,
+)
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -30,6 +40,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     predicted.section,
     timeline.section,
     knobs.section,
+    energy.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
