@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from conf.credentials import hide_credentials, shown_tree
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders, groups, options
 from conf.load import Composition, compose
 from conf.overrides import Override, Overrides
@@ -53,6 +53,8 @@ ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed conf
 
 def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     """What a command line asks for. Only here do its words become values."""
+    if sweep == "":
+        raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
     return chosen + Overrides.parse(texts or ())
 

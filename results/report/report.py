@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from conf.errors import UsageError
 from results.published import chosen_figures
 from results.report.csv_table import csv_text
 from results.report.markdown import markdown
@@ -21,13 +22,18 @@ from results.report.sections import (
     device_types,
     energy,
     knobs,
+    learned,
+    memory,
+    pareto,
     predicted,
     published,
+    scaling,
     timeline,
     trials,
 )
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 from train_core.whole_files import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
@@ -35,10 +41,14 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
+    scaling.section,
     accuracy.section,
     device_types.section,
     predicted.section,
+    memory.section,
     timeline.section,
+    pareto.section,
+    learned.section,
     knobs.section,
     energy.section,
     published.section,
@@ -55,19 +65,36 @@ class ReportPaths:
     html: Path
 
 
-def write_report(sweep: Sweep, results: Sequence[TrialReading]) -> ReportPaths:
+def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None = None) -> ReportPaths:
     """Write all three files. The same sweep with the same results always gives the same text.
+
+    Args:
+        out: the folder of the files; None takes the sweep's.
 
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
+        UsageError: a file cannot be written.
     """
     folder, record = sweep
     sections, legend = sections_of(ReportSubject(sweep, results)), answer.layouts(record)
-    paths = ReportPaths(folder.report("md"), folder.report("csv"), folder.report("html"))
-    write_atomically(paths.markdown, markdown(record, sections, legend))
-    write_atomically(paths.csv, csv_text(record, results, chosen_figures(record.spec.published)))
-    write_atomically(paths.html, page(record, sections, legend))
+    place = SweepFolder(out) if out else folder
+    paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
+    texts = (
+        markdown(record, sections, legend),
+        csv_text(record, results, chosen_figures(record.spec.published)),
+        page(record, sections, legend),
+    )
+    for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
+        _write(path, text, record.name)
     return paths
+
+
+def _write(path: Path, text: str, sweep: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        remedy = f"Write the report into a folder of your own: trisweep report {sweep} --out FOLDER"
+        raise UsageError(f"{path} cannot be written: {error.strerror}", remedy) from None
 
 
 def sections_of(subject: ReportSubject) -> list[Section]:
