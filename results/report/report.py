@@ -20,6 +20,7 @@ from results.report.sections import (
     accuracy,
     answer,
     device_types,
+    energy,
     knobs,
     learned,
     memory,
@@ -49,6 +50,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     pareto.section,
     learned.section,
     knobs.section,
+    energy.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
