@@ -23,6 +23,7 @@ from results.report.sections import (
     memory,
     pareto,
     predicted,
+    provenance,
     published,
     timeline,
     trials,
@@ -44,6 +45,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     pareto.section,
     learned.section,
     published.section,
+    provenance.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
 
