@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from cli.next_command import ui_command
+from cli.report_comparison import compare, second_sweep
 
 if TYPE_CHECKING:
     from conf.sites import TrackingSpec
+    from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
 
 
-def report(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
-    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", help="Write the three files there, and nothing else: for a sweep that you may only read."),
+]
+
+
+def report(name: SweepName, overrides: OverrideTexts = None, out: OutFolder = None, as_json: AsJson = False) -> None:
+    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow.
+
+    With a second sweep, by its name or its folder, compare the two instead: `trisweep report A B`.
+    """
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
+    second, overrides = second_sweep(overrides)
+    if second is not None:
+        compare(name, second, overrides, out, as_json=as_json)
+        return
     asked = composed(name, overrides)
     if as_json:
         leave_stdout_to_json()
-    content = report_on(Sweep.stored_in(existing_folder(asked)), asked.settings.tracking)
+    sweep = Sweep.stored_in(existing_folder(asked))
+    content = report_on(sweep, asked.settings.tracking) if out is None else report_elsewhere(sweep, out)
     if as_json:
         print_json("report", content)
+
+
+def report_elsewhere(sweep: Sweep, out: Path) -> dict[str, Any]:
+    """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
+    from launcher.state import reconciled
+
+    return _report_into(out, sweep, reconciled(sweep.read()))
 
 
 def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
@@ -35,20 +62,26 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     """
     from launcher.job_records import keep_job_records
     from launcher.state import reconciled
-    from results.collect import collect
-    from results.documents import report_document
     from results.mlflow.sweep_import import import_sweep
-    from results.report.report import write_report
-    from results.terminal import ranked_table
 
     readings = reconciled(sweep.read())
     keep_job_records(readings)
-    paths = write_report(sweep, readings)
-    console.print(ranked_table(collect(readings)))
-    console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
+    content = _report_into(None, sweep, readings)
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")
-    return report_document(sweep, readings, asdict(paths)) | {"mlflow": asdict(imported)}
+    return content | {"mlflow": asdict(imported)}
+
+
+def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
+    from results.collect import collect
+    from results.documents import report_document
+    from results.report.report import write_report
+    from results.terminal import ranked_table
+
+    paths = write_report(sweep, readings, out)
+    console.print(ranked_table(collect(readings)))
+    console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
+    return report_document(sweep, readings, asdict(paths))

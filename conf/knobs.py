@@ -244,6 +244,8 @@ KNOBS = (
     Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
 )
 KNOB = {knob.name: knob for knob in KNOBS}
+IN_ORDER_OF_LABELS = tuple(sorted(KNOBS, key=lambda knob: not knob.in_every_label))
+"""The knobs in the order in which a plan's name mentions them."""
 SEARCHED_KNOBS = tuple(knob.name for knob in KNOBS if knob.role == "searched")
 
 
@@ -287,12 +289,7 @@ def labelled_values(
     values["layers_per_stage"] = _spread(layers_per_stage)
     if parallel.recompute == "none":
         values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
-    return [(knob, values[knob.name]) for knob in in_order_of_labels() if knob.labelled(values[knob.name])]
-
-
-def in_order_of_labels() -> list[Knob]:
-    """The knobs in the order in which a plan's name mentions them."""
-    return sorted(KNOBS, key=lambda knob: not knob.in_every_label)
+    return [(knob, values[knob.name]) for knob in IN_ORDER_OF_LABELS if knob.labelled(values[knob.name])]
 
 
 def _spread(layers_per_stage: Sequence[int]) -> str | None:

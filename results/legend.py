@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from conf.knobs import KnobValue, in_order_of_labels, labelled_values
+from conf.knobs import IN_ORDER_OF_LABELS, KnobValue, labelled_values
 from conf.setup import Setup
 
 
@@ -21,7 +21,7 @@ def legend(setups: Iterable[Setup]) -> tuple[tuple[str, str], ...]:
             seen[explained] = _larger(value, seen.get(explained))
     return tuple(
         (knob.labelled(value), knob.explained(value))
-        for knob in in_order_of_labels()
+        for knob in IN_ORDER_OF_LABELS
         for value in values.get(knob.name, {}).values()
     )
 

@@ -13,6 +13,7 @@ from results.report.section import Block, Heading, Paragraph, Plot
 from results.units import significant
 from sweeps.reading import TrialReading
 
+SMALLEST_PERCENT = 0.001
 Losses = dict[int, list[float]]
 """The finite losses of several trials at each step."""
 
@@ -73,10 +74,8 @@ def _difference(name: str, num_trials: int, losses: Losses) -> str:
         return f"With {name} there is a single trial."
     shares = [(max(at) - min(at)) / abs(max(at)) for at in losses.values() if max(at)]
     largest = max(shares, default=0.0)
-    return (
-        f"The {num_trials} trials with {name} trained on the same batches: their losses differ by"
-        f" {significant(100 * largest, 2)} % at most."
-    )
+    by = f"{SMALLEST_PERCENT} %" if largest < SMALLEST_PERCENT / 100 else f"{significant(100 * largest, 2)} %"
+    return f"The {num_trials} trials with {name} trained on the same batches: their losses differ by at most {by}."
 
 
 def _has_diverged(result: TrialReading) -> bool:
@@ -94,7 +93,7 @@ def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
     return {
         "data": {"values": values},
         "height": 260,
-        "encoding": {"x": quantity("step", "step"), "color": colour},
+        "encoding": {"x": quantity("step", "step") | {"axis": {"tickMinStep": 1}}, "color": colour},
         "layer": [
             {"mark": {"type": "area", "opacity": 0.25}, "encoding": {"y": lowest, "y2": {"field": "highest"}}},
             {

@@ -12,21 +12,22 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from results.report.markdown import restriction
+from results.report.head import Head
 from results.report.section import Block, Plot, Section
-from sweeps.trial import SweepRecord
+from results.report.table import LONGEST_CELL, SHOWN_OF_LONG, ReportTable
 
+LONGEST_WORD = 30
+"""Columns whose texts are all shorter are not broken into lines."""
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def page(record: SweepRecord, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
+def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
     """The page as text; the libraries that draw its plots are in it once."""
     return (
         _environment()
         .get_template("report.html")
         .render(
-            record=record,
-            restriction=restriction(record),
+            head=head,
             sections=sections,
             legend=legend,
             library=plot_library() if any(_has_plot(section) for section in sections) else "",
@@ -57,11 +58,27 @@ def _environment() -> Environment:
     environment.filters["inline_code"] = _inline_code
     environment.filters["script_json"] = _script_json
     environment.filters["kind"] = _kind
+    environment.filters["column_classes"] = _column_classes
+    environment.globals |= {"longest_cell": LONGEST_CELL, "shown_of_long": SHOWN_OF_LONG}
     return environment
 
 
 def _kind(block: Block) -> str:
     return type(block).__name__
+
+
+def _column_classes(table: ReportTable) -> list[Markup]:
+    """The class attribute of each column's cells; most have none, because a long table has thousands of cells."""
+    longest = (max((len(row[column].text) for row in table.rows), default=0) for column in range(len(table.columns)))
+    return [_class_of(table, name, length) for name, length in zip(table.columns, longest, strict=True)]
+
+
+def _class_of(table: ReportTable, column: str, longest: int) -> Markup:
+    if column in table.numeric:
+        return Markup(' class="number"')
+    if column == table.key:
+        return Markup(' class="key"')
+    return Markup(' class="prose"') if longest > LONGEST_WORD else Markup("")
 
 
 def _inline_code(sentence: str) -> Markup:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from conf.errors import UsageError
 from results.published import chosen_figures
 from results.report.csv_table import csv_text
+from results.report.head import head_of
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
@@ -30,6 +32,7 @@ from results.report.sections import (
 )
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 from train_core.whole_files import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
@@ -59,19 +62,36 @@ class ReportPaths:
     html: Path
 
 
-def write_report(sweep: Sweep, results: Sequence[TrialReading]) -> ReportPaths:
+def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None = None) -> ReportPaths:
     """Write all three files. The same sweep with the same results always gives the same text.
+
+    Args:
+        out: the folder of the files; None takes the sweep's.
 
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
+        UsageError: a file cannot be written.
     """
     folder, record = sweep
-    sections, legend = sections_of(ReportSubject(sweep, results)), answer.layouts(record)
-    paths = ReportPaths(folder.report("md"), folder.report("csv"), folder.report("html"))
-    write_atomically(paths.markdown, markdown(record, sections, legend))
-    write_atomically(paths.csv, csv_text(record, results, chosen_figures(record.spec.published)))
-    write_atomically(paths.html, page(record, sections, legend))
+    sections, legend, head = sections_of(ReportSubject(sweep, results)), answer.layouts(record), head_of(record)
+    place = SweepFolder(out) if out else folder
+    paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
+    texts = (
+        markdown(head, sections, legend),
+        csv_text(record, results, chosen_figures(record.spec.published)),
+        page(head, sections, legend),
+    )
+    for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
+        _write(path, text, record.name)
     return paths
+
+
+def _write(path: Path, text: str, sweep: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        remedy = f"Write the report into a folder of your own: trisweep report {sweep} --out FOLDER"
+        raise UsageError(f"{path} cannot be written: {error.strerror}", remedy) from None
 
 
 def sections_of(subject: ReportSubject) -> list[Section]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LONGEST_CELL = 400
+"""A cell with more characters is cut, because every row of a Markdown table is as wide as its widest."""
+SHOWN_OF_LONG = 200
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -29,6 +33,11 @@ class ReportTable:
     numeric: frozenset[str]
     marked: frozenset[int] = frozenset()
     choices: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The column that says what a row is about: the first that holds no numbers."""
+        return next((name for name in self.columns if name not in self.numeric), self.columns[0])
 
     def texts_of(self, column: str) -> list[str]:
         """The different texts of a column, in the order of the rows."""
@@ -68,4 +77,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 def _safe(cell: str) -> str:
     """The cell on one line, without anything that Markdown would take for a column or a tag."""
+    if len(cell) > LONGEST_CELL:
+        cell = f"{cell[:SHOWN_OF_LONG]} ... (whole in the CSV)"
     return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -54,6 +54,8 @@ def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
 
 def measured_sentence(record: SweepRecord, results: Sequence[TrialReading]) -> str:
     """The verdict on what was measured, which says of a proxy that it is one."""
+    if not results:
+        return "Nothing was measured: this sweep has no trials."
     best_first = ranked(list(results))
     said = verdict(record, results, best_first)
     if record.mode == "cluster" or not best_first:
@@ -69,7 +71,7 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
     experiment = best.trial.experiment
     assert experiment is not None
     return (
-        f"Predicted: {experiment.model.name} trains fastest on {experiment.parallel.world_size:,} devices of"
+        f"Predicted: {experiment.model.name} trains fastest on {_devices(_num_devices(best.trial))} of"
         f" {experiment.place} as {plan_label(best.trial)}, with"
         f" {tflops(best.estimate.model_flops_per_second_per_device)} model TFLOPS per device"
         f" ({percent(best.estimate.model_flops_utilization)} % of the peak) and a step every"
@@ -94,6 +96,10 @@ def _num_devices(trial: Trial) -> int:
     return trial.experiment.parallel.world_size if trial.experiment else 0
 
 
+def _devices(number_of: int) -> str:
+    return f"{number_of:,} device{'' if number_of == 1 else 's'}"
+
+
 def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
     estimate, interval = best.estimate, best.interval
     low, high = (
@@ -101,7 +107,7 @@ def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
         for bound in (interval.high_seconds, interval.low_seconds)
     )
     figures = [
-        _figure("plan", plan_label(best.trial), f"{_num_devices(best.trial):,} devices"),
+        _figure("plan", plan_label(best.trial), _devices(_num_devices(best.trial))),
         _figure(
             "model TFLOPS per device",
             tflops(estimate.model_flops_per_second_per_device),
@@ -149,7 +155,7 @@ def _measured_figures(best: TrialReading, results: Sequence[TrialReading]) -> tu
     assert performance is not None
     relation = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
     return (
-        _figure("plan", best.label, f"{performance.num_devices:,} devices", "measured"),
+        _figure("plan", best.label, _devices(performance.num_devices), "measured"),
         _figure(
             "model TFLOPS per device",
             tflops(performance.model_flops_per_second_per_device),

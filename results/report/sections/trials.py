@@ -39,9 +39,11 @@ NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "cause"}
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
 
 
-def section(subject: ReportSubject) -> Section:
-    """The ranked table with what belongs to it; the page filters and sorts it."""
+def section(subject: ReportSubject) -> Section | None:
+    """The ranked table with what belongs to it, which the page filters and sorts; None of a sweep without trials."""
     record, results = subject.sweep.record, subject.results
+    if not results:
+        return None
     best_first = ranked(list(results))
     relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
     blocks: tuple[Block, ...] = (
@@ -56,8 +58,6 @@ def section(subject: ReportSubject) -> Section:
 
 
 def _finding(results: Sequence[TrialReading]) -> str:
-    if not results:
-        return "This sweep has no trials."
     outcomes: dict[str, int] = {}
     for result in results:
         outcomes[_outcome(result)] = outcomes.get(_outcome(result), 0) + 1
@@ -83,8 +83,6 @@ def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Para
 def _ranking(
     results: Sequence[TrialReading], best_first: Sequence[TrialReading], relations: dict[str, Scaling]
 ) -> tuple[Block, ...]:
-    if not results:
-        return ()
     others = sorted((result for result in results if not result.performance), key=_outcome)
     rows = [_row(position, result, relations) for position, result in enumerate(best_first, start=1)]
     rows += [_row(None, result, relations) for result in others]

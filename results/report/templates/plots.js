@@ -16,13 +16,24 @@ const plotTheme = {
   bar: { color: colour("c1") }, line: { color: colour("c1") }, point: { color: colour("c1") }, area: { color: colour("c1") },
 };
 // On a phone, names of layouts stand in smaller letters, so that something is left for the bars.
-const phoneTheme = { ...plotTheme, axis: { ...plotTheme.axis, labelFontSize: 9, titleFontSize: 10 }, legend: { ...plotTheme.legend, columns: 2, labelFontSize: 10 } };
+const phoneTheme = {
+  ...plotTheme,
+  axis: { ...plotTheme.axis, labelFontSize: 9, titleFontSize: 10 },
+  axisX: { titleAnchor: "end" }, // a long title goes on below the names instead of being cut
+  legend: { ...plotTheme.legend, columns: 1, labelFontSize: 10 },
+};
+
+// Vega-Lite warns of a height in steps beside a width that follows the page, so that the steps are counted here.
+function withHeight(spec) {
+  const field = spec.encoding?.y?.field;
+  if (!spec.height?.step || !field || !spec.data?.values) return spec;
+  return { ...spec, height: spec.height.step * new Set(spec.data.values.map((value) => value[field])).size };
+}
 
 function drawPlot(place, spec) {
   const config = document.documentElement.clientWidth < 560 ? phoneTheme : plotTheme;
   const sized = "width" in spec || "hconcat" in spec || "vconcat" in spec || "facet" in spec ? spec : { width: "container", ...spec };
-  const errorsOnly = 1; // a height that follows the number of bars is what Vega-Lite would warn of
-  return vegaEmbed(place, sized, { renderer: "svg", actions: false, config, mode: "vega-lite", logLevel: errorsOnly });
+  return vegaEmbed(place, withHeight(sized), { renderer: "svg", actions: false, config, mode: "vega-lite" });
 }
 
 async function drawPlots() {
