@@ -21,12 +21,14 @@ from results.report.sections import (
     accuracy,
     answer,
     device_types,
+    knobs,
     learned,
     memory,
     pareto,
     predicted,
     provenance,
     published,
+    scaling,
     timeline,
     trials,
 )
@@ -40,6 +42,7 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
+    scaling.section,
     accuracy.section,
     device_types.section,
     predicted.section,
@@ -47,6 +50,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     timeline.section,
     pareto.section,
     learned.section,
+    knobs.section,
     published.section,
     provenance.section,
 )
