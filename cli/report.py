@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
-from cli.console import console, leave_stdout_to_json, print_json, shown_path
+from cli.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from cli.next_command import ui_command
 
 if TYPE_CHECKING:
     from conf.sites import TrackingSpec
@@ -61,7 +62,8 @@ def report_on(sweep: Sweep, configured: TrackingSpec) -> dict[str, Any]:
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     imported = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
-    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with: make ui")
+    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with:")
+    print_unwrapped(f"  {ui_command(root)}")
     return content | {"mlflow": asdict(imported)}
 
 

@@ -11,11 +11,12 @@ from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overri
 from cli.console import console, counted
 from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
+from cli.sweep_end import end_command
 from cli.sweep_on_slurm import hours_at_most
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from conf.sweep_spec import SearchPlan
+    from conf.load import Composition
     from launcher.advance import Rules
     from launcher.where import Place
     from sweeps.sweep import Sweep
@@ -84,7 +85,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     from launcher.sweep import dry_run
     from sweeps.sweep import Sweep
 
-    print_plan(record)
+    print_plan(record, place.composition)
     print_space(place.composition, record)
     chosen = [trial for trial in record.trials if trial.selected]
     _print_costs(place, record)
@@ -131,7 +132,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     from sweeps.sweep import Sweep
 
     if place.proxy:
-        _print_full_size_summary(planned.record, place.settings.search)
+        _print_full_size_summary(planned.record, place.composition)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit, progress = time_limit_here(planned.record), progress_on(console)
     texts = place.composition.overrides.without({"tracking"}).texts
@@ -154,11 +155,13 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
     report_on(stored, place.settings.tracking)
+    end_command(stored, place)
 
 
-def _print_full_size_summary(record: SweepRecord, search: SearchPlan) -> None:
+def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     """What the plan says of the full size, in a few lines, before the proxy is measured."""
-    print_question(record)
+    print_question(record, asked)
+    search = asked.settings.search
     if search.asks_later:
         most = record.spec.max_trials
         console.print(

@@ -17,13 +17,17 @@ from typing import Any, TypeVar, get_args
 import hydra
 import yaml
 from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import ConfigError
+from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
 from conf.overrides import Override, Overrides
 from conf.schema import Name, Value
@@ -31,19 +35,22 @@ from conf.settings import Settings
 from conf.world import ClusterSpec
 
 MOST_SHOWN = 20
-CONF_DIR = Path(__file__).resolve().parent
+ROOT = "config"
+"""The file from which all groups are composed."""
 Tree = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def options(group: str, folder: Path | None = None) -> list[str]:
-    """Names of the files that can be chosen in a config group, such as `cluster`."""
-    return sorted(path.stem for path in ((folder or CONF_DIR) / group).glob("*.yaml"))
+class OwnFolders(SearchPathPlugin):
+    """Tells Hydra where a person's own groups are, which come before the package's."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Put the own folders in front of the package's, in their order."""
+        for folder in own_folders():
+            search_path.prepend("own", f"file://{folder}", SearchPathQuery(provider="main"))
 
 
-def groups() -> list[str]:
-    """Names of all config groups."""
-    return sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
+Plugins.instance().register(OwnFolders)
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def compose(overrides: Overrides) -> Composition:
     Raises:
         ConfigError: an override names an unknown group, option or key, or a file is not valid YAML.
     """
-    tree = _composed("config", overrides)
+    tree = _composed(ROOT, overrides)
     for group in ("cluster", "model"):
         _require_own_name(group, tree, overrides)
     return Composition(overrides, tree)
@@ -99,24 +106,26 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     """One file of conf/cluster alone: composing it takes half the time of the whole configuration.
 
     Args:
-        folder: a draft of the configuration; None takes conf/ itself.
+        folder: a draft of the configuration, which comes before all other folders.
 
     Raises:
         ConfigError: there is no such file, or its content is wrong; names the dotted key, its value and the remedy.
     """
-    if name not in (known := options("cluster", folder)):
-        raise ConfigError("cluster", name, "is not an option of this group", _nearest(name, known))
-    tree = _composed(f"cluster/{name}", Overrides(), folder)
-    _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
+    with draft_first(folder):
+        if name not in (known := options("cluster")):
+            raise ConfigError("cluster", name, "is not an option of this group", _nearest(name, known))
+        tree = _composed(f"cluster/{name}", Overrides())
+        _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     return checked(ClusterSpec, tree["cluster"], "cluster.")
 
 
-def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tree:
+def _composed(root: str, overrides: Overrides) -> Tree:
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(folder or CONF_DIR), version_base="1.3"):
-            composed = hydra.compose(root, overrides=[_as_hydra_spells(override) for override in overrides])
+        with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+            given = [_as_hydra_spells(override) for override in overrides]
+            composed = hydra.compose(root, overrides=[*(site_overrides() if root == ROOT else ()), *given])
         tree: Tree = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _explained(error, overrides) from None
@@ -224,7 +233,9 @@ def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     chosen, key = overrides.chosen(group), f"{group}.name"
     named = value_at(tree, key)
     if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
-        problem = f"is not the name of the file conf/{group}/{chosen}.yaml"
+        path = path_of(group, chosen)
+        shown = path if path and is_own(path) else f"conf/{group}/{chosen}.yaml"
+        problem = f"is not the name of the file {shown}"
         raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
 
 
@@ -236,7 +247,7 @@ def _as_hydra_spells(override: Override) -> str:
     that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings.
     """
     text, option = override.text, override.value or ""
-    if option.isdigit() and (CONF_DIR / override.key).is_dir():
+    if option.isdigit() and override.key in groups():
         text = f"{override.key}='{option}'"
     if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
         quoted = option.replace("\\", "\\\\").replace('"', '\\"')
@@ -267,7 +278,8 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        where = f"{Path(error.problem_mark.name).name}, line {error.problem_mark.line + 1}"
+        path = Path(error.problem_mark.name)
+        where = f"{path if is_own(path) else path.name}, line {error.problem_mark.line + 1}"
         return ConfigError("conf", where, f"is not valid YAML: {error.problem}", "Correct the file.")
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
         group, option = missing.groups()
@@ -285,7 +297,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.chosen(key), overrides.chosen("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
-    keys = _dotted_keys(_composed("config", without_mistake))
+    keys = _dotted_keys(_composed(ROOT, without_mistake))
     if key in keys:
         return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
     return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups()]))

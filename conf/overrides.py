@@ -109,6 +109,13 @@ def for_a_shell(key: str, value: object) -> str:
     return shlex.quote(f"{key}={written(value)}")
 
 
+def quoted(text: str) -> str:
+    """A text in quotes of Hydra's grammar, in which any character may stand."""
+    # A backslash counts for itself there, unless it stands before a quote or at the end.
+    inner = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{inner}'"
+
+
 def _unquoted(value: str) -> str:
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     return value[1:-1] if is_quoted else value

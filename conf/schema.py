@@ -259,12 +259,15 @@ class WatchPlan(Frozen):
             never compares. Under ZeRO-1 and 2 a comparison finds what has changed since the last update.
         straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
+        idle_power_seconds: how long the job waits before its first step, for the power of devices that hold the model
+            and do nothing; 0 does not wait.
     """
 
     hang_seconds: Positive
     compare_replicas_every: Count | None
     straggler_ratio: Annotated[float, Field(gt=1)]
     max_overflows: Count
+    idle_power_seconds: NonNegative = 0.0
 
 
 class ProfilePlan(Frozen):

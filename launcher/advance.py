@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from conf.credentials import recorded
+from conf.folders import own_folders
 from launcher.admission import Admission
 from launcher.attempts import is_in_flight, key_of, news, submissions
 from launcher.budget import Budget
@@ -104,7 +105,8 @@ class Conductor:
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._standing()
-        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm))
+        folders = tuple(map(str, own_folders()))
+        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def _foreign(self) -> list[Entry]:
         """The trials that were asked for under a configuration which would make others of their points."""

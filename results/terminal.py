@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.units import ABSENT, gib, percent, seconds, tflops
+from results.units import ABSENT, count, gib, percent, seconds, tflops
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 
@@ -64,13 +64,16 @@ def plan_table(trials: Sequence[Trial]) -> Table:
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}."
     table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
-    _numeric(table, "TFLOPS", "MFU %", "step s", "GiB")
+    # Seconds of a step compare only on equal devices, so their number is shown where it differs.
+    sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
+    _numeric(table, *(["devices"] if len(sizes) > 1 else []), "TFLOPS", "MFU %", "step s", "GiB")
     for position, trial in enumerate(by_prediction(trials), start=1):
-        estimate = trial.estimate
+        estimate, size = trial.estimate, trial.experiment.parallel.world_size if trial.experiment else None
         table.add_row(
             str(position) if trial.infeasible_reason is None else "",
             _layout(plan_label(trial), trial.is_baseline),
             _fit(trial),
+            *([count(size)] if len(sizes) > 1 else []),
             tflops(estimate.model_flops_per_second_per_device if estimate else None),
             percent(estimate.model_flops_utilization if estimate else None),
             seconds(estimate.step_seconds if estimate else None),

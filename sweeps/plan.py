@@ -20,6 +20,7 @@ from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import baseline_of, expand, stated_points
 from sweeps.search.objectives import Comparison
+from sweeps.suiting_devices import on_suiting_devices
 from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -94,7 +95,9 @@ def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
         ConfigError: the stand-in does not measure what the user asks for.
     """
     pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
-    return _proxy_part(spec, asked, pinned) if proxy else SweepPart(asked, spec, pinned)
+    if proxy:
+        return _proxy_part(spec, asked, pinned)
+    return SweepPart(on_suiting_devices(asked, spec, whole_grid=asked.settings.search.kind == "grid"), spec, pinned)
 
 
 def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, ...]:

@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from conf.load import Tree, compose_tree, options
+from conf.folders import options
+from conf.load import Tree, compose_tree
 from conf.mixed import EXAMPLE
 from conf.mixed import KEY as MIXED
 from conf.settings import Settings

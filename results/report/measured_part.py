@@ -92,10 +92,6 @@ def _day(time_seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
 
 
-def named(result: TrialReading) -> str:
-    return result.label + (" (baseline)" if result.trial.is_baseline else "")
-
-
 def scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:
     """The trials that can be compared with the baseline; None if there is no such trial besides the baseline itself."""
     rows = []

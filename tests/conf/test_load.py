@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import conf.load
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.load import compose_tree, load, options, settings_of, value_at, with_values
+from conf.folders import CONF_DIR, options
+from conf.load import compose_tree, load, settings_of, value_at, with_values
 
 FRONTIER_175B = [
     "model=gpt-175b",
@@ -194,31 +194,12 @@ def test_with_values_refuses_a_key_that_does_not_exist() -> None:
         with_values(compose_tree(), {"batch.micro": 2})
 
 
-def test_a_file_that_is_not_yaml_is_named_with_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    copy = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copy)
-    (copy / "cluster" / "mine.yaml").write_text("name: mine\nnum_nodes: [1\n")
-    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
-    with pytest.raises(ConfigError, match=r"conf = 'mine\.yaml, line \d+': is not valid YAML"):
-        load(["cluster=mine"])
-
-
-def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    copy = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copy)
-    shutil.copy(copy / "cluster" / "frontier.yaml", copy / "cluster" / "mine.yaml")
-    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
-    with pytest.raises(ConfigError, match=r"cluster\.name = 'frontier': is not the name of the file conf/cluster/mine"):
-        load(["cluster=mine"])
-
-
 def test_what_files_say_now_is_what_is_composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copied, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    monkeypatch.setattr(conf.load, "CONF_DIR", copied)
     hidden_size = load(["model=tiny"]).model.hidden_size
-    tiny = copied / "model" / "tiny.yaml"
+    tiny = tmp_path / "model" / "tiny.yaml"
+    tiny.parent.mkdir()
+    shutil.copy(CONF_DIR / "model" / "tiny.yaml", tiny)
+    monkeypatch.setenv("TRISWEEP_CONFIG_DIR", str(tmp_path))
+    assert load(["model=tiny"]).model.hidden_size == hidden_size
     tiny.write_text(tiny.read_text().replace(f"hidden_size: {hidden_size}", "hidden_size: 96"))
     assert load(["model=tiny"]).model.hidden_size == 96

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from conf.units import TERA
 from results.report.charts import MOST_BARS, Spec, bars, distinct_names, quantity
+from results.report.comparable import named
 from results.report.losses import loss_blocks
-from results.report.measured_part import facts, incomparable, named, noise_notes, notes, scaling_table
+from results.report.measured_part import facts, incomparable, noise_notes, notes, scaling_table
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.report.verdict import rate_spread
