@@ -58,6 +58,10 @@ plan-%: setup ## predict every point of a sweep on paper
 sweep-%: setup ## plan, measure and report a sweep: on Slurm with CLUSTER=, else its proxy on this machine
 	@$(TRISWEEP) sweep $* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
 
+scaling-%: setup ## weak and strong scaling, a report each: scaling-175b or scaling-1t
+	@$(TRISWEEP) sweep weak-$* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
+	@$(TRISWEEP) sweep strong-$* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
+
 status-%: setup ## every trial: state, cause of failure, last log line
 	@$(TRISWEEP) status $* $(CHOICE) $(OPTIONS)
 

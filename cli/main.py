@@ -19,12 +19,14 @@ from cli import (
     doctor,
     estimate,
     export,
+    list_options,
     pause,
     plan,
     rehearse,
     report,
     rerun,
     retry,
+    show,
     status,
     sweep,
     train,
@@ -34,6 +36,7 @@ from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
 from cli.every_command import with_options_of_all
 from cli.logs import command as logs
+from cli.own_folder import command as own_folder
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private
@@ -65,6 +68,9 @@ app.command()(with_options_of_all(cancel.cancel))
 app.command()(with_options_of_all(report.report))
 app.command()(with_options_of_all(rerun.rerun))
 app.command()(with_options_of_all(doctor.doctor))
+app.command()(with_options_of_all(own_folder.init))
+app.command("list")(with_options_of_all(list_options.list_options))
+app.command()(with_options_of_all(show.show))
 app.command()(with_options_of_all(ui.ui))
 
 

@@ -30,11 +30,11 @@ def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool)
 
 
 def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
-    """What ended a sweep that chose its points, and what its search has learned."""
+    """What ended a sweep that chose points or measured some again, and what its search has learned."""
     from sweeps.history import History
 
     finished = History.kept_in(stored.folder).finished
-    if rules.draft is not None and finished:
+    if finished and (rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
         for sentence in rules.search.learned(stored.read()):
             console.print(f"  {sentence}")
@@ -64,6 +64,8 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
         f" {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
+    if not (done.num_submitted or done.num_live or done.step.held):
+        console.print("Nothing to do: all is finished. --remeasure measures every point again.")
     if done.step.held:
         console.print(f"{done.step.num_waiting} trials are held back: {done.step.held}.")
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
@@ -91,7 +93,7 @@ def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> No
         raise typer.Exit(EXIT_INTERRUPTED) from None
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
-    report_on(stored, place.settings.tracking)
+    report_on(stored, place.settings.tracking, place.composition)
     end_command(stored, place)
 
 

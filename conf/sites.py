@@ -80,22 +80,27 @@ class SlurmSpec(Frozen):
 
 
 class TrackingSpec(Frozen):
-    """Where MLflow stores runs. `sqlite` keeps one file under the output folder; `server` needs `uri`.
+    """Where MLflow stores runs.
 
     Attributes:
-        kind: one file, or a server.
-        uri: address of the server or of a database; null with `sqlite`.
-        experiment: the name of MLflow's experiment.
+        kind: `sqlite` keeps one file under the output folder; `database` writes into a database server, such as
+            PostgreSQL, and keeps artifacts under the output folder; `server` sends both to an MLflow server.
+        uri: of the database (`postgresql://user@host/name`) or the server (`https://host`); null for `sqlite`.
+        experiment: MLflow's name for all runs together.
+        live_seconds: how often a sweep that runs brings MLflow up to date; null does so only at its end.
     """
 
-    kind: Literal["sqlite", "server"]
+    kind: Literal["sqlite", "database", "server"]
     uri: str | None
     experiment: str
+    live_seconds: Positive | None = 30.0
 
     @model_validator(mode="after")
     def _server_has_uri(self) -> TrackingSpec:
-        if self.kind == "server" and not self.uri:
-            raise ConfigError("tracking.uri", self.uri, "a tracking server needs an address", "Give tracking.uri=URL.")
+        if self.kind != "sqlite" and not self.uri:
+            raise ConfigError(
+                "tracking.uri", self.uri, f"a tracking {self.kind} needs an address", "Give tracking.uri=URL."
+            )
         return self
 
     def without_credentials(self) -> TrackingSpec:
@@ -104,4 +109,5 @@ class TrackingSpec(Frozen):
 
     def signed_in_as(self, configured: TrackingSpec) -> TrackingSpec:
         """A store read from a record, with the credentials of the configuration if that names the same store."""
-        return configured if configured.without_credentials() == self else self
+        same = configured.without_credentials().model_copy(update={"live_seconds": self.live_seconds}) == self
+        return configured if same else self

@@ -61,12 +61,12 @@ class LookUp(Frozen):
 
     Attributes:
         of: the name of the value that is looked up.
-        to: by that value as it is written in YAML; texts may hold names in braces.
+        to: by that value as it is written in YAML; texts may hold names in braces, and a list is several words.
         otherwise: for any other value; null leaves a flag out.
     """
 
     of: str
-    to: dict[str, Value]
+    to: dict[str, Value | Annotated[tuple[str, ...], Field(strict=False)]]
     otherwise: Value = None
 
     @field_validator("to", mode="before")

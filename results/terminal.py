@@ -39,9 +39,10 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
     table = _table(
         "Measured here, ranked by TFLOPS per device",
         "TFLOPS: model FLOPs per device. MFU: of the peak. GiB: the fullest rank (on a CPU its resident memory,"
-        " Python and torch included). x: tokens/s over the baseline's.",
+        " Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle one is shown;"
+        " +-: half of the interval in which the step's seconds lie.",
     )
-    _numeric(table, "TFLOPS", "MFU %", "step s", "GiB", "x")
+    _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
         measured = _given(row, "measured_step_seconds") is not None
         table.add_row(
@@ -51,6 +52,8 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
             tflops(_given(row, "measured_model_flops_per_second_per_device")),
             percent(_given(row, "measured_model_flops_utilization")),
             seconds(_given(row, "measured_step_seconds")),
+            _half_width(row),
+            count(_given(row, "num_runs")),
             gib(_given(row, "measured_peak_memory_bytes")),
             _ratio(_given(row, "speed_up")),
         )
@@ -120,8 +123,12 @@ def _numeric(table: Table, *names: str) -> None:
 
 
 def _ranked_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """A row for each point, by its middle run; of a point that was not measured, for each trial."""
     rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
-    return sorted(rows, key=_rank)
+    measured = {row["fingerprint"] for row in rows if row["is_middle_run"] is True}
+    return sorted(
+        (row for row in rows if row["is_middle_run"] is True or row["fingerprint"] not in measured), key=_rank
+    )
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
@@ -159,6 +166,14 @@ def _fit(trial: Trial) -> Text:
     if not trial.estimate.shortfall_bytes:
         return Text("cannot run", style="yellow")
     return Text(f"{gib(trial.estimate.shortfall_bytes)} GiB short", style="yellow")
+
+
+def _half_width(row: dict[str, Any]) -> str:
+    """Half of the interval, as a percentage of the seconds that are shown."""
+    low, high, shown = (
+        _given(row, name) for name in ("step_seconds_low", "step_seconds_high", "measured_step_seconds")
+    )
+    return ABSENT if low is None or high is None or not shown else f"{50 * (high - low) / shown:.0f}"
 
 
 def _ratio(value: float | None) -> str:

@@ -127,8 +127,12 @@ def make_trials(
     return _selected(named, max_trials)
 
 
-def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
     """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Args:
+        expected_gain: see `Trial`.
+        repeat: 1 for the second measurement of the same point, whose folder ends with `-r2`.
 
     Raises:
         ConfigError: the point names a key that the configuration does not have.
@@ -136,7 +140,14 @@ def trial_of(tree: Tree, point: Point, because: str) -> Trial:
     draft = _draft(tree, point)
     # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
     reason = None if nearly_fits(draft) else draft.infeasible_reason
-    return draft.model_copy(update={"selected": reason is None, "infeasible_reason": reason, "chosen_because": because})
+    name, chosen = repeat_id(draft.trial_id, repeat), {"chosen_because": because, "expected_gain": expected_gain}
+    judged = {"selected": reason is None, "infeasible_reason": reason} | chosen
+    return draft.model_copy(update=judged | {"trial_id": name, "repeat": repeat})
+
+
+def repeat_id(first: str, repeat: int) -> str:
+    """The id of a further measurement of the trial that was the first of its point."""
+    return f"{first}-r{repeat + 1}" if repeat else first
 
 
 def nearly_fits(trial: Trial) -> bool:

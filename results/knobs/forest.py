@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import optuna
-import shap
 from optuna.distributions import IntDistribution
 from optuna.importance import FanovaImportanceEvaluator
 from sklearn.ensemble import RandomForestRegressor
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # SHAP imports plots that it calls deprecated, and nothing here draws any
+    import shap
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,6 +69,6 @@ def fanova_shares(codes: Floats, values: Floats, num_values: Sequence[int], seed
         study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=float(value)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # optuna calls parts of itself experimental
-        shares = FanovaImportanceEvaluator(n_trees=64, seed=seed).evaluate(study)
+        shares = FanovaImportanceEvaluator(n_trees=32, seed=seed).evaluate(study)
     optuna.logging.set_verbosity(level)
     return [shares[name] for name in names]

@@ -29,7 +29,7 @@ LEAST_EXPLAINED = 0.3
 MOST_POINTS = 400
 """Of more trials so many are taken, evenly over their ranking: more change no order and take minutes."""
 QUANTILES = (0.1, 0.9)
-NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 100, 24, 0
+NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class KnobEffect:
     """What one knob does.
 
     Attributes:
-        share: of the mean size of all SHAP values; `low` and `high` hold four draws of five.
+        share: of the mean size of all SHAP values, the mean over all draws; `low` and `high` hold four draws of five.
         fanova: its share, alone, of the variance over all combinations of values.
         first: in which part of the draws it mattered most.
         rates: the rate for each of its values, all other knobs as they were, in FLOP/s per device.
@@ -113,9 +113,8 @@ def too_few(table: KnobTable) -> str:
     if columns < 2:
         return "fewer than two knobs vary"
     fewest = max(FEWEST_POINTS, 2 * columns)
-    return f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed" * (
-        rated < fewest
-    )
+    too_few_words = f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
+    return too_few_words if rated < fewest else ""
 
 
 def sensitivity(table: KnobTable) -> Sensitivity:
@@ -132,8 +131,7 @@ def sensitivity(table: KnobTable) -> Sensitivity:
     forest, grid = Forest(codes, values, NUM_TREES, SEED, judged=True), _grid(codes, columns)
     draws = [_draw(Forest, codes, values, grid, columns, number) for number in range(NUM_DRAWS)]
     fanova = fanova_shares(codes, values, [len(column.values) for column in columns], SEED)
-    whole = Draw(_shares(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
-    effects = [_effect(number, column, whole, draws, fanova[number]) for number, column in enumerate(columns)]
+    effects = [_effect(number, column, draws, fanova[number]) for number, column in enumerate(columns)]
     return Sensitivity(
         rates_are=table.rates_are,
         num_points=len(table.rated),
@@ -157,7 +155,7 @@ def _draw(
     """A forest of as many points, drawn with replacement; it is asked about all points."""
     rows = np.random.default_rng([SEED, number]).integers(0, len(values), len(values))
     forest = forest_of(codes[rows], values[rows], NUM_TREES_OF_DRAW, number)
-    return Draw(_shares(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
+    return Draw(shares_of(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
 
 
 def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
@@ -168,7 +166,8 @@ def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
     return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
 
 
-def _shares(shap_values: Floats) -> Floats:
+def shares_of(shap_values: Floats) -> Floats:
+    """The share of each knob in the mean size of all SHAP values, (points, knobs)."""
     sizes: Floats = np.abs(shap_values).mean(axis=0)
     return sizes / max(float(sizes.sum()), 1e-300)  # all zero where trees found nothing to split
 
@@ -191,18 +190,18 @@ def _dependence(predicted: Floats, columns: Sequence[KnobColumn]) -> list[Floats
     return [np.exp(part) for part in np.split(means, ends)]
 
 
-def _effect(number: int, column: KnobColumn, whole: Draw, draws: Sequence[Draw], fanova: float) -> KnobEffect:
-    shares = np.array([draw.shares for draw in draws])
+def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: float) -> KnobEffect:
+    shares, rates = np.array([draw.shares for draw in draws]), np.array([draw.rates[number] for draw in draws])
     low, high = np.quantile(shares[:, number], QUANTILES)
-    low_rates, high_rates = np.quantile([draw.rates[number] for draw in draws], QUANTILES, axis=0)
+    low_rates, high_rates = np.quantile(rates, QUANTILES, axis=0)
     return KnobEffect(
         column=column,
-        share=float(whole.shares[number]),
+        share=float(shares[:, number].mean()),
         low=float(low),
         high=float(high),
         fanova=fanova,
         first=float((shares.argmax(axis=1) == number).mean()),
-        rates=tuple(map(float, whole.rates[number])),
+        rates=tuple(map(float, np.exp(np.log(rates).mean(axis=0)))),
         low_rates=tuple(map(float, low_rates)),
         high_rates=tuple(map(float, high_rates)),
     )

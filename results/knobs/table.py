@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,26 +94,32 @@ class KnobTable:
 
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
     """What the trials of a sweep measured, and which ran out of memory."""
-    points = []
+    points, baselines = [], []
     for result in results:
         rate = result.performance.model_flops_per_second_per_device if result.performance else None
         if result.experiment is not None and (rate is not None or result.outcome is Outcome.OUT_OF_MEMORY):
             points.append(KnobPoint(settings_of(result.experiment, result.trial.point), rate))
+            baselines += [points[-1]] if result.trial.is_baseline else []
     started = [result for result in results if result.outcome not in (None, Outcome.INFEASIBLE)]
-    return KnobTable("measured", tuple(points), len(started) - len(points))
+    return KnobTable("measured", _without_outsiders(points, baselines), len(started) - len(points))
 
 
 def predicted_table(trials: Iterable[Trial]) -> KnobTable:
     """What is predicted of points; those that do not fit are points without a rate."""
-    points = [
-        KnobPoint(
-            settings_of(trial.experiment, trial.point),
-            None if trial.infeasible_reason else trial.estimate.model_flops_per_second_per_device,
-        )
-        for trial in trials
-        if trial.experiment is not None and trial.estimate is not None
-    ]
-    return KnobTable("predicted", tuple(points))
+    points, baselines = [], []
+    for trial in trials:
+        if trial.experiment is not None and trial.estimate is not None:
+            rate = None if trial.infeasible_reason else trial.estimate.model_flops_per_second_per_device
+            points.append(KnobPoint(settings_of(trial.experiment, trial.point), rate))
+            baselines += [points[-1]] if trial.is_baseline else []
+    return KnobTable("predicted", _without_outsiders(points, baselines))
+
+
+def _without_outsiders(points: Sequence[KnobPoint], baselines: Sequence[KnobPoint]) -> tuple[KnobPoint, ...]:
+    """The points without a baseline that is none of the axes' points: a value that it alone has is no knob's doing."""
+    counts = Counter((name, value) for point in points for name, value in point.settings.items())
+    outside = [each for each in baselines if any(counts[item] == 1 for item in each.settings.items())]
+    return tuple(point for point in points if not any(point is each for each in outside))
 
 
 def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str, Set]:

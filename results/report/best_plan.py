@@ -39,3 +39,11 @@ def best_plan(subject: ReportSubject) -> BestPlan | None:
             return BestPlan(reading.trial, reading)
     fitting = (trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None and trial.estimate)
     return next((BestPlan(trial, None) for trial in fitting), None)
+
+
+def nearest_plan(subject: ReportSubject) -> BestPlan | None:
+    """The plan that lacks least memory, to be shown where none fits."""
+    lacking = [trial for trial in subject.sweep.record.plan if trial.estimate]
+    if not lacking:
+        return None
+    return BestPlan(min(lacking, key=lambda trial: trial.estimate.shortfall_bytes if trial.estimate else 0), None)

@@ -13,7 +13,7 @@ from train_core.measurement import Performance, StepTerms
 
 @dataclass(frozen=True)
 class Pair:
-    """A trial whose step was both predicted and measured, each rank on a device of its own."""
+    """A trial that was both predicted and measured."""
 
     reading: TrialReading
     predicted: Estimate
@@ -21,12 +21,17 @@ class Pair:
 
 
 def pairs(results: Sequence[TrialReading]) -> list[Pair]:
-    """The trials whose measured step may be held against its prediction, in the order of `results`."""
+    """The trials that were predicted and measured, in the order of `results`."""
     return [
         Pair(result, result.trial.estimate, result.performance)
         for result in results
-        if result.trial.estimate and result.performance and has_device_per_rank(result)
+        if result.trial.estimate and result.performance
     ]
+
+
+def timed(compared: Sequence[Pair]) -> list[Pair]:
+    """Those whose measured step may be held against the predicted one, because no ranks shared a device."""
+    return [pair for pair in compared if has_device_per_rank(pair.reading)]
 
 
 def has_device_per_rank(result: TrialReading) -> bool:

@@ -16,7 +16,20 @@ from results.report.csv_table import csv_text
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
-from results.report.sections import accuracy, answer, device_types, predicted, published, timeline, trials
+from results.report.sections import (
+    accuracy,
+    answer,
+    device_types,
+    knobs,
+    learned,
+    memory,
+    pareto,
+    predicted,
+    published,
+    scaling,
+    timeline,
+    trials,
+)
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -27,10 +40,15 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     answer.section,
     trials.section,
+    scaling.section,
     accuracy.section,
     device_types.section,
     predicted.section,
+    memory.section,
     timeline.section,
+    pareto.section,
+    learned.section,
+    knobs.section,
     published.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""

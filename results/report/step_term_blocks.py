@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from results.report.comparable import measured_terms, named, pairs, predicted_terms
+from results.report.comparable import measured_terms, named, pairs, predicted_terms, timed
 from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
 from results.units import rounded, seconds
@@ -15,6 +15,7 @@ from train_core.measurement import Breakdown
 MOST_BARS = 12
 """Trials whose steps are drawn term by term, the fastest ones."""
 MILLI = 1e-3
+ROW_HEIGHT = 38
 TERMS = ("compute", "tensor parallel", "pipeline and bubble", "data parallel", "waiting for all ranks", "optimizer")
 """In the order of `StepTerms`."""
 TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", "optimizer s")
@@ -30,7 +31,7 @@ def step_table(breakdowns: Sequence[TrialReading]) -> ReportTable:
 def _step_rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
     breakdown = breakdown_of(result)
     assert breakdown is not None
-    for pair in pairs([result]):
+    for pair in timed(pairs([result])):
         yield _step_row(result, "predicted", "the slowest stage", predicted_terms(pair.predicted.step_terms))
     whose = f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
     yield _step_row(result, "measured", whose, measured_terms(breakdown.slowest))
@@ -47,7 +48,7 @@ def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
     values = [value for result in breakdowns[:MOST_BARS] for value in _term_values(result)]
     of = f" The {MOST_BARS} fastest of {len(breakdowns)}." if len(breakdowns) > MOST_BARS else ""
     return Plot(
-        "step-terms-bars",
+        "terms-beside",
         f"Milliseconds of a step for each sequence of its batch, by what they are spent on.{of}",
         {
             "data": {"values": values},
@@ -66,7 +67,7 @@ def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
                 "order": {"field": "order", "type": "quantitative"},
                 "tooltip": [{"field": name} for name in ("layout", "seconds are", "term", "ms")],
             },
-            "height": {"step": 38},
+            "height": ROW_HEIGHT * len({value["row"] for value in values}),
         },
     )
 
@@ -76,7 +77,7 @@ def _term_values(result: TrialReading) -> Iterator[dict[str, Any]]:
     assert breakdown is not None
     assert experiment is not None
     kinds: list[tuple[str, tuple[float | None, ...]]] = [
-        ("predicted", predicted_terms(pair.predicted.step_terms)) for pair in pairs([result])
+        ("predicted", predicted_terms(pair.predicted.step_terms)) for pair in timed(pairs([result]))
     ]
     kinds.append(("measured", measured_terms(breakdown.slowest)))
     for kind, terms in kinds:

@@ -8,7 +8,7 @@ from typing import Any
 
 from conf.units import TERA
 from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
-from results.report.comparable import Pair, measured_terms, memory_as_measured, named, pairs, predicted_terms
+from results.report.comparable import Pair, measured_terms, memory_as_measured, named, pairs, predicted_terms, timed
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.step_term_blocks import TERMS, breakdown_of, step_table, term_bars
 from results.report.table import Cell, ReportTable, number, text
@@ -35,37 +35,38 @@ STATISTICS_COLUMNS = ("of", "trials", "median error %", "mean error %", "worst e
 
 def section(subject: ReportSubject) -> Section | None:
     """How far the cost model was from what was measured; None where no measured trial has a prediction."""
-    compared = pairs(ranked(list(subject.results)))
-    breakdowns = [result for result in ranked(list(subject.results)) if breakdown_of(result)]
+    best_first = ranked(list(subject.results))
+    compared = pairs(best_first)
+    breakdowns = [result for result in best_first if breakdown_of(result)]
     if not compared and not breakdowns:
         return None
     return Section(
         name="accuracy",
         title="Predicted against measured",
         numbers_are="measured and predicted",
-        finding=_finding(compared),
+        finding=_finding(timed(compared)),
         blocks=tuple(_blocks(subject, compared, breakdowns)),
     )
 
 
 def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[TrialReading]) -> Iterator[Block]:
+    with_times = timed(compared)
     if compared:
         yield Paragraph(_what_is_compared(subject, compared))
-        yield from _cautions(compared)
+        yield from _cautions(with_times)
         yield NamedTable("prediction-errors", _statistics_table(compared))
-        yield from (Paragraph(sentence) for sentence in _on_order(compared))
-        yield _scatter(compared)
-        yield NamedTable("predicted-beside-measured", _trial_table(compared))
-    elif subject.results:
-        yield Paragraph(_shared_sentence())
+        yield from (Paragraph(sentence) for sentence in _on_order(with_times))
+        yield from (_scatter(with_times) for _ in with_times[:1])
+        yield NamedTable("beside", _trial_table(compared))
     if breakdowns:
         yield Heading("Where the step goes")
         yield Paragraph(
-            "Measured is the rank with the most work of its own, medians over the timed steps; predicted is the slowest"
-            " stage. A measured wait is what no work hides, and includes waiting for ranks that come later."
+            "Measured is the rank with the most work of its own, medians over the timed steps, so that they add up only"
+            " nearly; predicted is the slowest stage. A measured wait is what no work hides, and includes waiting for"
+            " ranks that come later."
         )
         yield term_bars(breakdowns)
-        yield NamedTable("step-terms", step_table(breakdowns))
+        yield NamedTable("terms-beside", step_table(breakdowns))
 
 
 def _finding(compared: Sequence[Pair]) -> str:
@@ -99,14 +100,13 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
     )
     if subject.sweep.record.mode == "proxy":
         sentence += " These are trials of the proxy, predicted for the machine that measured them."
-    left_out = sum(result.performance is not None for result in subject.results) - len(compared)
+    left_out = len(compared) - len(timed(compared))
     if left_out:
-        sentence += f" Measured trials that are left out: {left_out}. {_shared_sentence()}"
+        sentence += (
+            f" Of {left_out} measured trials only the memory is compared: their ranks shared devices, and the cost"
+            " model gives each rank its own."
+        )
     return sentence
-
-
-def _shared_sentence() -> str:
-    return "Where ranks shared a device no predicted time is comparable: the cost model gives each rank its own."
 
 
 def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
@@ -145,10 +145,11 @@ def _agreement_sentence(agreement: RankCorrelation) -> str:
 
 def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
     """The step, each of its terms where it was broken down, and memory."""
-    quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(compared))]
-    quantities += [(name, _of_term(compared, index)) for index, name in enumerate(TERMS)]
+    with_times = timed(compared)
+    quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
+    quantities += [(name, _of_term(with_times, index)) for index, name in enumerate(TERMS)]
     quantities.append((MEMORY, _memory(compared)))
-    found = [(name, error_statistics(values), _share(name, compared)) for name, values in quantities]
+    found = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
     rows = tuple(_statistics_row(name, errors, share) for name, errors, share in found if errors is not None)
     return ReportTable(STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"of"}, frozenset({0}))
 
@@ -180,20 +181,36 @@ def _trial_table(compared: Sequence[Pair]) -> ReportTable:
 
 
 def _trial_row(pair: Pair) -> tuple[Cell, ...]:
-    predicted, measured, interval = pair.predicted, pair.measured, _interval(pair)
+    measured = pair.measured
     expected, memory = memory_as_measured(pair.reading.trial), max(measured.peak_memory_bytes, default=None)
+    predicted, error, interval, is_inside, rate = _predicted_cells(pair)
     return (
         text(named(pair.reading)),
-        number(seconds(predicted.step_seconds), predicted.step_seconds),
+        predicted,
         number(seconds(measured.step_seconds), measured.step_seconds),
-        _error_cell(predicted.step_seconds, measured.step_seconds),
-        Cell(f"{seconds(interval.low_seconds)} to {seconds(interval.high_seconds)}", interval.low_seconds),
-        text("yes" if _is_inside(pair) else "no"),
-        _rate_cell(predicted.model_flops_per_second_per_device),
+        error,
+        interval,
+        is_inside,
+        rate,
         _rate_cell(measured.model_flops_per_second_per_device),
         number(gib(expected), expected),
         number(gib(memory), memory),
         _error_cell(expected, memory),
+    )
+
+
+def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
+    """Seconds, their error, their interval, whether it held, and the rate; nothing where ranks shared a device."""
+    if not timed([pair]):
+        absent = number(ABSENT, None)
+        return absent, absent, absent, text(ABSENT), absent
+    predicted, measured, interval = pair.predicted, pair.measured, _interval(pair)
+    return (
+        number(seconds(predicted.step_seconds), predicted.step_seconds),
+        _error_cell(predicted.step_seconds, measured.step_seconds),
+        Cell(f"{seconds(interval.low_seconds)} to {seconds(interval.high_seconds)}", interval.low_seconds),
+        text("yes" if _is_inside(pair) else "no"),
+        _rate_cell(predicted.model_flops_per_second_per_device),
     )
 
 
@@ -214,7 +231,7 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
             "layer": [
                 {
                     "data": {"values": [{"predicted": limit, "measured": limit} for limit in limits]},
-                    "mark": {"type": "line", "strokeDash": [4, 4]},
+                    "mark": {"type": "line", "strokeDash": [4, 4], "color": "var(--soft)"},
                     "encoding": {"x": x, "y": y},
                 },
                 {

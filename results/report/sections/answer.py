@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from conf.units import TERA
 from results.legend import legend
 from results.report.section import Block, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.verdict import verdict
+from results.report.verdict import predicted_study_sentence, verdict
 from results.scaling import Scaling, scalings
+from results.scaling.study import predicted_study
 from results.terminal import by_prediction, plan_label
 from results.units import count, percent, seconds, significant, tflops
 from sweeps.confidence import Interval, interval_of
@@ -68,6 +69,8 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
     """The plan that the cost model finds fastest, or why there is none."""
     if best is None:
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
+    if study := predicted_study(record, record.plan):
+        return predicted_study_sentence(study)
     experiment = best.trial.experiment
     assert experiment is not None
     return (

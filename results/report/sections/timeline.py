@@ -22,6 +22,7 @@ the page's data below 300 KB."""
 ROOM = 1.25
 """How much longer than the pipeline takes to fill a picture of its beginning is."""
 MILLI = 1e-3
+ROW_HEIGHT = 22
 SAME = 1e-4
 """Less than what is shown of a number."""
 
@@ -143,7 +144,7 @@ def _gantt(name: str, caption: str, spans: Sequence[Span], window: tuple[float, 
                 "opacity": {"condition": {"test": "datum.what === 'bubble'", "value": 0.25}, "value": 1},
                 "tooltip": [{"field": field} for field in ("stage", "what", "micro-batch", "chunk", "from", "to")],
             },
-            "height": {"step": 22},
+            "height": ROW_HEIGHT * len(stages),
         },
     )
 

@@ -42,6 +42,8 @@ PLAN = (
     trial("plan-lacks", model=FULL, world_size=64, micro_batch_size=4, global_batch_size=256),
     trial("plan-impossible", model=FULL, world_size=64, tensor_parallel_size=5),
 )
+OF_THE_COST_MODEL = ("Predicted against measured", "Memory by pipeline stage", "Timeline of the pipeline")
+"""Sections whose numbers follow the cost model; they have tests of their own, and golden files outlive its changes."""
 PUBLISHED = ("frontier-175b", "frontier-175b-weak", "frontier-175b-recipe")
 
 
@@ -61,7 +63,15 @@ def cluster_report(write_sweep: WriteSweep) -> ReportPaths:
 
 def test_the_markdown_of_a_proxy_sweep_is_the_golden_file(proxy_report: ReportPaths, tmp_path: Path) -> None:
     """Accept a change that is meant by copying the new file over the golden one."""
-    assert proxy_report.markdown.read_text() == (GOLDEN / "report.md").read_text(), f"see {proxy_report.markdown}"
+    text = without(proxy_report.markdown.read_text(), *OF_THE_COST_MODEL)
+    (tmp_path / "report.md").write_text(text)
+    assert text == (GOLDEN / "report.md").read_text(), f"see {tmp_path / 'report.md'}"
+
+
+def without(markdown: str, *titles: str) -> str:
+    """The report without some sections."""
+    parts = re.split(r"^(?=## )", markdown, flags=re.MULTILINE)
+    return "".join(part for part in parts if not part.startswith(tuple(f"## {title} (" for title in titles)))
 
 
 def test_every_section_says_which_kind_of_number_it_holds(proxy_report: ReportPaths) -> None:
@@ -69,7 +79,11 @@ def test_every_section_says_which_kind_of_number_it_holds(proxy_report: ReportPa
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
         "The answer (measured and predicted)",
         "Every trial (measured)",
+        "Predicted against measured (measured and predicted)",
         "Predicted on paper (predicted)",
+        "Memory by pipeline stage (predicted)",
+        "Timeline of the pipeline (predicted)",
+        "Time, money and energy (predicted)",
         "Published by others (published)",
     ]
     predicted = text[text.index("## Predicted") : text.index("## Published")]
@@ -200,7 +214,9 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
     trials = [PROXY_TRIALS[0], trial("near", micro_batch_size=2, tensor_parallel_size=2, world_size=2), PROXY_TRIALS[1]]
     how = {"base": performance(100.0), "near": performance(97.0), "two": performance(80.0)}
     verdict = report_of(write_sweep(trials, how)).markdown.read_text().split("## Every trial")[0]
-    assert "not clearly slower: tp2-pp1-dp1-mb2-gb8." in " ".join(verdict.split())
+    assert "No clear winner: tp1-pp1-dp1-mb1-gb8 with 0.100 model TFLOPS" in verdict.replace("no clear", "No clear")
+    assert "and tp2-pp1-dp1-mb2-gb8 (0.0924 to 0.102) may be as fast." in verdict
+    assert "`trisweep sweep made-up search.max_rounds=3` measures the leaders further" in verdict
 
 
 def test_an_unknown_published_figure_is_refused_before_anything_is_written(write_sweep: WriteSweep) -> None:

@@ -64,7 +64,7 @@ def test_the_finding_says_how_far_off_predictions_are_and_how_many_lie_inside(fo
 
 
 def test_every_trial_has_its_error_and_whether_its_interval_held(found: Section) -> None:
-    rows = {row["layout"]: row for row in rows_of(found, "predicted-beside-measured")}
+    rows = {row["layout"]: row for row in rows_of(found, "beside")}
     assert {row["error %"] for row in rows.values()} == {"+0.0", "-50.0", "+100.0"}
     assert rows["tp1-pp1-dp1-mb1-gb8 (baseline)"]["inside"] == "yes"
     assert rows["tp2-pp1-dp1-mb1-gb8"]["inside"] == "no"
@@ -85,7 +85,7 @@ def test_the_order_is_judged_and_what_following_the_prediction_costs_is_said(fou
 
 
 def test_the_step_stands_term_by_term_beside_its_prediction(found: Section) -> None:
-    predicted, measured = rows_of(found, "step-terms")
+    predicted, measured = rows_of(found, "terms-beside")
     assert (predicted["seconds are"], measured["seconds are"]) == ("predicted", "measured")
     assert measured["compute s"] == "1.00"
     assert measured["sum s"] == "1.47"
@@ -98,12 +98,16 @@ def test_the_pictures_can_be_drawn(found: Section) -> None:
 
 
 def test_ranks_that_shared_a_device_are_held_against_nothing(write_sweep: WriteSweep) -> None:
-    """Their measured terms are shown nevertheless."""
+    """Their measured terms and their memory are shown nevertheless."""
     shown = section(subject_of(write_sweep(TRIALS, {"two": taking(1.0, 1, terms(1.0))})))
     assert shown is not None
     assert "no predicted time is held against one" in shown.finding
-    (row,) = rows_of(shown, "step-terms")
+    (row,) = rows_of(shown, "terms-beside")
     assert row["seconds are"] == "measured"
+    (beside,) = rows_of(shown, "beside")
+    assert beside["step s predicted"] == beside["error %"] == beside["inside"] == ABSENT
+    assert beside["GiB error %"] != ABSENT
+    assert [row["of"] for row in rows_of(shown, "prediction-errors")] == ["memory of the fullest rank"]
 
 
 def test_one_trial_has_an_error_and_no_statistics_of_several(write_sweep: WriteSweep) -> None:
@@ -118,7 +122,7 @@ def test_a_term_that_is_not_known_is_shown_as_that(write_sweep: WriteSweep) -> N
     unknown = terms(1.0).model_copy(update={"data_seconds": None})
     shown = section(subject_of(write_sweep(TRIALS, {"two": taking(2.0, 2, unknown)})))
     assert shown is not None
-    assert rows_of(shown, "step-terms")[1]["data s"] == ABSENT
+    assert rows_of(shown, "terms-beside")[1]["data s"] == ABSENT
     assert "data parallel" not in {row["of"] for row in rows_of(shown, "prediction-errors")}
 
 

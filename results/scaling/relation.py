@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.experiment import Experiment
-from sweeps.reading import TrialReading
+from sweeps.reading import TrialReading, middle_of
 from train_core.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]
@@ -35,8 +35,13 @@ class Scaling:
 
 
 def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
-    """The scaling of every result against the sweep's baseline, in the same order."""
-    baseline = next((result for result in results if result.trial.is_baseline), None)
+    """The scaling of every result against the sweep's baseline, in the same order.
+
+    Where the baseline was measured more than once, its middle run is what all are held against.
+    """
+    declared = next((result for result in results if result.trial.is_baseline), None)
+    runs = [each for each in results if declared and each.performance and _are_one_point(each, declared)]
+    baseline = middle_of(runs) if runs else declared
     return [scaling(result, baseline) for result in results]
 
 
@@ -53,6 +58,9 @@ def scaling(result: TrialReading, baseline: TrialReading | None) -> Scaling:
         return _incomparable("not measured")
     if result.trial.trial_id == baseline.trial.trial_id:
         return Scaling("baseline", 1.0, 1.0, f"the baseline: {_devices(result.performance)}")
+    if _are_one_point(result, baseline):
+        speed_up = result.performance.tokens_per_second / baseline.performance.tokens_per_second
+        return Scaling("baseline", speed_up, speed_up, f"the baseline, another run: {_devices(result.performance)}")
     if differing := _differences(result, baseline):
         return _incomparable(f"{' and '.join(differing)} not as in the baseline")
     return _compared(result.trial.experiment, result.performance, baseline.trial.experiment, baseline.performance)
@@ -62,7 +70,8 @@ def _compared(experiment: Experiment, here: Performance, base_experiment: Experi
     batch, base_batch = experiment.batch.global_batch_size, base_experiment.batch.global_batch_size
     speed_up = here.tokens_per_second / base.tokens_per_second
     efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
-    grown = f"{_devices(base)} to {here.num_devices}"
+    ranks, base_ranks = experiment.parallel.world_size, base_experiment.parallel.world_size
+    grown = f"{_devices(base)} to {here.num_devices}" + _shared(ranks, here)
     if here.num_devices == base.num_devices:
         # No devices were added, so there is a speed-up and nothing that could be called efficiency.
         return Scaling("layout", None, speed_up, f"layouts compared on {_devices(here)}; this is not scaling")
@@ -71,9 +80,16 @@ def _compared(experiment: Experiment, here: Performance, base_experiment: Experi
     if batch * base.num_devices == base_batch * here.num_devices:
         per_device = f"{batch / here.num_devices:g}"
         return Scaling("weak", efficiency, speed_up, f"batch of {per_device} per device held constant, {grown}")
+    if batch * base_ranks == base_batch * ranks:
+        return Scaling("weak", efficiency, speed_up, f"batch of {batch / ranks:g} per rank held constant, {grown}")
     return _incomparable(
         f"neither the global batch ({base_batch} to {batch}) nor the batch per device is held constant, {grown}"
     )
+
+
+def _are_one_point(result: TrialReading, baseline: TrialReading) -> bool:
+    here, base = result.experiment, baseline.experiment
+    return here is not None and base is not None and here.fingerprint == base.fingerprint
 
 
 def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
@@ -95,6 +111,11 @@ def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
 def _device(result: TrialReading) -> str | None:
     environment = result.measurement.environment if result.measurement else None
     return environment.device if environment else None
+
+
+def _shared(ranks: int, performance: Performance) -> str:
+    """Says so where several ranks share a device, as on a CPU with fewer cores than ranks."""
+    return f" ({ranks} ranks share them)" if ranks > performance.num_devices else ""
 
 
 def _devices(performance: Performance) -> str:
