@@ -21,6 +21,7 @@ from results.report.sections import (
     accuracy,
     answer,
     device_types,
+    energy,
     knobs,
     learned,
     memory,
@@ -51,6 +52,7 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     pareto.section,
     learned.section,
     knobs.section,
+    energy.section,
     published.section,
     provenance.section,
 )
