@@ -52,11 +52,10 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
         table.add_column("last line of the log", no_wrap=True, overflow="ellipsis", max_width=LOG_COLUMNS)
     for state in states:
         outcome = state.outcome or Outcome.PENDING
-        shown = Text(outcome.value, style=outcome_style(outcome))
-        numbers = [Text(column.cell(state, now)) for column in columns]
-        table.add_row(
-            LayoutCell(state.name), shown, *numbers, *([Text(state.cause or state.last_log_line)] if wide else [])
-        )
+        texts = [Text(outcome.value, style=outcome_style(outcome))]
+        texts += [Text(column.cell(state, now)) for column in columns]
+        texts += [Text(state.cause or state.last_log_line)] if wide else []
+        table.add_row(LayoutCell(state.name), *texts)
     return table
 
 
