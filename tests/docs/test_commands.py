@@ -37,7 +37,7 @@ RUN_ELSEWHERE = {
 """Commands that need a measured sweep, a cluster or minutes, and where a smaller one of each is run."""
 
 COMMANDS = shown_commands()
-TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,8,1\n"
+TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,1,1\n"
 
 
 def words_of(program: str) -> list[list[str]]:
