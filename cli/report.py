@@ -12,6 +12,7 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from cli.next_command import ui_command
+from cli.report_comparison import compare, second_sweep
 
 if TYPE_CHECKING:
     from conf.load import Composition
@@ -27,10 +28,17 @@ OutFolder = Annotated[
 
 
 def report(name: SweepName, overrides: OverrideTexts = None, out: OutFolder = None, as_json: AsJson = False) -> None:
-    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
+    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow.
+
+    With a second sweep, by its name or its folder, compare the two instead: `trisweep report A B`.
+    """
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
+    second, overrides = second_sweep(overrides)
+    if second is not None:
+        compare(name, second, overrides, out, as_json=as_json)
+        return
     asked = composed(name, overrides)
     if as_json:
         leave_stdout_to_json()
