@@ -22,6 +22,7 @@ from cli import (
     pause,
     plan,
     rehearse,
+    reindex,
     report,
     rerun,
     retry,
@@ -62,6 +63,7 @@ app.command()(pause.resume)
 app.command()(retry.retry)
 app.command()(cancel.cancel)
 app.command()(report.report)
+app.command()(reindex.reindex)
 app.command()(rerun.rerun)
 app.command()(doctor.doctor)
 app.command()(ui.ui)
