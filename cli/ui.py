@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shlex
 import shutil
 import socket
 from pathlib import Path
@@ -47,10 +46,3 @@ def _print_way_in(port: int) -> None:
         print_unwrapped("From your own computer, in another terminal, and then open the same address there:")
         print_unwrapped(f"  ssh -L {port}:127.0.0.1:{port} {user}@{host}")
     console.print("Ctrl-C ends it.")
-
-
-def ui_command(output_dir: Path) -> str:
-    """The command that opens the store of this folder, wherever it is given."""
-    default = Path(composed(None, None).settings.output_dir).absolute()
-    where = "" if output_dir.absolute() == default else f" output_dir={shlex.quote(str(output_dir.absolute()))}"
-    return f"trisweep ui{where}"

@@ -136,7 +136,16 @@ def _check_training(experiment: Experiment) -> None:
         problem = f"would compile anew in every step for new masks: training.dropout = {training.dropout}"
         remedy = "Set training.compile_layers=false, or training.dropout=0."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
-    if training.compile_layers and experiment.parallel.recompute == "pointwise":
+    require_compilable(training, experiment.parallel.recompute)
+
+
+def require_compilable(training: TrainingPlan, recompute: str) -> None:
+    """Refuse compiled layers beside pointwise recomputation, in this package's own trainer.
+
+    Raises:
+        InfeasiblePlan: says why they do not go together.
+    """
+    if training.compile_layers and recompute == "pointwise":
         problem = "traces away what parallel.recompute = pointwise notes in a layer, to make outputs again"
         remedy = "Set training.compile_layers=false, or choose another parallel.recompute."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)

@@ -29,6 +29,7 @@ def check_expert_axis(setup: Setup) -> None:
         return
     _check_shares(setup, experts)
     _check_ranks(setup)
+    _check_order(setup)
     if parallel.expert_parallel_size > 1 and parallel.tensor_parallel_size > 1 and not parallel.sequence_parallel:
         raise InfeasiblePlan(
             SIZE,
@@ -74,6 +75,24 @@ def _check_ranks(setup: Setup) -> None:
             f"does not go into the {ranks} ranks of a stage with expert_tensor_parallel_size = {split}:"
             f" {size} x {split} = {size * split}",
             f"Choose sizes whose product divides {ranks}.",
+        )
+
+
+def _check_order(setup: Setup) -> None:
+    """Where stages of one replica are neighbours, its experts have to be spread over just the ranks of one stage.
+
+    Source: Megatron-LM, megatron/core/parallel_state.py, `initialize_model_parallel`.
+    """
+    parallel = setup.parallel
+    ranks = parallel.tensor_parallel_size * parallel.context_parallel_size
+    spread = parallel.expert_parallel_size * _tensor_size(setup)
+    if parallel.pipeline_before_data and parallel.pipeline_parallel_size > 1 and spread != ranks:
+        raise InfeasiblePlan(
+            "parallel.pipeline_before_data",
+            True,
+            f"needs experts on all {ranks} ranks of a replica's stage and on no others, and they are on {spread}",
+            "Set parallel.pipeline_before_data=false, or choose expert_parallel_size x expert_tensor_parallel_size"
+            f" = {ranks}.",
         )
 
 

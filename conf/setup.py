@@ -21,6 +21,7 @@ from conf.mixed import StageBlock, check_blocks, written_blocks
 from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
 from conf.world import ClusterSpec, DeviceSpec, ModelSpec, narrow_dtype
+from conf.zero_groups import check_zero_groups
 
 
 class SetupParts(Frozen):
@@ -359,6 +360,7 @@ CHECKS = (
     _check_tensor_axis,
     check_context_axis,
     check_expert_axis,
+    check_zero_groups,
     _check_pipeline_axis,
     _check_batch,
     _check_schedule,

@@ -12,7 +12,11 @@ from conf.schema import Count, Frozen, Positive
 
 
 class SlurmComponent(Frozen):
-    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting."""
+    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting.
+
+    Attributes:
+        partition, account, qos, constraint, gpu_request, gpu_type, cpus_per_task, extra_sbatch: as in `slurm`.
+    """
 
     partition: str | None = None
     account: str | None = None
@@ -28,12 +32,20 @@ class SlurmSpec(Frozen):
     """Site settings of one Slurm machine.
 
     Attributes:
+        partition: sbatch's --partition; null takes the site's default, as for the next two.
+        account: sbatch's --account.
+        qos: sbatch's --qos.
+        time_limit_minutes: of each job.
+        constraint: features that the nodes must have; null asks for none.
+        cpus_per_task: cores of one rank; null leaves it to Slurm.
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
         gpu_type: Slurm's name of the type of device to ask for, such as `a100`; null takes any.
         components: what differs for single clusters of a mixed job, by the cluster's name.
         max_array_size: the most elements of one job array; null asks `scontrol show config`.
         array_parallelism: the most elements of an array that run at once (`%N`).
         setup: shell lines before srun (modules, environments).
+        srun_args: further options of srun.
+        environment: variables of the job.
         container_prefix: words before the Python of the job, such as `apptainer exec image.sif`; null for none.
         python: the interpreter on the compute nodes; null means the one that submits.
         extra_sbatch: further sbatch options, long names without the leading dashes.

@@ -113,6 +113,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_scaling_factor": model.rotary_scaling.factor if model.rotary_scaling else None,
         "last_token": model.vocab_size - 1,
         "num_zero_groups": _num_zero_groups(setup),
+        "activation_again": _activation_again(setup),
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
@@ -123,6 +124,18 @@ def _num_zero_groups(setup: Setup) -> int | None:
     size = setup.parallel.zero_group_size
     replicas = setup.data_parallel_size * setup.parallel.context_parallel_size
     return None if size is None else replicas // size
+
+
+def _activation_again(setup: Setup) -> str | None:
+    """Whose activation pointwise recomputation makes again: `experts` where all layers have theirs there, or `others`.
+
+    None where nothing is recomputed so.
+    """
+    if setup.parallel.recompute != "pointwise":
+        return None
+    experts = setup.model.experts
+    is_theirs = experts is not None and not experts.num_dense_layers and not experts.shared_ffn_hidden_size
+    return "experts" if is_theirs else "others"
 
 
 def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Plain]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from sweeps.planner.space import (
     RECOMPUTE_EVERY,
     Placing,
     ShardChoice,
+    Sizes,
     Space,
     context_parallel_sizes,
     expert_parallel_sizes,
@@ -36,20 +37,6 @@ from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 ENDS = ("first_stage_layers", "last_stage_layers")
 Selection: TypeAlias = Integers | slice
-
-
-class Sizes(NamedTuple):
-    """The sizes that all plans of a family have."""
-
-    tensor: int
-    context: int
-    pipeline: int
-    data: int
-    expert: int
-
-    @property
-    def num_replicas(self) -> int:
-        return self.data * self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +118,7 @@ def blocks_of(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | N
     crossed = _crossed(space, sizes, micro_batch_sizes)
     if crossed is None:
         return
-    for placing in placings(space, sizes.tensor, sizes.pipeline, sizes.num_replicas):
+    for placing in placings(space, sizes):
         block = _placed(space, sizes, placing, *crossed)
         if block is not None:
             yield block
@@ -199,6 +186,9 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
             equal == space.setting.model.num_layers
         )
         legal = (plans.schedule != INTERLEAVED) | alike
+    # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.expert_axis).
+    sends_once = plans.sequence_parallel | (plans.tensor_parallel_size == 1) | (plans.expert_parallel_size == 1)
+    legal = legal & sends_once
     if "recompute_every" in space.pinned:
         return legal
     every = plans.recompute_every

@@ -19,9 +19,8 @@ from functools import lru_cache
 import numpy as np
 
 from conf.knobs import RECOMPUTES
-from sweeps.planner.blocks import Sizes
 from sweeps.planner.shard_work import ShardTables
-from sweeps.planner.space import Space, micro_batch_sizes, recomputations
+from sweeps.planner.space import Sizes, Space, micro_batch_sizes, recomputations
 from train_core.costs.layer.shard import NONE
 from train_core.costs.setting import Floats, Integers
 

@@ -13,12 +13,12 @@ from math import inf
 
 import numpy as np
 
-from sweeps.planner.blocks import Sizes, blocks_of, families
+from sweeps.planner.blocks import blocks_of, families
 from sweeps.planner.bounds import Bounds
 from sweeps.planner.objectives import Objective, objective_value
 from sweeps.planner.search import take_in
 from sweeps.planner.shard_work import ShardTables
-from sweeps.planner.space import Space, priced_batch_sizes, tensor_parallel_sizes
+from sweeps.planner.space import Sizes, Space, priced_batch_sizes, tensor_parallel_sizes
 from sweeps.planner.tally import Found, Tally
 from train_core.costs.setting import Floats, Integers
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.experiment import require_compilable
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, part_at, settings_of, with_values
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
@@ -24,6 +25,7 @@ from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from sweeps.planner.vocabulary import padded_model
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
+from train_core.costs.trainers.trisweep import TRISWEEP
 
 KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role != "given" and knob.group}
 PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
@@ -113,6 +115,9 @@ def request(
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
     trainer = _implementation(implementation).dropping(settings.training.dropout)
     require_run(trainer, settings, knobs)
+    compiles = settings.training.compile_layers and implementation == TRISWEEP.name
+    if compiles:
+        require_compilable(settings.training, str(knobs.get("recompute")))
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
     spaces: list[Space] = []
     left_out: list[LeftOut] = []
@@ -123,7 +128,8 @@ def request(
         left_out += lacking
         for size in sizes:
             free = headroom_bytes(headroom, cluster.device) if headroom is not None else 0
-            spaces.append(Space(_setting(settings, cluster, trainer, knobs), size, batch, across, knobs, free))
+            setting = _setting(settings, cluster, trainer, knobs)
+            spaces.append(Space(setting, size, batch, across, knobs, free, compiles))
     if not spaces:
         raise left_out[0].reason
     _require_expressible(settings, knobs)

@@ -35,6 +35,7 @@ class Space:
     Attributes:
         pinned: knobs that have only this value, by their name in `conf.knobs`; `layers_per_stage: None` spreads evenly.
         headroom_bytes: memory of every device that plans must leave free.
+        compiles_layers: this package's own trainer compiles layers, and then recomputes no single operations.
     """
 
     setting: Setting
@@ -43,6 +44,7 @@ class Space:
     tensor_parallel_across_nodes: bool = False
     pinned: Mapping[str, KnobValue] = field(default_factory=dict)
     headroom_bytes: int = 0
+    compiles_layers: bool = False
 
     @property
     def room_bytes(self) -> int:
@@ -73,6 +75,20 @@ class Placing(NamedTuple):
     zero_group_size: int | None
     offload_optimizer: bool
     pipeline_before_data: bool
+
+
+class Sizes(NamedTuple):
+    """The sizes that all plans of a family have."""
+
+    tensor: int
+    context: int
+    pipeline: int
+    data: int
+    expert: int
+
+    @property
+    def num_replicas(self) -> int:
+        return self.data * self.context
 
 
 def shared_tensor_sizes(space: Space) -> list[int]:
@@ -169,6 +185,7 @@ def recomputations(space: Space) -> list[tuple[int, int]]:
     return [
         (RECOMPUTES.index(name), number)
         for name in space.allowed("recompute", RECOMPUTES)
+        if not (space.compiles_layers and name == "pointwise")
         for number in (every[:1] if name in alike else every)
     ]
 
@@ -202,19 +219,26 @@ def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:
     return (listed[0], listed[-1]) if len(listed) == num_stages else None
 
 
-def placings(space: Space, tensor_parallel_size: int, pipeline_parallel_size: int, num_replicas: int) -> list[Placing]:
+def placings(space: Space, sizes: Sizes) -> list[Placing]:
     """Groups of ZeRO, where the optimizer's state is held, and the order of the axes: the plainest first."""
-    groups = space.allowed("zero_group_size", _zero_groups(space, tensor_parallel_size, num_replicas))
+    groups = space.allowed("zero_group_size", _zero_groups(space, sizes.tensor, sizes.num_replicas))
     offloads = space.allowed("offload_optimizer", [False, True])
-    # The order of the axes means nothing with one stage, or one replica, or one node.
-    one_node = space.world_size <= space.setting.cluster.devices_per_node
-    both = pipeline_parallel_size > 1 and num_replicas > 1 and not one_node
-    orders = space.allowed("pipeline_before_data", [False, True] if both else _pinned_or(space, False))
-    return [Placing(*chosen) for chosen in product(groups, offloads, orders)]
+    return [Placing(*chosen) for chosen in product(groups, offloads, _orders(space, sizes))]
 
 
-def _pinned_or(space: Space, plain: bool) -> list[bool]:
-    return [bool(space.pinned.get("pipeline_before_data", plain))]
+def _orders(space: Space, sizes: Sizes) -> list[bool]:
+    """Whether stages or replicas are neighbours, which means nothing with one stage, or one replica, or one node.
+
+    Stages of one replica are neighbours only where its experts are spread over just the ranks of a stage.
+    """
+    setting = space.setting
+    spread = sizes.expert * (setting.expert_tensor_parallel_size or sizes.tensor)
+    if setting.model.experts is not None and sizes.pipeline > 1 and spread != sizes.tensor * sizes.context:
+        return space.allowed("pipeline_before_data", [False])
+    one_node = space.world_size <= setting.cluster.devices_per_node
+    if sizes.pipeline == 1 or sizes.num_replicas == 1 or one_node:
+        return space.allowed("pipeline_before_data", [bool(space.pinned.get("pipeline_before_data"))])
+    return space.allowed("pipeline_before_data", [False, True])
 
 
 def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> list[int | None]:

@@ -7,7 +7,8 @@ from math import inf
 
 import numpy as np
 
-from sweeps.planner.blocks import PlanGrid, Sizes
+from sweeps.planner.blocks import PlanGrid
+from sweeps.planner.space import Sizes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 
 

@@ -92,3 +92,23 @@ def test_a_model_without_experts_cannot_spread_them(override: str, remedy: str) 
 def test_impossible_models_are_refused(model: str, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         setup(override, model=model)
+
+
+@pytest.mark.parametrize(("experts", "tensor", "can_be"), [(2, 1, True), (8, 1, False), (1, 2, True), (8, 2, False)])
+def test_stages_of_one_replica_are_neighbours_only_where_its_experts_fill_a_stage(
+    experts: int, tensor: int, can_be: bool
+) -> None:
+    """Two tensor ranks make a stage of one replica."""
+    overrides = [
+        "parallel.pipeline_before_data=true",
+        "parallel.pipeline_parallel_size=2",
+        "parallel.sequence_parallel=true",
+        f"parallel.expert_parallel_size={experts}",
+        f"parallel.expert_tensor_parallel_size={tensor}",
+    ]
+    if can_be:
+        assert setup(*overrides).parallel.pipeline_before_data
+        return
+    message = rf"pipeline_before_data = True: needs experts on all 2 ranks .* they are on {experts * tensor}\. Set"
+    with pytest.raises(InfeasiblePlan, match=message):
+        setup(*overrides)

@@ -9,6 +9,7 @@ from conf.trainer_call import JOB_NAMES, call_of
 from tests.composed import load
 
 JOB = ("cluster=gb200-nvl72", "precision=bf16", "parallel.world_size=16", "batch.global_batch_size=64", "model=gpt-22b")
+SHARED_EXPERT = "{num_experts:8,top_k:2,ffn_hidden_size:1024,shared_ffn_hidden_size:1024}"
 
 
 def flags(*overrides: str) -> dict[str, str]:
@@ -53,6 +54,21 @@ def test_megatron_is_told_of_experts() -> None:
     assert told["--num-experts"] == "8"
     assert told["--moe-layer-freq"] == "([0]*1+[1]*47)"
     assert told["--expert-model-parallel-size"] == "4"
+
+
+def test_megatron_makes_norms_and_the_activation_of_experts_again_by_its_modules() -> None:
+    experts = "{num_experts:8,top_k:2,ffn_hidden_size:1024}"
+    told = flags(f"+model.experts={experts}", "parallel.recompute=pointwise")
+    assert (told["--recompute-granularity"], told["--recompute-modules"]) == ("selective", "layernorm moe_act")
+
+
+@pytest.mark.parametrize(
+    "experts", [None, "{num_experts:8,top_k:2,ffn_hidden_size:1024,num_dense_layers:1}", SHARED_EXPERT]
+)
+def test_megatron_does_not_make_the_activation_of_other_layers_again(experts: str | None) -> None:
+    overrides = [] if experts is None else [f"+model.experts={experts}"]
+    with pytest.raises(InfeasiblePlan, match="module moe_act makes the activation of experts again and of no others"):
+        words(*overrides, "parallel.recompute=pointwise")
 
 
 @pytest.mark.parametrize("trainer", ["torchtitan", "deepspeed"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
+from conf.knobs import RECOMPUTES
 from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, request
+from sweeps.planner.space import recomputations
 from tests.composed import composed, load, load_cluster
 
 GPT_3 = ["model=gpt-175b", "cluster=selene", "precision=bf16", "batch.global_batch_size=1536"]
@@ -167,3 +169,17 @@ def test_a_search_among_clusters_leaves_out_those_without_a_peak_for_the_recipe(
     found = request(asked, devices="64", clusters=["selene", "gb200-nvl72"], implementation="megatron-core")
     assert [space.setting.cluster.name for space in found.spaces] == ["gb200-nvl72"]
     assert "has no peak for fp8" in str(found.left_out[0].reason)
+
+
+def test_compiled_layers_are_searched_without_pointwise_recomputation() -> None:
+    overrides = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=8"]
+    overrides += ["batch.global_batch_size=8", "training.compile_layers=true"]
+
+    def searched(trainer: str) -> set[str]:
+        (space,) = request(composed(overrides), implementation=trainer).spaces
+        return {RECOMPUTES[index] for index, _ in recomputations(space)}
+
+    assert searched("trisweep") == {"none", "selective", "full"}
+    assert searched("megatron-core") == set(RECOMPUTES)
+    with pytest.raises(ConfigError, match=r"training\.compile_layers = True: traces away what .* = pointwise notes"):
+        request(composed([*overrides, "parallel.recompute=pointwise"]))

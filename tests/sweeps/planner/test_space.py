@@ -175,3 +175,18 @@ def test_pinned_knobs_leave_only_their_value(case: Case) -> None:
             (first, last)
             for first, last in zip(rows.first_stage_layers.tolist(), rows.last_stage_layers.tolist(), strict=True)
         } == {even_ends(case.settings.model.num_layers, p)}
+
+
+@pytest.mark.parametrize("pinned", [{}, {"pipeline_before_data": True}])
+def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: dict[str, bool]) -> None:
+    case = Case(["model=mixtral-8x7b", "cluster=dgx-h100", "precision=bf16"], 32, 128, "megatron-core")
+    for block in blocks(case.pinned(**pinned)):
+        sizes, is_before = block.sizes, block.setting.pipeline_before_data
+        fills_a_stage = sizes.expert * sizes.tensor == sizes.tensor * sizes.context
+        assert fills_a_stage or sizes.pipeline == 1 or not is_before
+        assert is_before or not pinned
+        if is_before and not pinned:
+            assert sizes.pipeline > 1
+            index = np.flatnonzero(np.broadcast_to(block.legal, block.shape))[:1]
+            (strategy,) = case.strategies(block, index)
+            assert priceable(strategy, case.settings, case.space.setting.implementation)

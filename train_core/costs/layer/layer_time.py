@@ -34,7 +34,7 @@ def projections_repeated(setting: Setting, shard: Shard, forward: Floats) -> Flo
     if not setting.implementation.stops_recompute_early:
         return forward
     columns, depth = products_of(setting, shard)[-1]
-    return forward - matmul_seconds(setting, tokens_of(setting, shard), columns, depth)
+    return forward - matmul_seconds(setting, tokens_of(setting, shard), columns, depth, recipe=recipe_of(setting))
 
 
 def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:

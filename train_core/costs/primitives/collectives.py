@@ -12,6 +12,7 @@ an AMD node, a device's bandwidth is divided over wires to each of the others, a
 from __future__ import annotations
 
 from math import inf, log2
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +20,20 @@ from conf.world import LinkSpec
 from train_core.costs.setting import Floats, Integers, Setting
 
 
-def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Floats, Floats]:
+class Runs(NamedTuple):
+    """Where the ranks of a group are not evenly spaced: runs of `length` of them, the runs `jump` devices apart."""
+
+    length: Integers
+    jump: Integers
+
+
+def ring(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | None = None) -> tuple[Floats, Floats]:
     """Bytes per second of the slowest tier on the way, and seconds of latency of one pass around.
 
     Groups of the same size and stride share one computation; a search has many plans and few such groups.
     """
+    if runs is not None:
+        return _ring_of_runs(setting, num_ranks, stride, runs)
     ranks, strides = np.broadcast_arrays(num_ranks, stride)
     if ranks.size == 1:
         bandwidth, latency = _ring(setting, ranks.item(), strides.item())
@@ -35,12 +45,26 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Float
     return found[..., 0], found[..., 1]
 
 
-def _ring(setting: Setting, num_ranks: int, stride: int) -> tuple[float, float]:
-    """Bandwidth and latency of `ring` for one group. The widest tier also spans whatever is wider than all tiers."""
+def _ring_of_runs(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs) -> tuple[Floats, Floats]:
+    columns = np.broadcast_arrays(num_ranks, stride, *runs)
+    found = {key: _ring(setting, *key) for key in set(zip(*(each.ravel().tolist() for each in columns), strict=True))}
+    listed = [found[key] for key in zip(*(each.ravel().tolist() for each in columns), strict=True)]
+    both = np.array(listed).reshape((*columns[0].shape, 2))
+    return both[..., 0], both[..., 1]
+
+
+def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int = 0) -> tuple[float, float]:
+    """Bandwidth and latency of `ring` for one group. The widest tier also spans whatever is wider than all tiers.
+
+    Args:
+        run, jump: as in `Runs`; 0 where all members are evenly spaced.
+    """
     slowest, latency, inside, below = inf, 0.0, 1, 1
     widest = setting.cluster.links[-1]
     for link in setting.cluster.links:
-        members = num_ranks if link is widest else min(num_ranks, max(1, link.num_devices // stride))
+        block = link.num_devices
+        near = min(run or num_ranks, max(1, block // stride))
+        members = num_ranks if link is widest else min(num_ranks, near * max(1, block // jump if jump else 1))
         if members > inside:
             ports = _fewest(members, inside)
             blocks = -(-members // inside)
@@ -66,9 +90,11 @@ def _fewest(members: int, inside: int) -> int:
     return members % inside or inside
 
 
-def gather_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
+def gather_seconds(
+    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
+) -> Floats:
     """An all-gather or a reduce-scatter of `num_bytes` in all: (n-1)/n of them pass every rank."""
-    bandwidth, latency = ring(setting, num_ranks, stride)
+    bandwidth, latency = ring(setting, num_ranks, stride, runs)
     return latency + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
 
 
@@ -90,9 +116,11 @@ def exchange_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, s
     return slowest + latency
 
 
-def all_reduce_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
+def all_reduce_seconds(
+    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
+) -> Floats:
     """An all-reduce of `num_bytes`, which a ring carries out as a reduce-scatter and an all-gather."""
-    return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride)
+    return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride, runs)
 
 
 def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> Floats:

@@ -7,6 +7,7 @@ import numpy as np
 from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.placement import expert_stride, replica_group, same_shard_group
 from train_core.costs.step.sharing import num_shards, within_group
 from train_core.costs.work import Work, group_experts, group_parameters
 
@@ -42,18 +43,16 @@ def replica_seconds(
         experts: those of the parameters that are experts'.
         bytes_each: of one of them on the wire.
     """
-    t = plans.tensor_parallel_size
     others = (parameters - experts) * bytes_each
     is_whole = plans.zero_stage == 0
     members = np.where(is_whole, plans.num_replicas, num_shards(setting, plans))
-    seconds = gather_seconds(setting, others, members, t)
+    seconds = gather_seconds(setting, others, *replica_group(setting, plans, members))
     if setting.model.experts is None:
         return seconds
-    stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
     sent = np.asarray(experts * bytes_each)
     holders = expert_replicas(setting, plans)
     holders = np.where(is_whole, holders, within_group(setting, holders))
-    return seconds + gather_seconds(setting, sent, holders, stride)
+    return seconds + gather_seconds(setting, sent, holders, expert_stride(setting, plans))
 
 
 def across_groups_seconds(
@@ -65,15 +64,12 @@ def across_groups_seconds(
     """
     if setting.zero_group_size is None:
         return 0.0
-    t, others = plans.tensor_parallel_size, (parameters - experts) * bytes_each
-    seconds = _sum_of_shards(setting, others, plans.num_replicas, t)
+    others = (parameters - experts) * bytes_each
+    shard = others / num_shards(setting, plans)
+    seconds = all_reduce_seconds(setting, shard, *same_shard_group(setting, plans))
     if setting.model.experts is None:
         return seconds
-    stride = plans.expert_parallel_size * setting.expert_tensor_size(t)
-    return seconds + _sum_of_shards(setting, np.asarray(experts * bytes_each), expert_replicas(setting, plans), stride)
-
-
-def _sum_of_shards(setting: Setting, num_bytes: Floats, replicas: Integers, stride: Integers) -> Floats:
-    """Seconds of adding up a rank's shard of so many bytes over the groups of these replicas."""
-    members = within_group(setting, replicas)
-    return all_reduce_seconds(setting, num_bytes / members, -(-replicas // members), stride * members)
+    replicas = expert_replicas(setting, plans)
+    members, sent = within_group(setting, replicas), np.asarray(experts * bytes_each)
+    apart = expert_stride(setting, plans) * members
+    return seconds + all_reduce_seconds(setting, sent / members, -(-replicas // members), apart)

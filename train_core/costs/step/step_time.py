@@ -12,6 +12,7 @@ from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.placement import pipeline_extent, widest_hop
 from train_core.costs.step.replicas import (
     across_groups_seconds,
     held_parameters,
@@ -149,7 +150,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
 def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
     """Seconds of the transfers each way between neighbouring stages, for all chunks of a micro-batch, if not hidden."""
     implementation, t = setting.implementation, plans.tensor_parallel_size
-    stride = t * plans.num_replicas  # ranks of one stage are consecutive
+    stride = widest_hop(setting, plans)
     sent = work.held_hidden_bytes.astype(np.float64)
     gathered: Floats | float = 0.0
     if implementation.scattered_transfers:
@@ -215,7 +216,7 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     if not setting.model.tied_embeddings:
         return shown
     copies = work.token_embedding_parameters * float(setting.reduced_bytes)
-    tied = pair_seconds(setting, copies, plans.world_size)
+    tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 
 
