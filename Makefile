@@ -43,11 +43,14 @@ ifeq ($(TORCH),site)
 endif
 
 .venv/.installed: pyproject.toml constraints.txt constraints-torch.txt | .venv/bin/python
-	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .
+	@echo "Installing into .venv: some minutes, and about 2 GB of disk$(if $(TORCH_CONSTRAINT), (a third of it torch)) ..."
+	@$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .
+	@echo "Installed. The command is $(TRISWEEP)."
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
+	@echo "Installing what checks and tests need: another minute or two, and 0.5 GB ..."
+	@$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
 	@touch $@
 
 setup: .venv/.installed ## install into .venv; the command is then .venv/bin/trisweep
