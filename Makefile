@@ -9,6 +9,8 @@
 #   PYTHON=python3.12     the interpreter of the environment (3.11 or newer)
 
 SHELL := /bin/bash
+# Else `make plan-`, without a name, would be taken for a file that is made from a plan-.o.
+MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 TRISWEEP := $(BIN)/trisweep

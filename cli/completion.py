@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from conf.errors import TrisweepError
 from conf.folders import OPTION, folders, further_folders, groups, options
+from conf.overrides import Override
 
 WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
 ENTRY = re.compile(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -61,7 +62,8 @@ def whole_words(split: Sequence[str], current: int) -> tuple[list[str], int]:
 
 def offers(word: str) -> Iterator[str]:
     """Every override that may be meant; nothing where several groups begin like the word, or none."""
-    key, equals, value = word.partition("=")
+    override = Override.parse(word)
+    key, value, equals = override.key, override.value or "", override.value is not None
     if not equals and "." not in key:
         meant = [group for group in groups() if key and group.startswith(key)]
         if len(meant) == 1 and not any(name.startswith(key) for name in options("sweep")):
@@ -108,4 +110,4 @@ def _values(group: str) -> dict[str, set[str]]:
 
 def _own_folders(words: Sequence[str]) -> list[str]:
     named = [following for word, following in pairwise(words) if word == OPTION]
-    return [*named, *(word.partition("=")[2] for word in words if word.startswith(f"{OPTION}="))]
+    return [*named, *(word.removeprefix(f"{OPTION}=") for word in words if word.startswith(f"{OPTION}="))]

@@ -6,7 +6,6 @@ passes the `Composition` on, and a sweep makes its points with `with_values`, wh
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
+from conf.nearest import nearest
 from conf.overrides import Override, Overrides
 from conf.schema import Name, Value
 from conf.settings import Settings
 from conf.world import ClusterSpec
 
-MOST_SHOWN = 20
 ROOT = "config"
 """The file from which all groups are composed."""
 Tree = dict[str, Any]
@@ -113,7 +112,7 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     """
     with draft_first(folder):
         if name not in (known := options("cluster")):
-            raise ConfigError("cluster", name, "is not an option of this group", _nearest(name, known))
+            raise ConfigError("cluster", name, "is not an option of this group", nearest(name, known))
         tree = _composed(f"cluster/{name}", Overrides())
         _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     return checked(ClusterSpec, tree["cluster"], "cluster.")
@@ -210,7 +209,7 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
 
 
 def _unknown_key(dotted: str, value: object, tree: Tree) -> ConfigError:
-    return ConfigError(dotted, value, "is not a key of the configuration", _nearest(dotted, _dotted_keys(tree)))
+    return ConfigError(dotted, value, "is not a key of the configuration", nearest(dotted, _dotted_keys(tree)))
 
 
 def part_at(tree: Tree, dotted: str) -> Any:
@@ -266,14 +265,6 @@ def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
     return keys
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if match:
-        return f"Did you mean {match[0]}?"
-    siblings = [name for name in known if "." not in name] or list(known)
-    return f"Known: {', '.join(siblings[:MOST_SHOWN])}."
-
-
 def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
@@ -283,14 +274,26 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
         return ConfigError("conf", where, f"is not valid YAML: {error.problem}", "Correct the file.")
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
         group, option = missing.groups()
-        return ConfigError(group, option, "is not an option of this group", _nearest(option, options(group)))
+        return ConfigError(group, option, "is not an option of this group", nearest(option, options(group)))
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
+    if ambiguous := re.search(r"Ambiguous value for argument '([\w./@-]+)=([^']*)'", text):
+        return _several(*ambiguous.groups())
     shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
     remedy = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
     if "trainer." in shown and "{" in shown:
         remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
     return ConfigError("override", shown, text[:300], remedy)
+
+
+def _several(key: str, values: str) -> ConfigError:
+    """Several values where one is taken, which Hydra takes for a sweep of its own."""
+    remedy = f"Give one of them, a list as {key}=[{values}], or a text as \"{key}='{values}'\"."
+    if key == "cluster":
+        remedy = f"Give one of them, or let a search choose: trisweep plan NAME --clusters {values}."
+    elif key in groups():
+        remedy = "Give one of them."
+    return ConfigError(key, values, "are several values, and the configuration takes one", remedy)
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
@@ -300,7 +303,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     keys = _dotted_keys(_composed(ROOT, without_mistake))
     if key in keys:
         return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
-    return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups()]))
+    return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
 
 
 def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
@@ -311,7 +314,7 @@ def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str
         return ConfigError(key, None, "is missing", "Add it to the configuration file of its group.")
     if complaint["type"] == "extra_forbidden":
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in _field_names(model, parts[:-1])]
-        return ConfigError(key, complaint["input"], "is not a known key", _nearest(key, siblings))
+        return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         fields = ", ".join(_field_names(model, parts))
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
@@ -346,7 +349,7 @@ def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
     Args:
         others: further names that may be written there.
     """
-    return _nearest(dotted, [*_dotted_keys(tree), *others])
+    return nearest(dotted, [*_dotted_keys(tree), *others])
 
 
 def has_key(tree: Tree, dotted: str) -> bool:
