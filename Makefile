@@ -9,6 +9,8 @@
 #   PYTHON=python3.12     the interpreter of the environment (3.11 or newer)
 
 SHELL := /bin/bash
+# Else `make plan-`, without a name, would be taken for a file that is made from a plan-.o.
+MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 TRISWEEP := $(BIN)/trisweep
@@ -43,11 +45,14 @@ ifeq ($(TORCH),site)
 endif
 
 .venv/.installed: pyproject.toml constraints.txt constraints-torch.txt | .venv/bin/python
-	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .
+	@echo "Installing into .venv: some minutes, and about 2 GB of disk$(if $(TORCH_CONSTRAINT), (a third of it torch)) ..."
+	@$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .
+	@echo "Installed. The command is $(TRISWEEP)."
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
+	@echo "Installing what checks and tests need: another minute or two, and 0.5 GB ..."
+	@$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
 	@touch $@
 
 setup: .venv/.installed ## install into .venv; the command is then .venv/bin/trisweep

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import track
 
 from cli.arguments import AsJson
-from cli.console import console, leave_stdout_to_json, print_json
+from cli.console import complaints, console, leave_stdout_to_json, print_json
 from conf.errors import EXIT_FAILED, ConfigError
 from train_core.costs import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
     from results.score import Comparison
+    from sweeps.table.file import Record
     from sweeps.table.prices import PricedRow
 
+MANY_ROWS = 200
 MOST_UNREADABLE = 5
 MOST_REASONS = 5
 
@@ -45,7 +48,7 @@ def estimate(
     if as_json:
         leave_stdout_to_json()
     table = read_table(csv)
-    rows = price(table.records, implementation)
+    rows = price(_told(table.records), implementation)
     write_table(out, table.columns, [row.cells() for row in rows])
     console.print(_summary(rows))
     _print_reasons(rows)
@@ -57,6 +60,12 @@ def estimate(
         print_json("estimate", _document(rows, out, compared if score else None))
     if all(row.prediction is None for row in rows):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _told(records: Sequence[Record]) -> Iterable[Record]:
+    """The rows; a terminal is shown how many are priced, as thousands take a minute."""
+    shown = complaints.is_terminal and len(records) > MANY_ROWS
+    return track(records, "Pricing rows", console=complaints, transient=True, disable=not shown)
 
 
 def _document(rows: Sequence[PricedRow], out: Path, compared: Sequence[Comparison] | None) -> dict[str, Any]:
@@ -88,12 +97,12 @@ def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
     """Print the scores, and return the rows that they are about."""
-    from results.score_table import score_table, series_table
+    from results.score_table import score_in_all, score_table, series_table
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
     compared, unreadable = _compared(confirmed)
-    console.print(score_table(compared) if compared else "No row that was priced holds a measurement.")
+    console.print(score_table(compared, console.width) if compared else "No row that was priced holds a measurement.")
     by_series = series_table(compared)
     if by_series is not None:
         console.print(by_series)
@@ -103,6 +112,8 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
         console.print(f"Left out: {message}")
     if len(unreadable) > MOST_UNREADABLE:
         console.print(f"... and {len(unreadable) - MOST_UNREADABLE} more rows whose measurements cannot be read.")
+    if compared:
+        console.print(score_in_all(compared))
     return compared
 
 

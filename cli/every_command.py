@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.console import console
+from cli.console import complaints, console
+from conf.errors import EXIT_INTERRUPTED
 from conf.folders import OPTION, further_folders
 
 ConfigDirs = Annotated[
@@ -30,8 +31,12 @@ def with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(*args: Any, config_dir: list[Path] | None = None, quiet: bool = False, **others: Any) -> None:
         console.quiet = quiet
-        with further_folders(config_dir or ()):
-            command(*args, **others)
+        try:
+            with further_folders(config_dir or ()):
+                command(*args, **others)
+        except KeyboardInterrupt:
+            complaints.print("Interrupted.")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
     own = [
         inspect.Parameter("config_dir", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigDirs),

@@ -90,7 +90,19 @@ def main() -> None:
     except OSError as error:
         if error.errno not in FOLDER_ERRORS:
             raise
+        if error.filename is None and not _stdout_is_written():
+            _complain(f"What the command printed could not be written: {error.strerror}.")
         _complain(f"{error.filename or 'output_dir'}: {error.strerror}. Choose another folder with output_dir=PATH.")
+
+
+def _stdout_is_written() -> bool:
+    """Whether stdout takes one more line. One that does not is put away, or Python would complain of it at its end."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _complain(message: str) -> NoReturn:

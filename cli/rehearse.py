@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cli.arguments import AsJson, OverrideTexts, ShowConfig, composed, print_config
-from cli.console import console, print_json
+from cli.console import complaints, console, counted, print_json
 from cli.plan import Name, sweep_and_overrides
 from conf.errors import ConfigError, UsageError
 
@@ -37,7 +41,8 @@ def rehearse(
 
     experiment = asked.settings.experiment()
     predicted = predict(experiment)
-    found = rehearse_all(experiment)
+    with _progress() as on_stage:
+        found = rehearse_all(experiment, on_stage)
     if as_json or output_format == "json":
         print_json("rehearsal", comparison(found, predicted))
         return
@@ -50,6 +55,24 @@ def rehearse(
         f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). {found.num_rehearsed} of {len(found.stages)}"
         f" stages rehearsed{rest}. Nothing was run on devices."
     )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """What tells how far a rehearsal is, on stderr: a live line on a terminal, else a line for each stage."""
+    begun = time.monotonic()
+
+    def told(done: int, total: int) -> str:
+        after = f", {time.monotonic() - begun:.0f} s" if done else ""
+        return f"Rehearsed {done} of {counted(total, 'different stage')}{after}"
+
+    if not complaints.is_terminal:
+        yield lambda done, total: complaints.print(told(done, total))
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=complaints, transient=True) as progress:
+        task = progress.add_task("Rehearsing", total=None)
+        yield lambda done, total: progress.update(task, description=told(done, total))
 
 
 def dry_run(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

@@ -6,7 +6,6 @@ passes the `Composition` on, and a sweep makes its points with `with_values`, wh
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +29,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
+from conf.nearest import most_like, nearest
 from conf.overrides import Override, Overrides, for_a_shell
 from conf.schema import Name, Value
 from conf.settings import Settings
 from conf.world import ClusterSpec
 
-MOST_SHOWN = 20
 MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
@@ -227,7 +226,7 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
 
 
 def _unknown_key(dotted: str, value: object, tree: Tree) -> ConfigError:
-    return ConfigError(dotted, value, "is not a key of the configuration", _nearest(dotted, _dotted_keys(tree)))
+    return ConfigError(dotted, value, "is not a key of the configuration", nearest(dotted, _dotted_keys(tree)))
 
 
 def part_at(tree: Tree, dotted: str) -> Any:
@@ -283,17 +282,6 @@ def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
     return keys
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
-    # Who leaves out a word, as in parallel.tensor_size, means the key that has all of the others.
-    parts = set(re.split(r"[._]", word))
-    longer = [name for name in known if len(parts) > 1 and parts <= set(re.split(r"[._]", name))]
-    match = sorted(longer, key=len)[:1] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if match:
-        return f"Did you mean {match[0]}?"
-    siblings = [name for name in known if "." not in name] or list(known)
-    return f"Known: {', '.join(siblings[:MOST_SHOWN])}."
-
-
 def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
@@ -319,31 +307,24 @@ def _wrong_alone(override: Override) -> ConfigError | None:
         return None
     if value is None or not key:
         return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
-    if key in groups() and value not in (known := options(key)):
-        several = value.split(",")
-        if key == "cluster" and len(several) > 1 and set(several) <= set(known):
-            remedy = f"Choose one, or compare them with `trisweep plan --clusters {value}`."
-            return ConfigError(key, value, "names several clusters", remedy)
-        if key == "sweep" and "=" in value:
-            remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
-            return ConfigError(key, value, "is not the name of a sweep", remedy)
+    if key in groups() and value not in options(key):
         return _no_option(key, value)
-    return None if _is_readable(override) else _unreadable(key, value)
+    try:
+        is_single = not OverridesParser.create().parse_override(_as_hydra_spells(override)).is_sweep_override()
+    except HydraException:
+        return _unreadable(key, value)
+    return None if is_single else _several(key, value)
 
 
 def _no_option(group: str, value: str) -> ConfigError:
-    known = options(group)
-    match = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
-    remedy = f"Did you mean {match[0]}?" if match else f"Known: {', '.join(known)}."
+    if "," in value:
+        return _several(group, value)
+    if group == "sweep" and "=" in value:
+        remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
+        return ConfigError(group, value, "is not the name of a sweep", remedy)
+    meant, known = most_like(value, options(group)), ", ".join(options(group))
+    remedy = f"Did you mean {meant}?" if meant else f"Known: {known}."
     return ConfigError(group, value, "is not an option of this group", remedy)
-
-
-def _is_readable(override: Override) -> bool:
-    """Whether Hydra's grammar takes it for a single value."""
-    try:
-        return not OverridesParser.create().parse_override(_as_hydra_spells(override)).is_sweep_override()
-    except HydraException:
-        return False
 
 
 def _unreadable(key: str, value: str) -> ConfigError:
@@ -354,6 +335,16 @@ def _unreadable(key: str, value: str) -> ConfigError:
     return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
 
 
+def _several(key: str, values: str) -> ConfigError:
+    """Several values where one is taken, which Hydra takes for a sweep of its own."""
+    remedy = f"Give one of them, a list as {key}=[{values}], or a text as \"{key}='{values}'\"."
+    if key == "cluster":
+        remedy = f"Give one of them, or let a search choose: `trisweep plan --clusters {values}`."
+    elif key in groups():
+        remedy = "Give one of them."
+    return ConfigError(key, values, "are several values, and the configuration takes one", remedy)
+
+
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.chosen(key), overrides.chosen("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
@@ -361,7 +352,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     keys = _dotted_keys(_composed(ROOT, without_mistake))
     if key in keys:
         return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
-    return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups()]))
+    return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
 
 
 def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
@@ -372,7 +363,7 @@ def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str
         return ConfigError(key, None, "is missing", "Add it to the configuration file of its group.")
     if complaint["type"] == "extra_forbidden":
         siblings = [prefix + ".".join([*parts[:-1], name]) for name in _field_names(model, parts[:-1])]
-        return ConfigError(key, complaint["input"], "is not a known key", _nearest(key, siblings))
+        return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         fields = ", ".join(_field_names(model, parts))
         remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
@@ -407,7 +398,7 @@ def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
     Args:
         others: further names that may be written there.
     """
-    return _nearest(dotted, [*_dotted_keys(tree), *others])
+    return nearest(dotted, [*_dotted_keys(tree), *others])
 
 
 def has_key(tree: Tree, dotted: str) -> bool:

@@ -1,7 +1,8 @@
-"""A layout's name as a cell of a table: where it is too long for its column it breaks between its parts."""
+"""A long name as a cell of a table: where it is too long for its column it breaks between its parts."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -11,25 +12,33 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True)
 class LayoutCell:
-    """A name such as `tp4-pp8-dp32-mb1-zero1`; a plain text would break within `zero1` or lose its end."""
+    """A name such as `tp4-pp8-dp32-mb1-zero1`; a plain text would break within `zero1` or lose its end.
+
+    Attributes:
+        after: the characters after which it may break.
+    """
 
     name: str
+    after: str = "-"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in broken(self.name, options.max_width):
+        for line in broken(self.name, options.max_width, self.after):
             yield Text(line, no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        longest = max(len(part) + 1 for part in self.name.split("-"))
+        longest = max(map(len, _parts(self.name, self.after)))
         return Measurement(min(longest, options.max_width), min(len(self.name), options.max_width))
 
 
-def broken(name: str, width: int) -> list[str]:
-    """The name in lines of at most that many characters, each but the last ending with a hyphen."""
+def broken(name: str, width: int, after: str = "-") -> list[str]:
+    """The name in lines of at most that many characters, as far as its parts allow."""
     lines = [""]
-    parts = name.split("-")
-    for part in [*(f"{part}-" for part in parts[:-1]), parts[-1]]:
-        if lines[-1] and len(lines[-1]) + len(part) > width:
+    for part in _parts(name, after):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
             lines.append("")
         lines[-1] += part
     return lines
+
+
+def _parts(name: str, after: str) -> list[str]:
+    return re.split(f"(?<=[{re.escape(after)}])", name)

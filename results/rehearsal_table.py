@@ -64,6 +64,8 @@ def memory_table(found: Rehearsal, predicted: Prediction) -> Table:
     """The memory of every stage at its fullest moment, in GiB, split by what it is held for."""
     table = Table(
         title="Memory of one rank of every stage at its fullest moment, GiB",
+        title_justify="left",
+        caption_justify="left",
         caption="What tensors take; without the framework's share and gaps. predicted: by the cost model.",
         box=box.SIMPLE,
         padding=0,
@@ -87,6 +89,8 @@ def work_table(found: Rehearsal, predicted: Prediction) -> Table:
     """Products and collectives of a step; stages that do the same share their rows."""
     table = Table(
         title="One rank's step",
+        title_justify="left",
+        caption_justify="left",
         caption="Counted; predicted: by the cost model, of the column before it. GB: 10^9 bytes of the whole tensors"
         " that are summed, gathered, scattered or sent.",
         box=box.SIMPLE,

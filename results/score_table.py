@@ -8,30 +8,64 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from results.layout_cell import LayoutCell
 from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.units import ABSENT
 from sweeps.table.cells import text_of
 
 COLUMNS = ("n", "step %", "constant %", "in 80 %", "rank corr.", "worst row", "memory %", "fits right")
+LONGEST_WORD, PATHS = 18, " /_-"
+EXPLAINING, WIDE = ("constant %", "rank corr.", "worst row"), 120
 SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
 
 
-def score_table(comparisons: Sequence[Comparison]) -> Table:
-    """Errors of predictions against the measurements of the rows, by source and table, and in all."""
+def score_table(comparisons: Sequence[Comparison], width: int = WIDE) -> Table:
+    """Errors of predictions against the measurements of the rows, by source and table, and in all.
+
+    Args:
+        width: columns of the terminal; a narrow one is spared what explains the errors, so that names of tables can be
+            read.
+    """
+    explained = (
+        " constant %: the step error of the one rate per device that suits these rows best. rank corr.: Spearman's, of"
+        " steps per second. worst row: GPUs tp pp micro-batch batch."
+        if width >= WIDE
+        else ""
+    )
+    columns = [name for name in COLUMNS if width >= WIDE or name not in EXPLAINING]
     table = _table(
         "Predicted against measured",
         "table",
-        "step %, memory %: mean of absolute errors. constant %: the step error of the one rate per device that"
-        " suits these rows best. in 80 %: steps within the interval of their prediction. rank corr.: Spearman's, of"
-        " steps per second. worst row: GPUs tp pp micro-batch batch.",
+        "step %, memory %: mean of absolute errors. in 80 %: steps within the interval of their prediction."
+        + explained,
+        columns,
     )
     groups = grouped_by_table(comparisons)
     for name, members in groups.items():
-        table.add_row(Text(name), *_cells(score(members)))
+        table.add_row(LayoutCell(name, PATHS), *_chosen(members, columns))
     if len(groups) > 1:
-        table.add_row("in all", *_cells(score(comparisons)))
+        table.add_section()
+        table.add_row(Text("in all", style="bold"), *_chosen(comparisons, columns), style="bold")
     return table
+
+
+def score_in_all(comparisons: Sequence[Comparison]) -> str:
+    """The score of all rows in a sentence, which a terminal shows last."""
+    found = score(comparisons)
+    said = [f"steps are off by {_percent(found.step_error)} % in the mean of {found.num_steps} rows"]
+    if found.inside is not None:
+        said.append(f"{_percent(found.inside)} % within the interval in which 80 % are expected")
+    if found.memory_error is not None:
+        said.append(f"memory by {_percent(found.memory_error)} % of {found.num_memories}")
+    if found.fits_right is not None:
+        said.append(f"{_percent(found.fits_right)} % of {found.num_fits} rightly said to fit or not")
+    return f"In all: {', '.join(said)}."
+
+
+def _chosen(comparisons: Sequence[Comparison], columns: Sequence[str]) -> list[str]:
+    cells = dict(zip(COLUMNS, _cells(score(comparisons)), strict=True))
+    return [cells[name] for name in columns]
 
 
 def series_table(comparisons: Sequence[Comparison]) -> Table | None:
@@ -42,8 +76,7 @@ def series_table(comparisons: Sequence[Comparison]) -> Table | None:
     caption = "A series is one model on one machine. The mean counts each of them once, however many rows it has."
     table = _table("By series", "series", caption, SERIES_COLUMNS)
     for name, members in grouped_by_series(comparisons).items():
-        cells = dict(zip(COLUMNS, _cells(score(members)), strict=True))
-        table.add_row(Text(name), *(cells[column] for column in SERIES_COLUMNS))
+        table.add_row(Text(name), *_chosen(members, SERIES_COLUMNS))
     shares = (mean.step_error, mean.constant_error, mean.memory_error)
     fits = ABSENT if mean.fits_right is None else f"{_percent(mean.fits_right)} %"
     table.add_row(f"mean of {mean.num_series} series", "", *map(_percent, shares), fits)
@@ -53,7 +86,7 @@ def series_table(comparisons: Sequence[Comparison]) -> Table | None:
 def _table(title: str, first: str, caption: str, columns: Sequence[str] = COLUMNS) -> Table:
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.caption_justify = "left"
-    table.add_column(first, overflow="fold")
+    table.add_column(first, overflow="fold", min_width=LONGEST_WORD)
     for name in columns:
         table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
     return table

@@ -46,7 +46,8 @@ def count(value: float | None) -> str:
 
 def error_percent(predicted: float, measured: float) -> str:
     """How far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
-    return f"{100 * (predicted - measured) / measured:+.1f}"
+    shown = f"{100 * (predicted - measured) / measured:+.1f}"
+    return "0.0" if shown in ("+0.0", "-0.0") else shown
 
 
 def rounded(value: float, digits: int = 5) -> float:

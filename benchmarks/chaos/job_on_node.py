@@ -17,6 +17,7 @@ from typing import Any
 
 ORDERS, EXECUTIONS = "orders.json", "executions.log"
 STEP_SECONDS = 0.1
+PATIENCE_SECONDS = 120
 
 
 def made_up_training(folder: str) -> None:
@@ -96,8 +97,12 @@ def _train(trial: Path, folder: Any, seat: Any, order: dict[str, Any]) -> Any:
         time.sleep(STEP_SECONDS)
         if seat.rank == 0:
             folder.append_metrics(_metrics(step, num_steps))
-        if step == num_steps // 2 and seat.rank == order.get("rank", 0):
-            _end_early(order, node)
+        if step == max(1, num_steps // 2) and order.get("end"):
+            if seat.rank == order.get("rank", 0):
+                _end_early(order, node)
+                _half(trial).touch()
+            else:
+                _wait_for(_half(trial))
     return Measurement(
         fingerprint=folder.read_experiment().fingerprint,
         outcome=Outcome.COMPLETED,
@@ -106,6 +111,18 @@ def _train(trial: Path, folder: Any, seat: Any, order: dict[str, Any]) -> Any:
         started=started,
         ended=time.time(),
     )
+
+
+def _half(trial: Path) -> Path:
+    """Written by the rank that was ordered to fail, where it goes on instead."""
+    return trial / f".half-{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+
+
+def _wait_for(path: Path) -> None:
+    """As ranks wait in a collective for one that has failed: else the others could complete before it has."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(STEP_SECONDS)
 
 
 def _end_early(order: dict[str, Any], node: str) -> None:

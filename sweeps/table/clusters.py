@@ -13,10 +13,12 @@ import yaml
 from conf.errors import ConfigError
 from conf.folders import options, path_of
 from conf.load import load_cluster
+from conf.nearest import most_like
 from conf.world import ClusterSpec
 from sweeps.table.cells import Row, count_of, text_of
 from sweeps.table.network import with_network_of, with_nodes_of
 
+NAME = re.compile(r"^name: *([^#\n]*[^#\s])", re.MULTILINE)
 NOISE = re.compile(
     r"\([^)]*\)|\b(?:nvidia|amd|intel|instinct|data center|tensor core|gpu|sxm\d?|oam|dgx|hgx|nvl72|superchip|hbm\w*)\b"
 )
@@ -37,9 +39,10 @@ def _chosen(row: Row, cluster: str, gpu: str) -> ClusterSpec:
         raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_shown_gpus()}.")
     if not gpu:
         return cluster_named(cluster)
-    claimed_by = clusters_by_gpu().get(gpu.lower()) or clusters_by_gpu().get(plain_name(gpu))
+    claimed_by = next((found for name in _spellings(gpu) if (found := clusters_by_gpu().get(name))), None)
+    claimed_by = claimed_by or clusters_by_device().get(gpu.lower())
     if not claimed_by:
-        raise ConfigError("gpu", gpu, "is not the device of a known cluster", f"Known: {_shown_gpus()}.")
+        raise ConfigError("gpu", gpu, "is not the device of a known cluster", _meant_gpu(gpu))
     if not cluster and len(claimed_by) > 1:
         remedy = f"Name one of {', '.join(claimed_by)} in the column cluster."
         raise ConfigError("gpu", gpu, "is claimed by more than one cluster", remedy)
@@ -94,6 +97,34 @@ def clusters_by_gpu() -> dict[str, tuple[str, ...]]:
         for name in names:
             claims[name] = (*claims.get(name, ()), cluster)
     return claims
+
+
+@cache
+def clusters_by_device() -> dict[str, tuple[str, ...]]:
+    """Clusters by their device, by the name of its file and by the name that reports print, in lower case."""
+    found: dict[str, tuple[str, ...]] = {}
+    for cluster in options("cluster"):
+        for name in _device_names(cluster):
+            found[name.lower()] = (*found.get(name.lower(), ()), cluster)
+    return found
+
+
+def _device_names(cluster: str) -> set[str]:
+    defaults = _facts(cluster).get("defaults")
+    chosen = [each for each in defaults if isinstance(each, dict)] if isinstance(defaults, list) else []
+    files = [str(file) for each in chosen for group, file in each.items() if "/device@" in str(group)]
+    paths = [path for file in files if (path := path_of("device", file)) is not None]
+    named = [NAME.search(path.read_text()) for path in paths]
+    return {*files, *(match[1] for match in named if match)}
+
+
+def _meant_gpu(gpu: str) -> str:
+    """The known names that begin like this one or are like it; all of them where none is."""
+    begin_alike = [name for name in known_gpus() if name.lower().startswith(gpu.lower())]
+    if begin_alike:
+        return f"Did you mean {' or '.join(begin_alike)}?"
+    meant = most_like(gpu, known_gpus())
+    return f"Did you mean {meant}?" if meant else f"Known: {_shown_gpus()}."
 
 
 def _spellings(name: str) -> tuple[str, ...]:

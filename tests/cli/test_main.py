@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,8 @@ from tests.cli.conftest import Command
             r"--name = '\.\./\.\./evil': is not a plain name for a folder\. Use letters, digits",
         ),
         (["sweep", "smoke", "--there"], r"No such option"),
+        (["plan", "175b", "cluster=frontier,selene"], r"are several values.*plan --clusters frontier,selene"),
+        (["plan", "175b", "parallel.tensor_size=2"], r"Did you mean parallel\.tensor_parallel_size\?"),
         (["status", "smoke", "output_dir='[/x]'"], r"has been started in .*/\[/x\]\. Start it with"),
     ],
 )
@@ -52,3 +56,12 @@ def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command)
     assert set(sweeps.stdout.split()) == {"175b", "1t"}
     clusters = trisweep(cwd=tmp_path, COMP_WORDS="trisweep plan 175b cluster=f", **{**asked, "COMP_CWORD": "3"})
     assert "frontier" in clusters.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from cli.entry import main; main()", "plan", "smoke"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "trisweep: What the command printed could not be written: No space left on device.\n"

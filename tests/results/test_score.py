@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from rich.console import Console
 
@@ -15,7 +17,7 @@ from results.score import (
     rank_correlation,
     score,
 )
-from results.score_table import score_table, series_table
+from results.score_table import score_in_all, score_table, series_table
 from sweeps.table.file import Record
 from sweeps.table.prices import PricedRow, RowPrediction, price
 
@@ -183,3 +185,16 @@ def test_series_are_printed_with_their_mean() -> None:
 def test_memory_under_another_optimizer_is_not_held_against_adams() -> None:
     found = compared(iter_time_s="5", memory_gib="50.7", notes="Adafactor")
     assert (found.memory_bytes, found.fits, found.step_seconds) == (None, None, 5)
+
+
+def test_a_narrow_terminal_shows_the_errors_and_says_the_score_of_all_rows_last() -> None:
+    name = "mosaicml/llm-foundry MPT benchmarks, scripts/train/benchmarking/README.md"
+    rows = [off_by(1.1, source=name), off_by(0.9, source="B paper")]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(score_table(rows, width=80))
+    shown = console.export_text()
+    assert "worst row" not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    words = {word for line in shown.splitlines() for word in line.split()}
+    assert {"mosaicml/llm-foundry", "benchmarking/README.md,"} <= words
+    assert score_in_all(rows).startswith("In all: steps are off by 10.1 % in the mean of 2 rows, ")

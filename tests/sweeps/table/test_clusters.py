@@ -92,3 +92,13 @@ def test_a_remark_makes_the_network_of_the_cluster_file_that_it_describes() -> N
 def test_a_senseless_number_of_devices_per_node_is_refused() -> None:
     with pytest.raises(ConfigError, match="gpus_per_node = '0'"):
         cluster(gpu="H100", gpus_per_node="0")
+
+
+@pytest.mark.parametrize("gpu", ["h100-96gb-500w", "H100-96GB-HBM2e-500W", "h100-96gb-hbm2e-500w"])
+def test_a_device_is_known_by_the_name_of_its_file_and_by_the_name_that_reports_print(gpu: str) -> None:
+    assert cluster_of({"gpu": gpu, "num_gpus": "8"}).device.name == "H100-96GB-HBM2e-500W"
+
+
+def test_a_name_that_is_cut_short_is_told_what_it_may_mean() -> None:
+    with pytest.raises(ConfigError, match="Did you mean MI250X GCD"):
+        cluster_of({"gpu": "MI250X", "num_gpus": "8"})

@@ -40,7 +40,9 @@ def test_stages_that_do_exactly_the_same_are_rehearsed_once_in_processes_of_thei
     """Under GPipe every stage between the first and the last makes the same passes in the same order."""
     sizes = ["parallel.pipeline_parallel_size=4", "parallel.world_size=8", "parallel.schedule=gpipe"]
     experiment = load([*SMALL, *sizes, "batch.global_batch_size=4"]).experiment()
-    found = rehearse(experiment)
+    told = list[tuple[int, int]]()
+    found = rehearse(experiment, lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert (found.num_rehearsed, [stage.stage for stage in found.stages]) == (3, [0, 1, 2, 3])
     assert found.stages[2] == rehearse_stage(experiment, 2)
     assert found.flops == hardware_flops(experiment.model, 4, experiment.parallel.recompute, 4)

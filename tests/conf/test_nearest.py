@@ -1,0 +1,37 @@
+"""What is proposed for a word that is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.nearest import nearest
+
+KEYS = [
+    *("parallel", "parallel.world_size", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+    *("batch", "batch.micro_batch_size", "batch.global_batch_size", "notify", "model", "parallel", "batch"),
+]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("parallel.tensor_size", "parallel.tensor_parallel_size"),
+        ("parallel.pipeline_size", "parallel.pipeline_parallel_size"),
+        ("paralel.world_size", "parallel.world_size"),
+        ("parallel.wordl_size", "parallel.world_size"),
+        ("batch.micro_batch", "batch.micro_batch_size"),
+        ("bach", "batch"),
+    ],
+)
+def test_a_key_is_proposed_whose_own_words_are_meant_and_not_one_that_only_shares_the_group(
+    word: str, meant: str
+) -> None:
+    assert nearest(word, KEYS) == f"Did you mean {meant}?"
+
+
+def test_what_is_known_is_listed_once() -> None:
+    assert nearest("zzz", KEYS) == "Known: parallel, batch, notify, model."
+
+
+def test_a_long_list_says_how_many_more_there_are() -> None:
+    assert nearest("zzz", [f"name{number}" for number in range(25)]).endswith("name19 and 5 more.")
