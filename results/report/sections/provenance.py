@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conf.overrides import Override
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, text
 from sweeps.reading import TrialReading, ranked
@@ -122,7 +123,7 @@ def sweep_command(subject: ReportSubject, given: Sequence[Given]) -> str:
 
 
 def rerun_command(subject: ReportSubject, given: Sequence[Given], of: TrialReading) -> str:
-    place = [each for each in _overrides(given) if each.partition("=")[0] in PLACE_KEYS]
+    place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
     return shlex.join(["trisweep", "rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place])
 
 
