@@ -130,7 +130,7 @@ def rerun_command(subject: ReportSubject, given: Sequence[Given], of: TrialReadi
 def _overrides(given: Sequence[Given]) -> list[str]:
     """Those of the last command, without the choice of the sweep, which the command itself names."""
     last = given[-1].texts("overrides") if given else []
-    return [each for each in last if not each.startswith("sweep=")]
+    return [each for each in last if Override.parse(each).key != "sweep"]
 
 
 def _facts(last: Given) -> Iterator[tuple[str, str]]:
