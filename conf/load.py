@@ -18,7 +18,6 @@ import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -29,15 +28,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
-from conf.nearest import most_like, nearest
-from conf.overrides import Override, Overrides, for_a_shell
+from conf.nearest import nearest
+from conf.overrides import Overrides
 from conf.schema import Name, Value
 from conf.settings import Settings
 from conf.world import ClusterSpec
+from conf.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
 
 MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""
-LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 ROOT = "config"
 """The file from which all groups are composed."""
 Tree = dict[str, Any]
@@ -116,7 +115,7 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     """
     with draft_first(folder):
         if name not in options("cluster"):
-            raise _no_option("cluster", name)
+            raise no_option("cluster", name)
         tree = _composed(f"cluster/{name}", Overrides())
         _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     return checked(ClusterSpec, tree["cluster"], "cluster.")
@@ -140,7 +139,7 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     """What Hydra composes, `with_its_own` values or without them."""
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
-    given = [*(site_overrides() if root == ROOT else ()), *map(_as_hydra_spells, overrides)]
+    given = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             return hydra.compose(root, overrides=given, return_hydra_config=with_its_own)
@@ -255,24 +254,6 @@ def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
         raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
 
 
-def _as_hydra_spells(override: Override) -> str:
-    """The text that Hydra needs for an override, since people may write some of them shorter.
-
-    The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
-    an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
-    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings.
-    """
-    text, option = override.text, override.value or ""
-    if option.isdigit() and override.key in groups():
-        text = f"{override.key}='{option}'"
-    if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
-        quoted = option.replace("\\", "\\\\").replace('"', '\\"')
-        return f'trainer.command="{quoted}"'
-    if text.startswith("device="):
-        return f"device@cluster.{text}"
-    return f"+{text}" if text.startswith("sweep=") else text
-
-
 def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
     keys: list[str] = []
     for key, value in tree.items():
@@ -289,60 +270,32 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
         path = Path(error.problem_mark.name)
         where = f"{path if is_own(path) else path.name}, line {error.problem_mark.line + 1}"
         return ConfigError("conf", where, f"is not valid YAML: {error.problem}", "Correct the file.")
-    if wrong := next(filter(None, map(_wrong_alone, overrides)), None):
+    if isinstance(error, UnicodeDecodeError):
+        return _not_text(overrides)
+    if wrong := next(filter(None, map(wrong_alone, overrides)), None):
         return wrong
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
         group, option = missing.groups()
-        return _no_option(group, option)
+        return no_option(group, option)
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
     shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
     return ConfigError("override", shown, text[:MOST_OF_HYDRA], LOOK_LIKE)
 
 
-def _wrong_alone(override: Override) -> ConfigError | None:
-    """What is wrong with an override that would be wrong beside any others; None if nothing is."""
-    key, value = override.key, override.value
-    if value is None and override.text.startswith("~"):
-        return None
-    if value is None or not key:
-        return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
-    if key in groups() and value not in options(key):
-        return _no_option(key, value)
+def _not_text(overrides: Overrides) -> ConfigError:
+    """Names the chosen file that is not UTF-8, which the error of the codec does not."""
+    chosen = (path_of(override.key, override.value or "") for override in overrides)
+    broken = next((str(path) for path in chosen if path is not None and not _is_text(path)), None)
+    return ConfigError("conf", broken, "is not a text in UTF-8", "Correct the file.")
+
+
+def _is_text(path: Path) -> bool:
     try:
-        is_single = not OverridesParser.create().parse_override(_as_hydra_spells(override)).is_sweep_override()
-    except HydraException:
-        return _unreadable(key, value)
-    return None if is_single else _several(key, value)
-
-
-def _no_option(group: str, value: str) -> ConfigError:
-    if "," in value:
-        return _several(group, value)
-    if group == "sweep" and "=" in value:
-        remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
-        return ConfigError(group, value, "is not the name of a sweep", remedy)
-    meant, known = most_like(value, options(group)), ", ".join(options(group))
-    remedy = f"Did you mean {meant}?" if meant else f"Known: {known}."
-    return ConfigError(group, value, "is not an option of this group", remedy)
-
-
-def _unreadable(key: str, value: str) -> ConfigError:
-    if key == "trainer.command" and "{" in value:
-        remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
-        return ConfigError(key, value, "cannot be read", remedy)
-    problem = "holds characters that mean something else in an override"
-    return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
-
-
-def _several(key: str, values: str) -> ConfigError:
-    """Several values where one is taken, which Hydra takes for a sweep of its own."""
-    remedy = f"Give one of them, a list as {key}=[{values}], or a text as \"{key}='{values}'\"."
-    if key == "cluster":
-        remedy = f"Give one of them, or let a search choose: `trisweep plan --clusters {values}`."
-    elif key in groups():
-        remedy = "Give one of them."
-    return ConfigError(key, values, "are several values, and the configuration takes one", remedy)
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:

@@ -118,6 +118,13 @@ def test_an_own_file_that_is_not_yaml_is_named_with_its_folder_and_line(own: Own
         load(["cluster=mine"])
 
 
+def test_an_own_file_that_is_no_text_is_named(own: Own) -> None:
+    folder = own("a", {"cluster/mine.yaml": ""})
+    (folder / "cluster" / "mine.yaml").write_bytes(b"\xff\xfe")
+    with further_folders([folder]), pytest.raises(ConfigError, match=rf"{folder}/cluster/mine\.yaml': is not a text"):
+        load(["cluster=mine"])
+
+
 def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(own: Own) -> None:
     with (
         further_folders([own("a", {"cluster/mine.yaml": SELENE})]),

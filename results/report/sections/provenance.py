@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conf.overrides import Override
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, text
 from sweeps.reading import TrialReading, ranked
@@ -122,14 +123,14 @@ def sweep_command(subject: ReportSubject, given: Sequence[Given]) -> str:
 
 
 def rerun_command(subject: ReportSubject, given: Sequence[Given], of: TrialReading) -> str:
-    place = [each for each in _overrides(given) if each.partition("=")[0] in PLACE_KEYS]
+    place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
     return shlex.join(["trisweep", "rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place])
 
 
 def _overrides(given: Sequence[Given]) -> list[str]:
     """Those of the last command, without the choice of the sweep, which the command itself names."""
     last = given[-1].texts("overrides") if given else []
-    return [each for each in last if not each.startswith("sweep=")]
+    return [each for each in last if Override.parse(each).key != "sweep"]
 
 
 def _facts(last: Given) -> Iterator[tuple[str, str]]:
