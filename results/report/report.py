@@ -92,6 +92,12 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
     return paths
 
 
+def report_page(sweep: Sweep, results: Sequence[TrialReading]) -> str:
+    """The HTML page alone, as text."""
+    sections = sections_of(ReportSubject(sweep, results))
+    return page(head_of(sweep.record), sections, answer.layouts(sweep.record))
+
+
 def _write(path: Path, text: str, sweep: str) -> None:
     try:
         write_atomically(path, text)

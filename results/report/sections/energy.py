@@ -8,6 +8,7 @@ from conf.experiment import Experiment
 from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
+from results.slurm_energy import slurm_watts
 from results.units import count, significant
 from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord, Trial
@@ -17,7 +18,7 @@ KWH_PER_MWH = 1000
 MOST_COUNTED = 10
 NUMERIC = ("device-hours", "MWh", "MWh of the site", "dollars", "tonnes CO2")
 COLUMNS = ("layout", "step time is", "energy is", *NUMERIC)
-COUNTED_NUMERIC = ("J/step", "J/token", "W", "idle W", "counted s", "hosts J/step", "declared J/token")
+COUNTED_NUMERIC = ("J/step", "J/token", "W", "idle W", "counted s", "hosts J/step", "Slurm W", "declared J/token")
 COUNTED_COLUMNS = ("layout", *COUNTED_NUMERIC, "counters")
 Row = tuple[str, Experiment, Footprint]
 
@@ -142,6 +143,7 @@ def _counted_row(result: TrialReading) -> tuple[Cell, ...] | None:
         performance.energy_idle_watts,
         performance.energy_seconds,
         performance.energy_host_joules_per_step,
+        slurm_watts(result.folder),
         declared_footprint(result.experiment, performance).joules_per_token,
     )
     return text(result.label), *map(_rounded, values), text(performance.energy_source or "")
@@ -150,5 +152,6 @@ def _counted_row(result: TrialReading) -> tuple[Cell, ...] | None:
 _BOTH: NumbersAre = "measured and predicted"
 _COUNTED = (
     "Measured by counters, over the timed steps; idle power is in all of it, and stands beside it where it was"
-    " measured. What the declared watts would be is no measurement."
+    " measured. Slurm's power is of whole nodes and of the whole job, start and end included; where there is none, the"
+    " site accounts for no energy. What the declared watts would be is no measurement."
 )
