@@ -32,10 +32,8 @@ SHOWN: Mapping[str, Picture] = {
     "report.png": Picture(),
     "report-dark.png": Picture(scheme="dark"),
     "report-phone.png": Picture(size=PHONE),
-    "report-trials.png": Picture(section="trials"),
     "report-predicted.png": Picture(section="predicted"),
     "report-timeline.png": Picture(section="timeline"),
-    "report-knobs.png": Picture(section="knobs"),
 }
 
 

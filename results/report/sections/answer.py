@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from conf.units import TERA
 from results.legend import legend
 from results.report.best_plan import best_on_paper, num_devices
-from results.report.section import Block, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
+from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.verdict import predicted_study_sentence, verdict
 from results.scaling import Scaling, scalings
 from results.scaling.study import predicted_study
@@ -47,7 +47,7 @@ def section(subject: ReportSubject) -> Section:
         return Section("answer", "The answer", "predicted", predicted_sentence(record, best), (Paragraph(measured),))
     if best is None:
         return Section("answer", "The answer", "measured", measured, _proxy_figures(best_first, results))
-    blocks = (KeyFigures(_predicted_figures(best)), Paragraph(measured), *_outside(best))
+    blocks = (KeyFigures(_predicted_figures(best)), *_outside(best), Heading(_where(record)), Paragraph(measured))
     return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
 
 
@@ -57,15 +57,16 @@ def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
 
 
 def measured_sentence(record: SweepRecord, results: Sequence[TrialReading]) -> str:
-    """The verdict on what was measured, which says of a proxy that it is one."""
+    """The verdict on what was measured."""
     if not results:
         return "Nothing was measured: this sweep has no trials."
-    best_first = ranked(list(results))
-    said = verdict(record, results, best_first)
-    if record.mode == "cluster" or not best_first:
-        return said
-    model = next(trial.experiment.model.name for trial in record.trials if trial.experiment)
-    return f"Measured here with the proxy {model}: {said[0].lower()}{said[1:]}"
+    return verdict(record, results, ranked(list(results)))
+
+
+def _where(record: SweepRecord) -> str:
+    """The heading of what was measured, which says of a proxy that it is one."""
+    model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), None)
+    return "Measured here" if record.mode == "cluster" or model is None else f"Measured here, with the proxy {model}"
 
 
 def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
@@ -108,9 +109,9 @@ def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
     figures = [
         _figure("plan", plan_label(best.trial), _devices(num_devices(best.trial))),
         _figure(
-            "model TFLOPS per device",
+            "model TFLOPS",
             tflops(estimate.model_flops_per_second_per_device),
-            f"{low} to {high} with 80 % probability",
+            f"per device; {low} to {high} with 80 % probability",
         ),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", "model FLOPs, of the dense peak"),
         *_against_baseline(best),
@@ -156,9 +157,9 @@ def _measured_figures(best: TrialReading, results: Sequence[TrialReading]) -> tu
     return (
         _figure("plan", best.label, _devices(performance.num_devices), "measured"),
         _figure(
-            "model TFLOPS per device",
+            "model TFLOPS",
             tflops(performance.model_flops_per_second_per_device),
-            f"{_slowest(performance)} to {_fastest(performance)} from step to step",
+            f"per device; {_slowest(performance)} to {_fastest(performance)} from step to step",
             "measured",
         ),
         _figure("MFU", f"{percent(performance.model_flops_utilization)} %", "model FLOPs, of the peak", "measured"),
