@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 from train_core.costs import Estimate, StepTime
@@ -18,6 +20,12 @@ class Pair:
     reading: TrialReading
     predicted: Estimate
     measured: Performance
+
+    @cached_property
+    def interval(self) -> Interval:
+        """What the measured step was expected to lie in."""
+        assert self.reading.experiment is not None
+        return interval_of(self.reading.experiment, self.predicted.implementation, self.predicted)
 
 
 def pairs(results: Sequence[TrialReading]) -> list[Pair]:

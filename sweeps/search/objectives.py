@@ -73,11 +73,14 @@ def final_loss(experiment: Experiment, performance: Performance, steps: Sequence
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Numbers of the rows that no other row beats; rows are costs, the smaller the better, and equal rows all stay."""
-    return [
-        number
-        for number, row in enumerate(values)
-        if not any(other != row and all(a <= b for a, b in zip(other, row, strict=True)) for other in values)
-    ]
+    kept: list[int] = []
+    # A row that beats another comes before it in this order, so that each is held against the front so far alone.
+    for number in sorted(range(len(values)), key=lambda number: tuple(values[number])):
+        row = values[number]
+        rivals = (values[other] for other in kept)
+        if not any(rival != row and all(a <= b for a, b in zip(rival, row, strict=True)) for rival in rivals):
+            kept.append(number)
+    return sorted(kept)
 
 
 def _of_step(objective: Objective, experiment: Experiment, step: Performance | Estimate) -> float:

@@ -13,9 +13,9 @@ from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, 
 from results.report.step_term_blocks import TERMS, breakdown_of, step_table, term_bars
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, error_percent, gib, percent, rounded, seconds, tflops
-from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading, ranked
 
+MOST_POINTS = 1000
 MEMORY = "memory of the fullest rank"
 TRIAL_COLUMNS = (
     "layout",
@@ -111,7 +111,7 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
 
 def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
     """What the interval knows of its own limits, and constants that were fitted here."""
-    outside = dict.fromkeys(side for pair in compared for side in _interval(pair).outside)
+    outside = dict.fromkeys(side for pair in compared for side in pair.interval.outside)
     if outside:
         yield Paragraph(f"Outside of what the cost model was validated on: {'; '.join(outside)}.", is_caution=True)
 
@@ -204,7 +204,7 @@ def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
     if not timed([pair]):
         absent = number(ABSENT, None)
         return absent, absent, absent, text(ABSENT), absent
-    predicted, measured, interval = pair.predicted, pair.measured, _interval(pair)
+    predicted, measured, interval = pair.predicted, pair.measured, pair.interval
     return (
         number(seconds(predicted.step_seconds), predicted.step_seconds),
         _error_cell(predicted.step_seconds, measured.step_seconds),
@@ -216,7 +216,8 @@ def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
 
 def _scatter(compared: Sequence[Pair]) -> Plot:
     """Rates and not seconds, because trials of different batches have steps of different length."""
-    points = [_point(pair) for pair in compared]
+    points = [_point(pair) for pair in compared[:MOST_POINTS]]
+    left_out = f" The {MOST_POINTS} fastest of {len(compared)}." if len(compared) > MOST_POINTS else ""
     rates = [rate for point in points for rate in (point["predicted"], point["measured"])]
     limits = [0.95 * min(rates), 1.05 * max(rates)]
     kind = {"type": "log"} if limits[1] > 10 * limits[0] else {"type": "linear", "zero": False}
@@ -227,7 +228,7 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
     return Plot(
         "predicted-measured",
         "Every point is a trial. On the dashed line, what was predicted was measured; above it the trial was faster"
-        " than predicted.",
+        f" than predicted.{left_out}",
         {
             "layer": [
                 {
@@ -282,14 +283,8 @@ def _memory(compared: Sequence[Pair]) -> list[tuple[float, float]]:
     ]
 
 
-def _interval(pair: Pair) -> Interval:
-    experiment = pair.reading.experiment
-    assert experiment is not None
-    return interval_of(experiment, pair.predicted.implementation, pair.predicted)
-
-
 def _is_inside(pair: Pair) -> bool:
-    interval = _interval(pair)
+    interval = pair.interval
     return interval.low_seconds <= pair.measured.step_seconds <= interval.high_seconds
 
 

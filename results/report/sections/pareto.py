@@ -12,10 +12,11 @@ from results.report.table import ReportTable, number, text
 from results.terminal import plan_label
 from results.units import ABSENT, count, rounded, significant
 from sweeps.reading import ranked
-from sweeps.search.objectives import SECONDS_PER_HOUR, TRILLION, front
 from train_core.costs import Estimate
 from train_core.measurement import Performance
 
+TRILLION = 10**12
+SECONDS_PER_HOUR = 3600
 HOURS_PER_DAY = 24
 KWH_PER_MWH = 1000
 MOST_POINTS = 400
@@ -48,6 +49,8 @@ class Price:
 
 def section(subject: ReportSubject) -> Section | None:
     """None where fewer than two points are known, which leaves nothing to choose between."""
+    from sweeps.search.objectives import front  # with Hydra, for which whoever imports the report need not wait
+
     measured = _measured(subject) if subject.sweep.record.mode == "cluster" else []
     prices = measured or _predicted(subject)
     if len(prices) < 2:
@@ -110,9 +113,10 @@ def _price(layout: str, step: Performance | Estimate, num_devices: int, takes: F
 
 def _finding(best: Sequence[Price], num_points: int) -> str:
     fastest, cheapest = best[0], best[-1]
+    what = "time and energy" if fastest.dollars is None else "time, money and energy"
     if len({price.costs for price in best}) == 1:
         return (
-            f"Of {num_points} points `{fastest.layout}` takes the least time, money and energy for a trillion tokens:"
+            f"Of {num_points} points `{fastest.layout}` takes the least {what} for a trillion tokens:"
             f" {_in_words(fastest)}."
         )
     return (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from results.report.sections.learned import search_plan, section
+from results.report.search_course import search_plan
+from results.report.sections.learned import section
 from sweeps.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
