@@ -26,6 +26,11 @@ name: {name}
 num_nodes: {num_nodes} # that a job may take; {source}
 devices_per_node: {devices_per_node} # {source}
 cores_per_node: {cores} # on CPUs, the cores that the ranks of a node share
+site: # for the energy and carbon of reports; null leaves them out
+  grid_co2_grams_per_kwh: null # what your grid emits
+  grid_co2_source: ""
+  power_usage_effectiveness: null # what the whole site draws over what its computers draw
+  power_usage_effectiveness_source: ""
 gpu_names: [] # what tables call this device (`trisweep estimate`), if rows with it mean this cluster
 efficiency: # what programs reach of the device's peaks
 {efficiency}

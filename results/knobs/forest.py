@@ -24,6 +24,8 @@ with warnings.catch_warnings():
     import shap
 
 Floats = npt.NDArray[np.float64]
+POINTS_PER_LEAF = 60
+"""Of so many points a leaf may hold one."""
 
 
 class Forest:
@@ -31,8 +33,9 @@ class Forest:
 
     def __init__(self, codes: Floats, values: Floats, num_trees: int, seed: int, *, judged: bool = False) -> None:
         """`judged`: also predict every point by the trees that did not see it."""
-        # A leaf of one point would learn the noise of one measurement.
-        self._trees = RandomForestRegressor(num_trees, min_samples_leaf=2, oob_score=judged, random_state=seed)
+        # A leaf of one point would learn the noise of one measurement. With many points, larger leaves save time.
+        leaf = max(2, len(values) // POINTS_PER_LEAF)
+        self._trees = RandomForestRegressor(num_trees, min_samples_leaf=leaf, oob_score=judged, random_state=seed)
         self._trees.fit(codes, values)
 
     @property

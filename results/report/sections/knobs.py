@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from results.knobs.finding import finding
 from results.knobs.out_of_memory import memory_counts, memory_shares
 from results.knobs.published_order import published_order
-from results.knobs.sensitivity import Sensitivity, sensitivity, too_few
+from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, too_few
 from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
 from results.report.knob_plots import dependence_plot, pair_plot, shares_plot
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
@@ -66,9 +66,10 @@ def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
 
 
 def _method(table: KnobTable, found: Sensitivity) -> str:
+    taken = f", of which {MOST_POINTS} are taken evenly over their ranking" if found.num_points > MOST_POINTS else ""
     others = f" {table.num_others} more trials ended otherwise, or have yet to run." if table.num_others else ""
     return (
-        f"From {found.num_points} {table.rates_are} rates (model FLOP/s per device): trees explain"
+        f"From {found.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
         f" {percent(max(0.0, found.explained))} % of the differences between trials that they have not seen. A share is"
         f" of all that moves the trials away from their mean (SHAP); of 40 draws of as many trials, with replacement,"
         f" 32 lie within the two numbers beside it. Trials without a rate are not in it.{others}"
