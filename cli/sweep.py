@@ -216,6 +216,8 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
 
 def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     """What the plan says of the full size, in a few lines, before the proxy is measured."""
+    from launcher.rules import rounds_of
+
     print_question(record, asked)
     search = asked.settings.search
     if search.asks_later:
@@ -227,5 +229,8 @@ def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     fitting = sum(trial.infeasible_reason is None for trial in record.plan)
     impossible = sum(trial.experiment is None for trial in record.plan)
     lacking = len(record.plan) - fitting - impossible
-    console.print(f"{len(record.plan)} points: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
-    console.print(f"Measured here: {sum(trial.selected for trial in record.trials)} points of its proxy.")
+    points = counted(len(record.plan), "point")
+    console.print(f"{points}: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
+    chosen, rounds = sum(trial.selected for trial in record.trials), rounds_of(search, record)
+    often = f", {'each' if rounds.every_point else 'the leaders up to'} {rounds.most} times" if rounds else ""
+    console.print(f"Measured here: {counted(chosen, 'point')} of its proxy{often}.")

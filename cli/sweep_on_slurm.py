@@ -67,7 +67,7 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
     if not (done.num_submitted or done.num_live or done.step.held):
         console.print("Nothing to do: all is finished. --remeasure measures every point again.")
     if done.step.held:
-        console.print(f"{done.step.num_waiting} trials are held back: {done.step.held}.")
+        console.print(f"{counted(done.step.num_waiting, 'trial')} held back: {done.step.held}.")
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
 
 
