@@ -23,7 +23,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup docs doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -57,6 +57,10 @@ plan-%: setup ## predict every point of a sweep on paper
 
 sweep-%: setup ## plan, measure and report a sweep: on Slurm with CLUSTER=, else its proxy on this machine
 	@$(TRISWEEP) sweep $* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
+
+scaling-%: setup ## weak and strong scaling, a report each: scaling-175b or scaling-1t
+	@$(TRISWEEP) sweep weak-$* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
+	@$(TRISWEEP) sweep strong-$* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
 
 status-%: setup ## every trial: state, cause of failure, last log line
 	@$(TRISWEEP) status $* $(CHOICE) $(OPTIONS)
@@ -109,6 +113,11 @@ slurm-up: ## start the Slurm test cluster on this machine (root, Debian)
 
 slurm-down: ## stop it and remove its state
 	@tests/slurm/cluster.sh down
+
+docs: .venv/.installed-dev ## the documentation as a site in site/, its generated pages made anew, its links checked
+	$(BIN)/python -m docs.making
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
 
 clean: ## remove the environment and the caches; results in runs/ stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info

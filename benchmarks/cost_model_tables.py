@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.target import Target
-from conf.load import load_cluster, options
+from conf.folders import options
+from conf.load import load_cluster
 from conf.units import GIBIBYTE, GIGA
 from conf.world import ClusterSpec
 from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from conf.load import load_cluster, options
+from conf.folders import options
+from conf.load import load_cluster
 from conf.schema import Frozen
 from conf.world import ClusterSpec, DeviceSpec
 

@@ -17,7 +17,7 @@ HEADING = """\
 # Validation
 
 How far predictions are from published figures, on tables that the constants had not seen. Rows:
-[published.csv](../benchmarks/published.csv) and [published_2.csv](../benchmarks/published_2.csv), each with its source;
+`benchmarks/published.csv` and `benchmarks/published_2.csv`, each with its source;
 how a row is read is in [estimate.md](estimate.md), what rates count in [metrics.md](metrics.md).
 
 **Left out** is the figure to go by: for each table all constants are fitted again, from what is known of them without
@@ -27,7 +27,7 @@ Fitted errors, <sub>in small print</sub>, are those of the constants as they are
 of rows in their interval of 80 %, which the other tables make.
 
 `python -m benchmarks.fitting --residuals` fits anew (minutes) and writes each row's figures into
-[left_out.csv](../benchmarks/left_out.csv); `make bench` writes this page from them and from today's predictions.
+`benchmarks/left_out.csv`; `make bench` writes this page from them and from today's predictions.
 """
 COLUMNS = ("table", "rows", "left out %", "", "constant %", "inside %", "regret %", "rank corr.")
 MISSES = ("table", "model", "layout", "measured s", "left out s", "error %", "")

@@ -14,7 +14,8 @@ from calibrate.cluster_file import cluster_path, replace_cluster_file, require_w
 from calibrate.measured_changes import left_alone, machine_of, measured_changes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
 from conf.errors import ConfigError, UsageError
-from conf.load import CONF_DIR, load_cluster, options
+from conf.folders import options
+from conf.load import load_cluster
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.world import ClusterSpec
@@ -74,7 +75,7 @@ class Draft:
     notes: tuple[str, ...]
     text: str
 
-    def write(self, folder: Path = CONF_DIR) -> Path:
+    def write(self, folder: Path | None = None) -> Path:
         """Put the file in its place, if it composes."""
         return replace_cluster_file(self.cluster, self.output, self.text, self.changes, folder)
 
@@ -131,7 +132,7 @@ def measure(calibration: Calibration, tell: Tell) -> DeviceRates:
         return calibration.executor.measure(calibration.folder, calibration.plan, tell)
 
 
-def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates, folder: Path = CONF_DIR) -> Draft:
+def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates, folder: Path | None = None) -> Draft:
     """The cluster file with everything that was measured."""
     stamp = stamp_of(rates.finished)
     changes = measured_changes(cluster, rates, stamp)
@@ -145,7 +146,7 @@ def draft(
     notes: Sequence[str],
     stamp: str,
     machine: str,
-    folder: Path = CONF_DIR,
+    folder: Path | None = None,
 ) -> Draft:
     """The cluster's file with `changes`, under the name `output`.
 

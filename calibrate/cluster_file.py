@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,34 +11,60 @@ from pathlib import Path
 from calibrate.cluster_change import Change, dotted, value_in
 from calibrate.yaml_edit import with_value
 from conf.errors import ConfigError, UsageError
-from conf.load import CONF_DIR, load_cluster
+from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
+from conf.load import load_cluster
 from conf.world import ClusterSpec
 from train_core.whole_files import write_atomically
+
+CHECKOUT = "pyproject.toml"
+"""Lies beside the packages of a checkout, and not of an installed package."""
 
 STAMPED = "# Calibrated "
 """Lines at the top of a file begin so, and say where and with which versions a calibration was made."""
 
 
-def cluster_path(name: str, folder: Path = CONF_DIR) -> Path:
-    return folder / "cluster" / f"{name}.yaml"
+def cluster_path(name: str, folder: Path | None = None) -> Path:
+    """The file that describes a cluster; with `folder`, the one in that folder of configuration if it is there."""
+    with draft_first(folder):
+        path = path_of("cluster", name)
+    if path is None:
+        raise ConfigError("cluster", name, "is not an option of this group", "See `trisweep list cluster`.")
+    return path
 
 
-def require_writable(name: str, output: str, folder: Path = CONF_DIR) -> None:
+def written_path(name: str, folder: Path | None = None) -> Path:
+    """The file that a calibration writes: in a person's own folder if there is one, else in the checkout.
+
+    Raises:
+        UsageError: there is no own folder, and the package is installed, where the next upgrade would replace it.
+    """
+    own = own_folders() if folder is None else (folder,)
+    with_it = (place for place in own if (place / "cluster" / f"{name}.yaml").is_file())
+    if (found := next(with_it, next(iter(own), None))) is not None:
+        return found / "cluster" / f"{name}.yaml"
+    if not (CONF_DIR.parent / CHECKOUT).exists():
+        problem = f"The file of cluster {name} would be written into the installed package, {CONF_DIR}"
+        raise UsageError(problem, "Make a folder of your own with `trisweep init`, or name one with --config-dir.")
+    return CONF_DIR / "cluster" / f"{name}.yaml"
+
+
+def require_writable(name: str, output: str, folder: Path | None = None) -> None:
     """Check before anything is measured that the file can be written, and that writing it destroys no other.
 
     Raises:
         UsageError: the folder is read-only, or `output` is another cluster's file.
     """
-    target = cluster_path(output, folder)
+    target = written_path(output, folder)
     try:
+        target.parent.mkdir(exist_ok=True)
         # Only a file that is made there tells for certain, on read-only mounts and network file systems too.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         problem = f"{target.parent} cannot be written ({error.strerror}), and the result belongs there"
-        raise UsageError(problem, "Make it writable, or install Trisweep from a checkout of yours.") from None
-    if output != name and target.exists():
-        remedy = f"Choose another --output, or calibrate that one with cluster={output}."
-        raise UsageError(f"{target} exists already and may describe another cluster", remedy)
+        raise UsageError(problem, "Make it writable, or name a folder of your own with --config-dir.") from None
+    if output != name and output in options("cluster"):
+        problem = f"{cluster_path(output)} exists already and may describe another cluster"
+        raise UsageError(problem, f"Choose another --output, or calibrate that one with cluster={output}.")
 
 
 def rewritten(text: str, changes: Sequence[Change], stamp: str, machine: str) -> str:
@@ -57,7 +82,7 @@ def rewritten(text: str, changes: Sequence[Change], stamp: str, machine: str) ->
 
 
 def replace_cluster_file(
-    cluster: ClusterSpec, output: str, text: str, changes: Sequence[Change], folder: Path = CONF_DIR
+    cluster: ClusterSpec, output: str, text: str, changes: Sequence[Change], folder: Path | None = None
 ) -> Path:
     """Write `text` as the file of cluster `output`, once it composes to exactly the changed values.
 
@@ -66,11 +91,11 @@ def replace_cluster_file(
         UsageError: the file cannot be written.
     """
     # A file of defaults, or an interpolation, may override what was written, so the result is composed and compared.
-    with _copy_with(text, output, folder) as draft:
+    with draft_first(folder), _draft_of(text, output) as draft:
         composed = load_cluster(output, draft)
     for change in changes:
         _require_taken(change, cluster, composed)
-    target = cluster_path(output, folder)
+    target = written_path(output, folder)
     try:
         write_atomically(target, text)
     except OSError as error:
@@ -79,13 +104,13 @@ def replace_cluster_file(
 
 
 @contextmanager
-def _copy_with(text: str, output: str, folder: Path) -> Iterator[Path]:
-    """A copy of the whole configuration folder that holds the new text as the file of `output`."""
+def _draft_of(text: str, output: str) -> Iterator[Path]:
+    """A folder of configuration that holds nothing but the new text, as the file of `output`."""
     with tempfile.TemporaryDirectory(prefix="trisweep-conf-") as scratch:
-        copy = Path(scratch) / "conf"
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-        cluster_path(output, copy).write_text(text)
-        yield copy
+        path = Path(scratch) / "cluster" / f"{output}.yaml"
+        path.parent.mkdir()
+        path.write_text(text)
+        yield Path(scratch)
 
 
 def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:

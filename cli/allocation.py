@@ -9,6 +9,7 @@ import typer
 
 from cli.console import console, shown_path
 from cli.plan import print_plan
+from cli.sweep_end import end_command
 from cli.sweep_on_slurm import print_next_commands
 from conf.errors import EXIT_INTERRUPTED
 
@@ -27,7 +28,7 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
 
     settings = place.settings
     require_time(settings.slurm, settings.launcher)
-    print_plan(record)
+    print_plan(record, place.composition)
     asked = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
     typer.echo(asked.sbatch)  # by no rich console, which would wrap its lines
     unit = "GPU-hours" if asked.shape.uses_gpus else "core-hours"
@@ -70,7 +71,7 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
         console.print(f"Job {done.job_id} carries {waiting} out as steps. Folder: {shown_path(place.folder.path)}")
     else:
         console.print(f"Job {done.job_id} carries the sweep out already. Folder: {shown_path(place.folder.path)}")
-    print_next_commands(place, planned, "status", "report", "pause", "cancel")
+    print_next_commands(planned, "status", "report", "pause", "cancel")
 
 
 def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
@@ -101,6 +102,8 @@ def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) 
         left = f"The allocation ends with {step.num_waiting} trials left."
         console.print(f"{step.held or left} The same command continues in another.")
     report_on(stored, settings.tracking)
+    if step.finished:
+        end_command(stored, place)
 
 
 def _recorded(overrides: Overrides) -> tuple[str, ...]:

@@ -9,22 +9,37 @@ import typer
 import yaml
 
 from conf.credentials import hide_credentials, shown_tree
-from conf.load import Composition, compose, groups, options
+from conf.errors import ConfigError, UsageError
+from conf.folders import further_folders, groups, options
+from conf.load import Composition, compose
 from conf.overrides import Override, Overrides
 
 
-def complete_sweep(incomplete: str) -> list[str]:
-    return [name for name in options("sweep") if name.startswith(incomplete)]
+def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in _known(context, "sweep") if name.startswith(incomplete)]
 
 
-def complete_override(incomplete: str) -> list[str]:
+def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     # Whoever has typed `cluster=` is offered its files; before that, the names of groups are offered.
     group, known = Override.parse(incomplete).key, groups()
     if group in known and incomplete != group:
-        offered = [f"{group}={option}" for option in options(group)]
+        offered = [f"{group}={option}" for option in _known(context, group)]
     else:
         offered = [f"{name}=" for name in known if name != "sweep"]
     return [text for text in offered if text.startswith(incomplete)]
+
+
+def complete_either(context: typer.Context, incomplete: str) -> list[str]:
+    return [*complete_sweep(context, incomplete), *complete_override(context, incomplete)]
+
+
+def _known(context: typer.Context, group: str) -> list[str]:
+    """Options of a group, also in folders that the line names; none where one is wrong, because a shell asks."""
+    try:
+        with further_folders(context.params.get("config_dir") or ()):
+            return options(group)
+    except ConfigError:
+        return []
 
 
 SweepName = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=complete_sweep)]
@@ -38,6 +53,8 @@ ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed conf
 
 def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     """What a command line asks for. Only here do its words become values."""
+    if sweep == "":
+        raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
     return chosen + Overrides.parse(texts or ())
 

@@ -14,7 +14,8 @@ from cli.search import training_of
 from cli.search_options import SearchOptions
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment, Parts
-from conf.load import Composition, options
+from conf.folders import options
+from conf.load import Composition
 from conf.overrides import Override
 from conf.trainer_call import call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA

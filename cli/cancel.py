@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
 
 from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console, counted, shown_path
+from cli.console import console, counted, print_unwrapped, shown_path
+from cli.next_command import next_command
 
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 TrialIds = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]
@@ -22,14 +24,16 @@ def cancel(name: SweepName, overrides: OverrideTexts = None, training: Training 
     from sweeps.sweep import Sweep
 
     folder = existing_folder(composed(name, overrides))
+    sweep = Sweep.stored_in(folder)
     if training is not None:
         job_id = cancel_training(training_of(folder.path.parent, name, training))
-        console.print(f"Job {job_id} cancelled. `trisweep train --from-best {name}` goes on from its last checkpoint.")
+        on = shlex.join((name, *(overrides or ())))
+        print_unwrapped(f"Job {job_id} cancelled. `trisweep train --from-best {on}` goes on from its last checkpoint.")
         return
-    sweep = Sweep.stored_in(folder)
     if trial:
         ended = cancel_trials(sweep, [trial_named(sweep, each) for each in trial])
-        console.print(f"{len(ended)} trials cancelled, which run again only with `trisweep retry {name} --trial ID`:")
+        again = next_command("retry", sweep, "--trial", "ID")
+        print_unwrapped(f"{counted(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:
             console.print(f"  {trial_id}")
         return

@@ -10,7 +10,7 @@ import typer
 
 from cli.arguments import AsJson
 from cli.console import console, leave_stdout_to_json, print_json
-from conf.errors import ConfigError
+from conf.errors import EXIT_FAILED, ConfigError
 from train_core.costs import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def estimate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict time and memory of every row of a table of configurations, without devices."""
+    """Predict time and memory of every row of a table of configurations, without devices.
+
+    Exit code 1: no row could be priced.
+    """
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
 
@@ -52,6 +55,8 @@ def estimate(
     compared = _print_scores(rows) if score else []
     if as_json:
         print_json("estimate", _document(rows, out, compared if score else None))
+    if all(row.prediction is None for row in rows):
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _document(rows: Sequence[PricedRow], out: Path, compared: Sequence[Comparison] | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from conf.errors import ConfigError
+from conf.private_files import shared_as_usual
 from conf.schema import Dtype
 
 
@@ -26,5 +27,6 @@ def export(
     from train_core.checkpoints.export import export as write
 
     found = checkpoint_in(checkpoint)
-    files = write(found, out, cast(Dtype, dtype))
+    with shared_as_usual():
+        files = write(found, out, cast(Dtype, dtype))
     typer.echo(f"{found}: {len(files)} files in {out}")

@@ -19,12 +19,14 @@ from cli import (
     doctor,
     estimate,
     export,
+    list_options,
     pause,
     plan,
     rehearse,
     report,
     rerun,
     retry,
+    show,
     status,
     sweep,
     train,
@@ -32,7 +34,9 @@ from cli import (
 )
 from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
+from cli.every_command import with_options_of_all
 from cli.logs import command as logs
+from cli.own_folder import command as own_folder
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private
@@ -45,26 +49,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
 )
-app.command()(plan.plan)
-app.command()(estimate.estimate)
-app.command()(rehearse.rehearse)
+app.command()(with_options_of_all(plan.plan))
+app.command()(with_options_of_all(estimate.estimate))
+app.command()(with_options_of_all(rehearse.rehearse))
 # Unknown options are let through here, and below, to reach the command: its own message, or Hydra, deals with them.
-app.command(hidden=True, context_settings={"ignore_unknown_options": True})(rehearse.dry_run)
-app.command()(calibrate.calibrate)
-app.command()(export.export)
-app.command(context_settings={"ignore_unknown_options": True})(train.train)
-app.command()(sweep.sweep)
-app.command()(status.status)
-app.command()(logs.logs)
-app.command()(advance.advance)
-app.command()(pause.pause)
-app.command()(pause.resume)
-app.command()(retry.retry)
-app.command()(cancel.cancel)
-app.command()(report.report)
-app.command()(rerun.rerun)
-app.command()(doctor.doctor)
-app.command()(ui.ui)
+app.command(hidden=True, context_settings={"ignore_unknown_options": True})(with_options_of_all(rehearse.dry_run))
+app.command()(with_options_of_all(calibrate.calibrate))
+app.command()(with_options_of_all(export.export))
+app.command(context_settings={"ignore_unknown_options": True})(with_options_of_all(train.train))
+app.command()(with_options_of_all(sweep.sweep))
+app.command()(with_options_of_all(status.status))
+app.command()(with_options_of_all(logs.logs))
+app.command()(with_options_of_all(advance.advance))
+app.command()(with_options_of_all(pause.pause))
+app.command()(with_options_of_all(pause.resume))
+app.command()(with_options_of_all(retry.retry))
+app.command()(with_options_of_all(cancel.cancel))
+app.command()(with_options_of_all(report.report))
+app.command()(with_options_of_all(rerun.rerun))
+app.command()(with_options_of_all(doctor.doctor))
+app.command()(with_options_of_all(own_folder.init))
+app.command("list")(with_options_of_all(list_options.list_options))
+app.command()(with_options_of_all(show.show))
+app.command()(with_options_of_all(ui.ui))
 
 
 def main() -> None:

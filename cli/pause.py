@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console
+from cli.console import console, print_unwrapped
+from cli.next_command import next_command
 
 
 def pause(name: SweepName, overrides: OverrideTexts = None) -> None:
@@ -12,9 +15,10 @@ def pause(name: SweepName, overrides: OverrideTexts = None) -> None:
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
-    changed = pause_sweep(Sweep.stored_in(existing_folder(composed(name, overrides))))
+    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    changed = pause_sweep(sweep)
     console.print("Paused: what runs goes on, and nothing new is started." if changed else "It was paused already.")
-    console.print(f"  trisweep resume {' '.join((name, *(overrides or ())))}")
+    print_unwrapped(f"  {next_command('resume', sweep)}")
 
 
 def resume(name: SweepName, overrides: OverrideTexts = None) -> None:
@@ -31,5 +35,6 @@ def resume(name: SweepName, overrides: OverrideTexts = None) -> None:
     if job_id is not None:
         console.print(f"Job {job_id} goes on with the sweep.")
     else:
-        words = " ".join((name, *(overrides or ())))
-        console.print(f"Where no other process carries it out: `trisweep sweep {words}` or `trisweep advance {words}`.")
+        console.print("Where no other process carries it out, either of:")
+        print_unwrapped(f"  {shlex.join(('trisweep', 'sweep', name, *(overrides or ())))}")
+        print_unwrapped(f"  {next_command('advance', sweep)}")

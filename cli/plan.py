@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.arguments import AsJson, OverrideTexts, ShowConfig, complete_override, complete_sweep, composed, print_config
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, complete_either, composed, print_config
 from cli.console import console, counted, headed, print_json
+from cli.plan_answer import print_best, print_impossible
 from cli.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
+from conf.load import part_at
 from conf.overrides import Override
 from sweeps.planner import OBJECTIVES
 from sweeps.planner.objectives import SCALING_KINDS
 
 if TYPE_CHECKING:
+    from conf.experiment import Experiment
     from conf.load import Composition
     from sweeps.trial import SweepRecord
 
-MOST_REASONS = 5
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
 FORMATS = (DEFAULT_FORMAT, "json", "csv")
@@ -33,7 +35,7 @@ Name = Annotated[
     str | None,
     typer.Argument(
         help="A file of conf/sweep, such as 175b; left out, overrides say what to search.",
-        autocompletion=lambda incomplete: [*complete_sweep(incomplete), *complete_override(incomplete)],
+        autocompletion=complete_either,
     ),
 ]
 
@@ -131,8 +133,9 @@ def _predict(asked: Composition, as_json: bool) -> None:
 
         print_json("plan", plan_document(record))
     else:
-        print_plan(record)
+        print_plan(record, asked)
         print_space(asked, record)
+        print_best(asked, record)
 
 
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -141,7 +144,7 @@ def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str
     Raises:
         UsageError: neither was given.
     """
-    if name is None:
+    if not name:
         raise UsageError(
             "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
         )
@@ -159,16 +162,14 @@ def _known(option: str, value: str | None, known: Sequence[Word]) -> Word | None
     raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
 
 
-def print_plan(record: SweepRecord) -> None:
-    """Print every point of a sweep as predicted."""
+def print_plan(record: SweepRecord, asked: Composition) -> None:
+    """Print every point of a sweep as predicted, and below them what to make of it."""
     from results.terminal import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
-    print_question(record)
-    console.print(plan_table(record.plan))
-    impossible = {trial.infeasible_reason for trial in record.plan if trial.experiment is None}
-    for reason in sorted(filter(None, impossible))[:MOST_REASONS]:
-        console.print(f"Cannot exist: {reason}")
+    print_question(record, asked)
+    console.print(plan_table([trial for trial in record.plan if trial.experiment]))
+    print_impossible(record)
     for trial in record.plan:
         if trial.chosen_because:
             console.print(f"  {trial.trial_id}: {trial.chosen_because}")
@@ -189,15 +190,28 @@ def print_space(asked: Composition, record: SweepRecord) -> None:
     console.print(f"Further points come from the search. {space_size(part)}")
 
 
-def print_question(record: SweepRecord) -> None:
+def print_question(record: SweepRecord, asked: Composition) -> None:
     """What the sweep asks, of which model on which devices."""
     console.print(headed(record.name, f": {record.spec.question}"))
-    size = next((trial.experiment for trial in record.plan if trial.experiment), None)
-    if size:
-        cluster = size.cluster
-        of = (
-            f"{size.place}."
-            if size.mixed
-            else f"{cluster.name}, up to {cluster.num_devices:,} x {cluster.device.name}."
+    sizes = [trial.experiment for trial in record.plan if trial.experiment]
+    if not sizes:
+        return
+    size = sizes[0]
+    cluster, numbers = size.cluster, [each.parallel.world_size for each in sizes]
+    shown = f"{max(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
+    of = f"{size.place}." if size.mixed else f"{shown} x {cluster.device.name} of {cluster.name}."
+    console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")
+    _print_suiting_devices(record, asked, size)
+
+
+def _print_suiting_devices(record: SweepRecord, asked: Composition, size: Experiment) -> None:
+    """Why not all devices are taken, where nobody said how many."""
+    from sweeps.suiting_devices import on_suiting_devices
+
+    suiting = on_suiting_devices(asked, record.spec, whole_grid=asked.settings.search.kind == "grid")
+    if suiting is not asked:
+        number, whole = part_at(suiting.tree, "parallel.world_size"), f"{size.cluster.num_devices:,}"
+        console.print(
+            f"{size.cluster.name} has {whole}; {number:,} is the largest number that layouts and batch divide on most"
+            f" points. parallel.world_size=N takes another."
         )
-        console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console
+from cli.console import console, counted, print_unwrapped
 from conf.errors import UsageError
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
@@ -31,10 +33,14 @@ def retry(name: SweepName, overrides: OverrideTexts = None, failed: Failed = Fal
         again += [each for each in retry_failed_trials(sweep) if each not in again]
     for trial_id in again:
         console.print(f"  {trial_id}")
-    words = " ".join((name, *(overrides or ())))
     if not again:
         console.print("No trial has failed.")
     elif (step := start_now(sweep)) is not None:
-        console.print(f"{len(again)} trials are to run again; {len(step.started)} were submitted.")
+        console.print(f"{_to_run(again)}; {counted(len(step.started), 'job')} submitted.")
     else:
-        console.print(f"{len(again)} trials are to run again. If nobody carries the sweep out: trisweep sweep {words}")
+        words = shlex.join(("trisweep", "sweep", name, *(overrides or ())))
+        print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
+
+
+def _to_run(trial_ids: Sequence[str]) -> str:
+    return f"{counted(len(trial_ids), 'trial')} to run again"

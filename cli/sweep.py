@@ -11,19 +11,23 @@ from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overri
 from cli.console import console, counted
 from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
+from cli.sweep_end import end_command
 from cli.sweep_on_slurm import hours_at_most
+from cli.what_is_measured import num_attempts, print_left_out, print_nothing_to_do, print_part, print_remeasured
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from conf.sweep_spec import SearchPlan
+    from conf.load import Composition
     from launcher.advance import Rules
     from launcher.where import Place
+    from sweeps.restriction import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
+Remeasure = Annotated[bool, typer.Option("--remeasure", help="Measure again what is measured; earlier runs stay.")]
 FailFast = Annotated[int | None, typer.Option(help="Stop once so many trials have failed.", min=1)]
 
 
@@ -33,21 +37,21 @@ def sweep(
     dry_run: DryRun = False,
     here: Here = False,
     retry_failed: RetryFailed = False,
+    remeasure: Remeasure = False,
     fail_fast: FailFast = None,
     cfg: ShowConfig = False,
 ) -> None:
     """Plan, measure and report: through Slurm with cluster=NAME, else the sweep's proxy on this machine.
 
-    The same command continues a sweep that was interrupted, and never runs a finished point twice.
+    The same command continues a sweep that was interrupted, and never runs a finished point twice. On this machine the
+    leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
     """
-    from launcher.orders import require_not_paused
+    from launcher.orders import remeasure_finished, require_not_paused
     from launcher.provenance import keep_configuration
     from launcher.rules import rules_for
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
-    from sweeps.plan import plan_sweep
     from sweeps.sweep import Sweep
-    from train_core.process.git_sha import git_sha
 
     if fail_fast is not None:
         overrides = [*(overrides or ()), f"controller.fail_fast={fail_fast}"]
@@ -58,17 +62,20 @@ def sweep(
     if is_replayed(place):
         print_replay(place)
         return
-    # A sweep that goes on keeps its record, because planning it again would give it another date.
-    record = place.folder.continued(plan_sweep(place.composition, proxy=place.proxy, git_sha=git_sha()))
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
+    record, restriction = _planned(place)
     if dry_run:
-        show_allocation(place, record) if in_allocation else _show_what_would_run(place, record)
+        shown = restriction.record if restriction else record
+        show_allocation(place, shown) if in_allocation else _show_what_would_run(place, shown)
         return
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
+    if remeasure:
+        print_remeasured(remeasure_finished(planned, rules.wants))
+    print_part(planned, restriction)
     if in_allocation:
         sweep_in_allocation(place, planned, rules, retry_failed=retry_failed)
     elif place.on_slurm:
@@ -79,16 +86,30 @@ def sweep(
         _run_here(place, planned, rules, retry_failed)
 
 
+def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
+    """The record of the whole sweep, and which part of it the command names."""
+    from sweeps.plan import plan_sweep
+    from sweeps.restriction import restriction_of
+    from train_core.process.git_sha import git_sha
+
+    sha = git_sha()
+    restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
+    record = restriction.completed() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    # A sweep that goes on keeps its record, because planning it again would give it another date.
+    return place.folder.continued(record), restriction
+
+
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     """The points, and, for Slurm, each request with the text that sbatch would get."""
     from launcher.sweep import dry_run
     from sweeps.sweep import Sweep
 
-    print_plan(record)
+    print_plan(record, place.composition)
     print_space(place.composition, record)
     chosen = [trial for trial in record.trials if trial.selected]
     _print_costs(place, record)
     if not place.on_slurm:
+        print_left_out(record)
         console.print(f"{counted(len(chosen), 'trial')} would run on this machine:")
         for trial in chosen:
             console.print(f"  {trial.trial_id}")
@@ -101,6 +122,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
         typer.echo(request.sbatch)  # by no rich console, which would wrap its lines
+    print_left_out(record)
     trials, arrays = counted(len(chosen), "trial"), counted(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
 
@@ -131,9 +153,9 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     from sweeps.sweep import Sweep
 
     if place.proxy:
-        _print_full_size_summary(planned.record, place.settings.search)
+        _print_full_size_summary(planned.record, place.composition)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
-    limit, progress = time_limit_here(planned.record), progress_on(console)
+    limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
     texts = place.composition.overrides.without({"tracking"}).texts
     try:
         run_here(
@@ -153,12 +175,15 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
         raise typer.Exit(EXIT_INTERRUPTED) from None
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
-    report_on(stored, place.settings.tracking)
+    print_nothing_to_do(stored, before)
+    report_on(stored, place.settings.tracking, place.composition)
+    end_command(stored, place)
 
 
-def _print_full_size_summary(record: SweepRecord, search: SearchPlan) -> None:
+def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     """What the plan says of the full size, in a few lines, before the proxy is measured."""
-    print_question(record)
+    print_question(record, asked)
+    search = asked.settings.search
     if search.asks_later:
         most = record.spec.max_trials
         console.print(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console, counted, shown_path
+from cli.console import console, counted, print_unwrapped, shown_path
+from cli.next_command import next_command
+from cli.sweep_end import end_command
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -28,11 +30,11 @@ def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool)
 
 
 def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
-    """What ended a sweep that chose its points, and what its search has learned."""
+    """What ended a sweep that chose points or measured some again, and what its search has learned."""
     from sweeps.history import History
 
     finished = History.kept_in(stored.folder).finished
-    if rules.draft is not None and finished:
+    if finished and (rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
         for sentence in rules.search.learned(stored.read()):
             console.print(f"  {sentence}")
@@ -44,12 +46,10 @@ def hours_at_most(place: Place, hours: float) -> str:
     return f"{hours:,.0f} {unit} at most"
 
 
-def print_next_commands(place: Place, planned: Sweep, *commands: str) -> None:
+def print_next_commands(planned: Sweep, *commands: str) -> None:
     """Commands to copy; they repeat an output folder that was chosen."""
-    elsewhere = place.composition.overrides.of({"output_dir"}).texts
-    where = " ".join((f"cluster={place.settings.cluster.name}", *elsewhere))
     for command in commands:
-        console.print(f"  trisweep {command} {place.composition.overrides.chosen('sweep')} {where}")
+        print_unwrapped(f"  {next_command(command, planned)}")
 
 
 def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
@@ -64,9 +64,11 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
         f" {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
+    if not (done.num_submitted or done.num_live or done.step.held):
+        console.print("Nothing to do: all is finished. --remeasure measures every point again.")
     if done.step.held:
         console.print(f"{done.step.num_waiting} trials are held back: {done.step.held}.")
-    print_next_commands(place, planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
+    print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
 
 
 def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
@@ -87,11 +89,12 @@ def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> No
         )
     except KeyboardInterrupt:
         console.print("Stopped. The jobs go on; the same command goes on with the sweep, and so does each of:")
-        print_next_commands(place, planned, "advance", "status", "cancel")
+        print_next_commands(planned, "advance", "status", "cancel")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
-    report_on(stored, place.settings.tracking)
+    report_on(stored, place.settings.tracking, place.composition)
+    end_command(stored, place)
 
 
 def _hand_over(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
@@ -107,4 +110,4 @@ def _hand_over(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -
     )
     console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
     console.print(f"Folder: {shown_path(place.folder.path)}")
-    print_next_commands(place, planned, "status", "pause", "cancel")
+    print_next_commands(planned, "status", "pause", "cancel")

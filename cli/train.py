@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from cli.arguments import complete_sweep, composed, overrides_of
 from cli.console import print_unwrapped
+from cli.next_command import ui_command
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.load import is_name
 from conf.overrides import Overrides
@@ -80,7 +82,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     place = choose_place(overrides, here=here, dry_run=False)
     sweep, own = str(overrides.chosen("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
-        again = " ".join(("trisweep sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
+        again = shlex.join(("trisweep", "sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
         raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")
     run = long_run(place.folder, own, name)
     if not run.experiment.trainer.is_own:
@@ -114,7 +116,8 @@ def _into_mlflow(run: LongRun, place: Place) -> None:
     tracking = record.tracking.signed_in_as(place.settings.tracking)
     imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
     if not imported.unchanged:
-        print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: make ui")
+        ui = ui_command(place.folder.path.parent)
+        print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: {ui}")
 
 
 def _introduction(run: LongRun) -> str:

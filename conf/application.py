@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from conf.load import CONF_DIR, Tree
+from conf.folders import CONF_DIR, site_overrides
+from conf.load import Tree
 
 
 def run_with_hydra(run: Callable[[Tree], None]) -> None:
@@ -19,4 +21,5 @@ def run_with_hydra(run: Callable[[Tree], None]) -> None:
     def job(config: DictConfig) -> None:
         run(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
 
+    sys.argv[1:1] = site_overrides()
     hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()

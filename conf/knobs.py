@@ -35,8 +35,10 @@ class Knob:
         values: all values, if they can be listed. In columns of numbers, a name is held as its index in this tuple.
         role: whether a search varies the knob, holds it at `plain` unless it is pinned, or takes it from the job.
         shown: which rows of results have a column of this name.
+        meaning: what its part of a layout's name says, for people, with `{}` for the value.
         in_every_label: whether labels begin with it, whatever its value, so that the labels of several plans line up.
         value_labels: labels of single values, for a knob whose label is not made from its value.
+        value_meanings: meanings of single values, for a knob whose values have nothing in common.
         value_columns: what a table of configurations writes for single values.
     """
 
@@ -47,8 +49,10 @@ class Knob:
     values: tuple[Listed, ...] = ()
     role: Role = "searched"
     shown: Shown = "in every row"
+    meaning: str = ""
     in_every_label: bool = False
     value_labels: Mapping[str, str] = field(default_factory=dict)
+    value_meanings: Mapping[str, str] = field(default_factory=dict)
     value_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -82,13 +86,45 @@ class Knob:
             return self.value_labels.get(str(value), "")
         return self.label.format(value) if self.in_every_label or value != self.plain else ""
 
+    def explained(self, value: KnobValue) -> str:
+        """What that part of the name means, as a phrase for people."""
+        return self.value_meanings.get(str(value), self.meaning).format(value)
+
 
 KNOBS = (
     Knob("world_size", column="num_gpus", role="given"),
-    Knob("tensor_parallel_size", "tp{}", "tp", plain=1, in_every_label=True),
-    Knob("pipeline_parallel_size", "pp{}", "pp", plain=1, in_every_label=True),
-    Knob("data_parallel_size", "dp{}", "dp", plain=1, in_every_label=True),
-    Knob("virtual_pipeline_size", "vp{}", "vpp", plain=1, shown="in rows of a search"),
+    Knob(
+        "tensor_parallel_size",
+        "tp{}",
+        "tp",
+        plain=1,
+        in_every_label=True,
+        meaning="tensor-parallel size {}: ranks among which every matrix is split",
+    ),
+    Knob(
+        "pipeline_parallel_size",
+        "pp{}",
+        "pp",
+        plain=1,
+        in_every_label=True,
+        meaning="pipeline-parallel size {}: stages into which the layers are split",
+    ),
+    Knob(
+        "data_parallel_size",
+        "dp{}",
+        "dp",
+        plain=1,
+        in_every_label=True,
+        meaning="data-parallel size {}: replicas over which the batch is split",
+    ),
+    Knob(
+        "virtual_pipeline_size",
+        "vp{}",
+        "vpp",
+        plain=1,
+        shown="in rows of a search",
+        meaning="virtual pipeline size {}: chunks of layers on every stage, interleaved",
+    ),
     Knob(
         "schedule",
         # Tables of configurations have no column for schedules: they say 1F1B by one chunk, and interleaving by more.
@@ -97,24 +133,119 @@ KNOBS = (
         values=SCHEDULES,
         shown="in rows of a search",
         value_labels={"gpipe": "gpipe", "zero-bubble": "zb"},  # chunks already say that a pipeline is interleaved
+        value_meanings={
+            "gpipe": "GPipe schedule: all forward passes first",
+            "zero-bubble": "zero-bubble schedule (ZB-H1): weight gradients fill waits",
+        },
         value_columns={"1f1b": "1"},
     ),
-    Knob("layers_per_stage", "layers{}", shown="in rows of a search"),
-    Knob("sequence_parallel", "sp", "sequence_parallel", plain=False, values=(False, True)),
-    Knob("zero_stage", "zero{}", "zero_stage", plain=0, values=(0, 1, 2, 3)),
-    Knob("recompute", "{}", "recompute", plain="none", values=RECOMPUTES),
-    Knob("recompute_every", "every{}", plain=1, shown="in rows of a search"),
-    Knob("context_parallel_size", "cp{}", "cp", plain=1, shown="in rows of a search"),
-    Knob("expert_parallel_size", "ep{}", "ep", plain=1, shown="in rows of a search"),
-    Knob("expert_tensor_parallel_size", "etp{}", "etp", role="held", shown="nowhere"),
-    Knob("zero_group_size", "zg{}", shown="in rows of a search"),
-    Knob("offload_optimizer", "offload", plain=False, values=(False, True), shown="in rows of a search"),
-    Knob("pipeline_before_data", "pd", plain=False, values=(False, True), shown="in rows of a search"),
-    Knob("micro_batch_size", "mb{}", "micro_batch", plain=1, in_every_label=True),
-    Knob("global_batch_size", "gb{}", "global_batch", role="given", in_every_label=True),
+    Knob("layers_per_stage", "layers{}", shown="in rows of a search", meaning="layers of the stages, first to last"),
+    Knob(
+        "sequence_parallel",
+        "sp",
+        "sequence_parallel",
+        plain=False,
+        values=(False, True),
+        meaning="sequence parallelism: tensor-parallel ranks share out the activations between the matrices",
+    ),
+    Knob(
+        "zero_stage",
+        "zero{}",
+        "zero_stage",
+        plain=0,
+        values=(0, 1, 2, 3),
+        value_meanings={
+            "1": "ZeRO stage 1: replicas share out the optimizer's state",
+            "2": "ZeRO stage 2: replicas share out the optimizer's state and the gradients",
+            "3": "ZeRO stage 3: replicas share out the optimizer's state, the gradients and the weights",
+        },
+    ),
+    Knob(
+        "recompute",
+        "{}",
+        "recompute",
+        plain="none",
+        values=RECOMPUTES,
+        value_meanings={
+            "selective": "recomputes the attention core in the backward pass",
+            "full": "recomputes whole layers in the backward pass",
+            "pointwise": "recomputes norms and activation functions in the backward pass",
+        },
+    ),
+    Knob(
+        "recompute_every",
+        "every{}",
+        plain=1,
+        shown="in rows of a search",
+        meaning="recomputes one layer in {} of every chunk",
+    ),
+    Knob(
+        "context_parallel_size",
+        "cp{}",
+        "cp",
+        plain=1,
+        shown="in rows of a search",
+        meaning="context-parallel size {}: ranks among which every sequence is split",
+    ),
+    Knob(
+        "expert_parallel_size",
+        "ep{}",
+        "ep",
+        plain=1,
+        shown="in rows of a search",
+        meaning="expert-parallel size {}: ranks over which the experts are spread",
+    ),
+    Knob(
+        "expert_tensor_parallel_size",
+        "etp{}",
+        "etp",
+        role="held",
+        shown="nowhere",
+        meaning="expert tensor-parallel size {}: ranks among which an expert's matrices are split",
+    ),
+    Knob(
+        "zero_group_size",
+        "zg{}",
+        shown="in rows of a search",
+        meaning="ZeRO group of {}: replicas that share out among themselves",
+    ),
+    Knob(
+        "offload_optimizer",
+        "offload",
+        plain=False,
+        values=(False, True),
+        shown="in rows of a search",
+        meaning="the optimizer's state is kept and updated in the host's memory",
+    ),
+    Knob(
+        "pipeline_before_data",
+        "pd",
+        plain=False,
+        values=(False, True),
+        shown="in rows of a search",
+        meaning="pipeline before data: neighbouring nodes hold stages of one replica",
+    ),
+    Knob(
+        "micro_batch_size",
+        "mb{}",
+        "micro_batch",
+        plain=1,
+        in_every_label=True,
+        meaning="micro-batch size {}: sequences that go through the pipeline at a time",
+    ),
+    Knob(
+        "global_batch_size",
+        "gb{}",
+        "global_batch",
+        role="given",
+        in_every_label=True,
+        meaning="global batch size {}: sequences in one step of all devices",
+    ),
     Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
 )
 KNOB = {knob.name: knob for knob in KNOBS}
+IN_ORDER_OF_LABELS = tuple(sorted(KNOBS, key=lambda knob: not knob.in_every_label))
+"""The knobs in the order in which a plan's name mentions them."""
 SEARCHED_KNOBS = tuple(knob.name for knob in KNOBS if knob.role == "searched")
 
 
@@ -145,14 +276,20 @@ def label_of(
         layers_per_stage: the layers of every stage, also where the plan leaves them to be spread evenly.
         leave_out: knobs that all plans of a table share, or that it shows in a column of their own.
     """
+    said = labelled_values(parallel, batch, layers_per_stage)
+    return "-".join(knob.labelled(value) for knob, value in said if knob.name not in leave_out)
+
+
+def labelled_values(
+    parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]
+) -> list[tuple[Knob, KnobValue]]:
+    """The knobs that a plan's name mentions, with their values, in the order of the name."""
     values = {knob.name: value_of(knob.name, parallel, batch) for knob in KNOBS}
     # The layers are compared as they are, not as they were stated: an even list gets no label, like null.
     values["layers_per_stage"] = _spread(layers_per_stage)
     if parallel.recompute == "none":
         values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
-    said = [knob for knob in KNOBS if knob.name not in leave_out]
-    in_order = sorted(said, key=lambda knob: not knob.in_every_label)
-    return "-".join(filter(None, (knob.labelled(values[knob.name]) for knob in in_order)))
+    return [(knob, values[knob.name]) for knob in IN_ORDER_OF_LABELS if knob.labelled(values[knob.name])]
 
 
 def _spread(layers_per_stage: Sequence[int]) -> str | None:

@@ -17,33 +17,44 @@ from typing import Any, TypeVar, get_args
 import hydra
 import yaml
 from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.errors import ConfigError
+from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
-from conf.overrides import Override, Overrides
+from conf.overrides import Override, Overrides, for_a_shell
 from conf.schema import Name, Value
 from conf.settings import Settings
 from conf.world import ClusterSpec
 
 MOST_SHOWN = 20
-CONF_DIR = Path(__file__).resolve().parent
+MOST_OF_HYDRA = 300
+"""Characters of a message of Hydra's that are passed on where no better one is known."""
+LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
+ROOT = "config"
+"""The file from which all groups are composed."""
 Tree = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def options(group: str, folder: Path | None = None) -> list[str]:
-    """Names of the files that can be chosen in a config group, such as `cluster`."""
-    return sorted(path.stem for path in ((folder or CONF_DIR) / group).glob("*.yaml"))
+class OwnFolders(SearchPathPlugin):
+    """Tells Hydra where a person's own groups are, which come before the package's."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Put the own folders in front of the package's, in their order."""
+        for folder in own_folders():
+            search_path.prepend("own", f"file://{folder}", SearchPathQuery(provider="main"))
 
 
-def groups() -> list[str]:
-    """Names of all config groups."""
-    return sorted(path.name for path in CONF_DIR.iterdir() if any(path.glob("*.yaml")))
+Plugins.instance().register(OwnFolders)
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ def compose(overrides: Overrides) -> Composition:
     Raises:
         ConfigError: an override names an unknown group, option or key, or a file is not valid YAML.
     """
-    tree = _composed("config", overrides)
+    tree = _composed(ROOT, overrides)
     for group in ("cluster", "model"):
         _require_own_name(group, tree, overrides)
     return Composition(overrides, tree)
@@ -99,28 +110,43 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     """One file of conf/cluster alone: composing it takes half the time of the whole configuration.
 
     Args:
-        folder: a draft of the configuration; None takes conf/ itself.
+        folder: a draft of the configuration, which comes before all other folders.
 
     Raises:
         ConfigError: there is no such file, or its content is wrong; names the dotted key, its value and the remedy.
     """
-    if name not in (known := options("cluster", folder)):
-        raise ConfigError("cluster", name, "is not an option of this group", _nearest(name, known))
-    tree = _composed(f"cluster/{name}", Overrides(), folder)
-    _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
+    with draft_first(folder):
+        if name not in options("cluster"):
+            raise _no_option("cluster", name)
+        tree = _composed(f"cluster/{name}", Overrides())
+        _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     return checked(ClusterSpec, tree["cluster"], "cluster.")
 
 
-def _composed(root: str, overrides: Overrides, folder: Path | None = None) -> Tree:
-    # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
-    GlobalHydra.instance().clear()
+def choices(overrides: Overrides) -> dict[str, str]:
+    """The option that each group came to, by its key: `model`, and `device@cluster.device` inside another."""
+    composed = _with_hydra(ROOT, overrides, with_its_own=True)
+    return {key: str(option) for key, option in composed.hydra.runtime.choices.items()}
+
+
+def _composed(root: str, overrides: Overrides) -> Tree:
     try:
-        with initialize_config_dir(str(folder or CONF_DIR), version_base="1.3"):
-            composed = hydra.compose(root, overrides=[_as_hydra_spells(override) for override in overrides])
-        tree: Tree = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        tree: Tree = OmegaConf.to_container(_with_hydra(root, overrides), resolve=True)  # type: ignore[assignment]
+    except (OmegaConfBaseException, ValueError) as error:
         raise _explained(error, overrides) from None
     return tree
+
+
+def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) -> DictConfig:
+    """What Hydra composes, `with_its_own` values or without them."""
+    # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
+    GlobalHydra.instance().clear()
+    given = [*(site_overrides() if root == ROOT else ()), *map(_as_hydra_spells, overrides)]
+    try:
+        with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+            return hydra.compose(root, overrides=given, return_hydra_config=with_its_own)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise _explained(error, overrides) from None
 
 
 def settings_of(tree: Tree) -> Settings:
@@ -224,7 +250,9 @@ def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     chosen, key = overrides.chosen(group), f"{group}.name"
     named = value_at(tree, key)
     if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
-        problem = f"is not the name of the file conf/{group}/{chosen}.yaml"
+        path = path_of(group, chosen)
+        shown = path if path and is_own(path) else f"conf/{group}/{chosen}.yaml"
+        problem = f"is not the name of the file {shown}"
         raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
 
 
@@ -236,7 +264,7 @@ def _as_hydra_spells(override: Override) -> str:
     that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings.
     """
     text, option = override.text, override.value or ""
-    if option.isdigit() and (CONF_DIR / override.key).is_dir():
+    if option.isdigit() and override.key in groups():
         text = f"{override.key}='{option}'"
     if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
         quoted = option.replace("\\", "\\\\").replace('"', '\\"')
@@ -256,7 +284,10 @@ def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    # Who leaves out a word, as in parallel.tensor_size, means the key that has all of the others.
+    parts = set(re.split(r"[._]", word))
+    longer = [name for name in known if len(parts) > 1 and parts <= set(re.split(r"[._]", name))]
+    match = sorted(longer, key=len)[:1] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if match:
         return f"Did you mean {match[0]}?"
     siblings = [name for name in known if "." not in name] or list(known)
@@ -267,25 +298,67 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        where = f"{Path(error.problem_mark.name).name}, line {error.problem_mark.line + 1}"
+        path = Path(error.problem_mark.name)
+        where = f"{path if is_own(path) else path.name}, line {error.problem_mark.line + 1}"
         return ConfigError("conf", where, f"is not valid YAML: {error.problem}", "Correct the file.")
+    if wrong := next(filter(None, map(_wrong_alone, overrides)), None):
+        return wrong
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
         group, option = missing.groups()
-        return ConfigError(group, option, "is not an option of this group", _nearest(option, options(group)))
+        return _no_option(group, option)
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
     shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
-    remedy = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
-    if "trainer." in shown and "{" in shown:
+    return ConfigError("override", shown, text[:MOST_OF_HYDRA], LOOK_LIKE)
+
+
+def _wrong_alone(override: Override) -> ConfigError | None:
+    """What is wrong with an override that would be wrong beside any others; None if nothing is."""
+    key, value = override.key, override.value
+    if value is None and override.text.startswith("~"):
+        return None
+    if value is None or not key:
+        return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
+    if key in groups() and value not in (known := options(key)):
+        several = value.split(",")
+        if key == "cluster" and len(several) > 1 and set(several) <= set(known):
+            remedy = f"Choose one, or compare them with `trisweep plan --clusters {value}`."
+            return ConfigError(key, value, "names several clusters", remedy)
+        if key == "sweep" and "=" in value:
+            remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
+            return ConfigError(key, value, "is not the name of a sweep", remedy)
+        return _no_option(key, value)
+    return None if _is_readable(override) else _unreadable(key, value)
+
+
+def _no_option(group: str, value: str) -> ConfigError:
+    known = options(group)
+    match = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
+    remedy = f"Did you mean {match[0]}?" if match else f"Known: {', '.join(known)}."
+    return ConfigError(group, value, "is not an option of this group", remedy)
+
+
+def _is_readable(override: Override) -> bool:
+    """Whether Hydra's grammar takes it for a single value."""
+    try:
+        return not OverridesParser.create().parse_override(_as_hydra_spells(override)).is_sweep_override()
+    except HydraException:
+        return False
+
+
+def _unreadable(key: str, value: str) -> ConfigError:
+    if key == "trainer.command" and "{" in value:
         remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
-    return ConfigError("override", shown, text[:300], remedy)
+        return ConfigError(key, value, "cannot be read", remedy)
+    problem = "holds characters that mean something else in an override"
+    return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.chosen(key), overrides.chosen("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
-    keys = _dotted_keys(_composed("config", without_mistake))
+    keys = _dotted_keys(_composed(ROOT, without_mistake))
     if key in keys:
         return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
     return ConfigError(key, value, "is not a key or group of the configuration", _nearest(key, [*keys, *groups()]))

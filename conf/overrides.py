@@ -15,6 +15,10 @@ SIGNS = "+~"
 """Hydra adds with a plus, adds or overrides with two, and deletes with a tilde."""
 
 
+PLAIN = re.compile(r"[\w/\\+.$%*@?|:-]+( +[\w/\\+.$%*@?|:-]+)*", re.ASCII)
+"""Texts that Hydra takes without quotes. Source: the grammar of its overrides, `primitive` and UNQUOTED_CHAR."""
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """One change of the configuration.
@@ -106,9 +110,22 @@ def written(value: object) -> str:
 
 def for_a_shell(key: str, value: object) -> str:
     """The override that sets a key, as a person may copy it into a command."""
-    return shlex.quote(f"{key}={written(value)}")
+    is_plain = not isinstance(value, str) or PLAIN.fullmatch(value)
+    text = f"{key}={written(value) if is_plain else quoted(str(value))}"
+    # Around single quotes a shell takes double ones, which people can read, unless it would expand something in them.
+    return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
+
+
+def quoted(text: str) -> str:
+    """A text in quotes of Hydra's grammar, in which any character may stand."""
+    # A backslash counts for itself there, unless it stands before a quote or at the end.
+    inner = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{inner}'"
 
 
 def _unquoted(value: str) -> str:
-    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    return value[1:-1] if is_quoted else value
+    if not (len(value) > 1 and value[0] == value[-1] and value[0] in "'\""):
+        return value
+    quote, inner = value[0], value[1:-1]
+    escaped = re.compile(rf"(\\+)({quote}|$)")
+    return escaped.sub(lambda found: "\\" * (len(found[1]) // 2) + found[2], inner)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from conf.errors import UsageError
 
 OTHERS = 0o077  # all permissions of everybody but the owner
+_of_the_user: list[int] = []
+"""The permissions that new files lacked when this process began."""
+
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -18,7 +23,20 @@ def keep_private() -> None:
     An output folder holds programs that run as the user, so that whoever can write there can act as the user. To
     share a folder, change its mode: files and folders that exist keep the mode that they have.
     """
-    os.umask(OTHERS)
+    began_with = os.umask(OTHERS)
+    _of_the_user.append(began_with)
+
+
+@contextmanager
+def shared_as_usual() -> Iterator[None]:
+    """What is made inside is for others to have, such as an export, and gets the permissions that the user gives."""
+    before = os.umask(_of_the_user[0] if _of_the_user else OTHERS)
+    if not _of_the_user:
+        os.umask(before)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def read_own(path: Path) -> bytes:

@@ -43,6 +43,8 @@ class ParallelPlan(Frozen):
     Attributes:
         world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null means every device
             of the cluster.
+        tensor_parallel_size: ranks that share out the matrices of every layer.
+        pipeline_parallel_size: stages, each of which holds some of the layers.
         virtual_pipeline_size: model chunks on every stage; more than 1 only with the interleaved schedule.
         schedule: order of forward and backward passes on a stage. `gpipe` runs all forward passes first; `zero-bubble`
             is ZB-H1: weight gradients fill waits.
@@ -93,7 +95,12 @@ class ParallelPlan(Frozen):
 
 
 class BatchPlan(Frozen):
-    """Sequences per optimizer step, and per forward pass of one data-parallel replica."""
+    """Sequences per optimizer step, and per forward pass of one data-parallel replica.
+
+    Attributes:
+        global_batch_size: sequences of one optimizer step, over all replicas.
+        micro_batch_size: sequences of one forward pass of one replica.
+    """
 
     global_batch_size: Count
     micro_batch_size: Count
@@ -103,6 +110,7 @@ class PrecisionPlan(Frozen):
     """Type of weights and activations. The optimizer works in fp32.
 
     Attributes:
+        dtype: type of weights and activations.
         gradient_dtype: type in which gradients are accumulated over micro-batches and reduced over replicas; `bf16`
             needs bf16 weights.
         initial_loss_scale: fp16 multiplies the loss by this, so that small gradients do not vanish; it halves at every
@@ -178,12 +186,19 @@ class TrainingPlan(Frozen):
     Attributes:
         num_steps: optimizer steps in all.
         num_warmup_steps: first steps that are left out of the timing.
+        learning_rate: its highest value, after the warm-up.
+        min_learning_rate: its value at the last step.
         learning_rate_warmup_steps: linear warm-up, then a cosine down to min_learning_rate at num_steps.
+        weight_decay: of AdamW; norms and biases are left out.
+        adam_beta1: share of the gradients' running mean that a step keeps.
+        adam_beta2: the same of their running square.
+        adam_epsilon: what AdamW adds to the root of the running square.
         clip_gradient_norm: global norm over every axis; null does not clip.
         dropout: after the embedding, in and after attention, and after the feed-forward layer.
         compile_layers: pass every layer through torch.compile.
         deterministic: take deterministic kernels on GPUs, so that a training that goes on comes to the bits of an
             uninterrupted one; false in folders written before there was a choice. CPUs need no such choice.
+        seed: of the first weights, of dropout and of the order of the data.
         evaluate_every: steps between evaluations of the held-out loss; null never evaluates.
         num_evaluation_batches: global batches that one evaluation averages over.
     """
@@ -244,12 +259,15 @@ class WatchPlan(Frozen):
             never compares. Under ZeRO-1 and 2 a comparison finds what has changed since the last update.
         straggler_ratio: a rank whose own work takes longer than this many times the median rank's is named.
         max_overflows: fp16 steps in a row that overflow before the job ends.
+        idle_power_seconds: how long the job waits before its first step, for the power of devices that hold the model
+            and do nothing; 0 does not wait.
     """
 
     hang_seconds: Positive
     compare_replicas_every: Count | None
     straggler_ratio: Annotated[float, Field(gt=1)]
     max_overflows: Count
+    idle_power_seconds: NonNegative = 0.0
 
 
 class ProfilePlan(Frozen):

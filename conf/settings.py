@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pydantic import field_validator
+
 from conf.control import BudgetSpec, ControllerSpec, LauncherSpec, NotifySpec
+from conf.errors import ConfigError
 from conf.experiment import Experiment, Parts
 from conf.sites import SlurmSpec, TrackingSpec
 from conf.sweep_spec import SearchPlan, SweepSpec
 
 
 class Settings(Parts):
-    """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other."""
+    """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other.
+
+    Attributes:
+        output_dir: folder below which sweeps and trainings are written.
+    """
 
     slurm: SlurmSpec
     tracking: TrackingSpec
@@ -20,6 +27,13 @@ class Settings(Parts):
     controller: ControllerSpec
     launcher: LauncherSpec
     notify: NotifySpec
+
+    @field_validator("output_dir")
+    @classmethod
+    def _somewhere(cls, value: str) -> str:
+        if not value.strip():
+            raise ConfigError("output_dir", value, "is empty", "Give output_dir=PATH; a dot is the current folder.")
+        return value
 
     def experiment(self) -> Experiment:
         """The experiment that these settings describe.

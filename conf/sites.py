@@ -12,7 +12,11 @@ from conf.schema import Count, Frozen, Positive
 
 
 class SlurmComponent(Frozen):
-    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting."""
+    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting.
+
+    Attributes:
+        partition, account, qos, constraint, gpu_request, gpu_type, cpus_per_task, extra_sbatch: as in `slurm`.
+    """
 
     partition: str | None = None
     account: str | None = None
@@ -28,12 +32,20 @@ class SlurmSpec(Frozen):
     """Site settings of one Slurm machine.
 
     Attributes:
+        partition: sbatch's --partition; null takes the site's default, as for the next two.
+        account: sbatch's --account.
+        qos: sbatch's --qos.
+        time_limit_minutes: of each job.
+        constraint: features that the nodes must have; null asks for none.
+        cpus_per_task: cores of one rank; null leaves it to Slurm.
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
         gpu_type: Slurm's name of the type of device to ask for, such as `a100`; null takes any.
         components: what differs for single clusters of a mixed job, by the cluster's name.
         max_array_size: the most elements of one job array; null asks `scontrol show config`.
         array_parallelism: the most elements of an array that run at once (`%N`).
         setup: shell lines before srun (modules, environments).
+        srun_args: further options of srun.
+        environment: variables of the job.
         container_prefix: words before the Python of the job, such as `apptainer exec image.sif`; null for none.
         python: the interpreter on the compute nodes; null means the one that submits.
         extra_sbatch: further sbatch options, long names without the leading dashes.
@@ -68,16 +80,27 @@ class SlurmSpec(Frozen):
 
 
 class TrackingSpec(Frozen):
-    """Where MLflow stores runs. `sqlite` keeps one file under the output folder; `server` needs `uri`."""
+    """Where MLflow stores runs.
 
-    kind: Literal["sqlite", "server"]
+    Attributes:
+        kind: `sqlite` keeps one file under the output folder; `database` writes into a database server, such as
+            PostgreSQL, and keeps artifacts under the output folder; `server` sends both to an MLflow server.
+        uri: of the database (`postgresql://user@host/name`) or the server (`https://host`); null for `sqlite`.
+        experiment: MLflow's name for all runs together.
+        live_seconds: how often a sweep that runs brings MLflow up to date; null does so only at its end.
+    """
+
+    kind: Literal["sqlite", "database", "server"]
     uri: str | None
     experiment: str
+    live_seconds: Positive | None = 30.0
 
     @model_validator(mode="after")
     def _server_has_uri(self) -> TrackingSpec:
-        if self.kind == "server" and not self.uri:
-            raise ConfigError("tracking.uri", self.uri, "a tracking server needs an address", "Give tracking.uri=URL.")
+        if self.kind != "sqlite" and not self.uri:
+            raise ConfigError(
+                "tracking.uri", self.uri, f"a tracking {self.kind} needs an address", "Give tracking.uri=URL."
+            )
         return self
 
     def without_credentials(self) -> TrackingSpec:
@@ -86,4 +109,5 @@ class TrackingSpec(Frozen):
 
     def signed_in_as(self, configured: TrackingSpec) -> TrackingSpec:
         """A store read from a record, with the credentials of the configuration if that names the same store."""
-        return configured if configured.without_credentials() == self else self
+        same = configured.without_credentials().model_copy(update={"live_seconds": self.live_seconds}) == self
+        return configured if same else self

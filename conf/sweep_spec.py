@@ -18,6 +18,7 @@ class PointSet(AxisBlock):
     Attributes:
         spaces: blocks of axes beside the first one: the points of each come after those of the one before.
         points: single points, which no constraint leaves out.
+        baseline: the point that speed-up and scaling efficiency are stated against.
     """
 
     spaces: Annotated[tuple[AxisBlock, ...], Field(strict=False)] = ()
@@ -98,6 +99,8 @@ class SearchPlan(Frozen):
         pruner: which running trials of objective=loss end early: `median` those worse than half of the others were
             after as many tokens, `halving` all but the best third at each of three marks.
         seed: of the draws; the same seed and the same results lead to the same points.
+        max_rounds: how often the leaders and the baseline are measured at most, in turn, until their intervals part;
+            null: 3 where a stand-in is measured on this machine, else 1.
     """
 
     kind: Literal["grid", "planner", "bayes", "random", "pareto"]
@@ -111,6 +114,7 @@ class SearchPlan(Frozen):
     num_seeds: Count
     pruner: Literal["none", "median", "halving"]
     seed: Annotated[int, Field(ge=0)]
+    max_rounds: Count | None = None
 
     @property
     def asks_later(self) -> bool:
@@ -155,9 +159,14 @@ class SweepSpec(PointSet):
     """A question, the points that answer it, and how many of them to measure.
 
     Attributes:
+        name: the name of its file, and of its folder.
+        question: what it is to answer, in one sentence.
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
+        proxy: what is measured where there is no cluster; null where nothing is.
         replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
+        scaling: the sweep is a scaling study, whose points differ in their number of devices: `strong` holds the global
+            batch constant, `weak` the batch of a replica. Each of them is measured `search.max_rounds` times.
     """
 
     name: Name
@@ -166,3 +175,4 @@ class SweepSpec(PointSet):
     published: Annotated[tuple[str, ...], Field(strict=False)]
     proxy: ProxySpec | None
     replay: ReplaySpec | None = None
+    scaling: Literal["weak", "strong"] | None = None

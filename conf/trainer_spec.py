@@ -81,6 +81,7 @@ class Limit(Frozen):
     Attributes:
         of: the name of the value.
         values: those that are meant; null means all but `other_than`.
+        other_than: those that the program can carry out, where `values` is null.
         because: what the program does or lacks, in one sentence.
     """
 
@@ -151,6 +152,8 @@ class TrainerSpec(Frozen):
             inside puts its name and a dot before the names in it.
         values: further names, each looked up by a value of the plan.
         files: to be written into the trial's folder before the start: texts, or mappings as JSON without their nulls.
+        environment: variables of the program, beside those of the job.
+        log: how its log is read.
         prefix: words before everything, such as those that start a container.
         python: for `{python}`, and to start torchrun; null takes the one that runs the job.
         working_dir: where the program is started; null takes the folder in which the sweep was.

@@ -25,6 +25,12 @@ class RotaryScaling(Frozen):
     An angle that turns around less than `low_freq_factor` times in `original_max_position_embeddings` tokens grows
     `factor` times more slowly, one that turns more than `high_freq_factor` times stays, and between the two the speeds
     are blended. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters.
+
+    Attributes:
+        factor: how many times more slowly the slow angles grow.
+        low_freq_factor: turns in the original length below which an angle is slow.
+        high_freq_factor: turns above which an angle stays as it is.
+        original_max_position_embeddings: tokens of the sequences that the model was pretrained on.
     """
 
     factor: Annotated[float, Field(ge=1)]
@@ -101,8 +107,12 @@ class ModelSpec(Frozen):
     """A transformer decoder.
 
     Attributes:
+        name: the name of its file; it changes no measurement.
         family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases.
+        num_layers: transformer layers.
+        hidden_size: width of the hidden state.
         ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
+        num_attention_heads: heads of queries in every layer.
         num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
         head_size: width of one head; null means hidden_size / num_attention_heads.
         rotary_base: base of the frequencies of rotary positions; null means 10,000.
@@ -236,13 +246,19 @@ class DeviceSpec(Frozen):
     """One schedulable accelerator (one MI250X GCD, not the card), or one CPU rank: what its maker states.
 
     Attributes:
+        name: what people call it, in reports too.
         kind: what the trainer runs on; `cpu` means gloo, `gpu` NCCL or RCCL.
         peak_flops_per_second: dense peak by precision; `fp8` and `fp4` are types of matrix products alone.
         peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
             same run and utilization is stated against that, while the numbers given here serve only the prediction.
+        memory_bytes: what one device has.
+        memory_bandwidth_bytes_per_second: the highest that its maker states.
+        memory_source: where both come from.
         num_multiprocessors: units that each compute one tile of a matrix product at a time (SMs, CUs; 1 on a CPU rank).
         watts: design power of one device.
+        watts_source: where they come from.
         price_per_hour: US dollars for one device-hour; null if no price is known.
+        price_source: where and when it was listed.
     """
 
     name: str
@@ -269,8 +285,11 @@ class LinkSpec(Frozen):
     """What connects blocks of `num_devices` consecutive devices.
 
     Attributes:
+        name: what people call it, such as nvlink.
+        num_devices: consecutive devices that it connects.
         bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate, as stated by
             the maker; collectives reach ClusterSpec.efficiency.link of it.
+        latency_seconds: of one message.
         mesh: blocks of the tier below are wired to each other in pairs, without a switch, so that a group that fills n
             of the N blocks uses (n-1)/(N-1) of the bandwidth.
     """
@@ -330,10 +349,17 @@ class ClusterSpec(Frozen):
     """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider.
 
     Attributes:
+        name: the name of its file.
+        num_nodes: nodes that a job may take.
+        devices_per_node: devices of each of them.
         cores_per_node: on a CPU, the cores that the ranks of a node share; null gives every rank a device of its own.
         gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
+        device: what its maker states of one device.
+        efficiency: the share of that which programs reach.
         reserved_memory_bytes: bytes that the framework and the collectives library take on each device.
         fragmentation: share of the bytes of activations that is lost to gaps in the allocator.
+        reserved_memory_source: where both come from.
+        links: what connects the devices, from the closest tier to the widest.
         host_bytes_per_second: what one device's share of the host moves between its memory, its cores and the device,
             while it updates offloaded weights. The usual value is an assumption: a PCIe 4.0 x16 slot, and an eighth of
             the memory of a node with two sockets.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from conf.credentials import recorded
+from conf.folders import own_folders
 from launcher.admission import Admission
 from launcher.attempts import is_in_flight, key_of, news, submissions
 from launcher.budget import Budget
@@ -19,6 +20,7 @@ from launcher.workplace import Workplace
 from sweeps.history import History
 from sweeps.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
+from sweeps.repeats.rounds import Rounds
 from sweeps.search.listed import Listed
 from sweeps.search.searcher import Answer, Proposal, Search
 from sweeps.sweep import Sweep
@@ -39,9 +41,11 @@ class Rules:
     """By which rules a sweep is carried out.
 
     Attributes:
-        draft: makes the trial of a point that the search proposes; None where it proposes none.
+        draft: makes the trial of a point that is proposed; None where none is.
+        wants: whether a trial belongs to what the command is to measure.
+        rounds: which points are measured again, once the search proposes none; None measures each once.
         max_concurrent_trials: that are queued or running at once; None sets no limit.
-        max_trials: how many trials a search may come to, the baseline among them.
+        max_trials: how many points a search may come to, the baseline among them; None sets no limit.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
         max_resubmits: how often a trial that lost its node or its place is tried again.
         tell: is told of every step, with the sweep as it stands after it.
@@ -50,8 +54,10 @@ class Rules:
     budget: Budget
     search: Search = field(default_factory=Listed)
     draft: Callable[[Proposal], Trial] | None = None
+    wants: Callable[[Trial], bool] = lambda trial: True
+    rounds: Rounds | None = None
     max_concurrent_trials: int | None = None
-    max_trials: int = 0
+    max_trials: int | None = None
     fail_fast: int | None = None
     max_resubmits: int = 0
     tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
@@ -104,14 +110,19 @@ class Conductor:
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._standing()
-        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm))
+        folders = tuple(map(str, own_folders()))
+        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def _foreign(self) -> list[Entry]:
         """The trials that were asked for under a configuration which would make others of their points."""
         draft, asked = self.rules.draft, self.history.asked.values()
         if draft is None:
             return []
-        foreign = [trial.trial_id for trial in asked if draft(Proposal(trial.point, "")).trial_id != trial.trial_id]
+        foreign = [
+            trial.trial_id
+            for trial in asked
+            if draft(Proposal(trial.point, "", trial.repeat)).trial_id != trial.trial_id
+        ]
         return [Dropped(trial_ids=tuple(foreign))] if foreign else []
 
     def advance(self) -> Step:
@@ -171,7 +182,8 @@ class Conductor:
         """Write down which running trials the search gives up."""
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
         if running:
-            given_up = [each for each in self.rules.search.prune(readings) if each.trial_id in running]
+            first = [each for each in readings if not each.trial.repeat]
+            given_up = [each for each in self.rules.search.prune(first) if each.trial_id in running]
             keys = {name: key_of(each) for name, each in running.items()}
             names = [each.trial_id for each in given_up]
             self._write(
@@ -221,6 +233,8 @@ class Conductor:
         course = self.history.course_of(reading.name)
         if not reading.trial.selected or reading.trial.infeasible_reason is not None or is_in_flight(reading):
             return False
+        if not self.rules.wants(reading.trial):
+            return False
         if course.wants_another(key_of(reading)):
             return True
         if course.is_cancelled:
@@ -230,20 +244,27 @@ class Conductor:
 
     def _answer(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """What the search proposes for the slots that are free; nothing while there is none."""
-        adaptive, counts = self.rules.draft is not None, [admission.slots, self.workplace.room()]
-        if adaptive:
-            counts.append(self.rules.max_trials - sum(trial.selected for trial in self.sweep.record.trials))
-            if counts[-1] is not None and counts[-1] <= 0:
-                return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
-        count = min(each for each in (*counts, MOST_AT_ONCE) if each is not None)
+        count = min(each for each in (admission.slots, self.workplace.room(), MOST_AT_ONCE) if each is not None)
         if count <= 0:
             return Answer()
         # A search that had nothing to propose is asked again only when something has happened.
         if self._waits_at is not None and self._waits_at[0] == self._num_entries:
             return self._waits_at[1]
-        answer = self.rules.search.ask(readings, count)
+        answer = self._new_points(readings, count)
+        if answer.finished and self.rules.rounds is not None:
+            wanted = [each for each in readings if self.rules.wants(each.trial)]
+            answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
+
+    def _new_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
+        """What the search proposes, which knows the first measurement of each point and no other."""
+        first = [each for each in readings if not each.trial.repeat]
+        if self.rules.max_trials is not None:
+            count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
+        if count <= 0:
+            return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
+        return self.rules.search.ask(first, count)
 
     def _asked(self, answer: Answer, admission: Admission) -> list[TrialReading]:
         """The proposals that the budget admits, as trials of the sweep from now on; those that can run are returned."""
@@ -251,7 +272,7 @@ class Conductor:
         taken: dict[str, Trial] = {}
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self.rules.draft(proposal)
+            trial = self._marked(self.rules.draft(proposal))
             if trial.trial_id in known:
                 continue
             if trial.selected and not admission.admits(trial):
@@ -259,6 +280,15 @@ class Conductor:
             taken[trial.trial_id] = trial
         self._write(*(Asked(trial=trial) for trial in taken.values()))
         return [self.sweep.read_trial(trial) for trial in taken.values() if trial.selected]
+
+    def _marked(self, trial: Trial) -> Trial:
+        """A further measurement of the baseline is the baseline's."""
+        if not trial.repeat or trial.experiment is None:
+            return trial
+        mark = trial.experiment.fingerprint
+        of_baseline = (other.experiment for other in self.sweep.record.trials if other.is_baseline)
+        is_baseline = any(experiment and experiment.fingerprint == mark for experiment in of_baseline)
+        return trial.model_copy(update={"is_baseline": is_baseline})
 
     def _start(self, readings: Sequence[TrialReading]) -> set[str]:
         """Start what there is room for, and return the ids of what was started."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from conf.control import ControllerSpec
 from conf.errors import ConfigError, UsageError
+from conf.folders import keep_folders
 from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
@@ -27,6 +28,7 @@ from launcher.slurm_executor import SlurmExecutor, require_sbatch
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.workplace import Workplace
 from sweeps.history import History
+from sweeps.journal import Begun
 from sweeps.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -57,11 +59,17 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
     begun = History.kept_in(folder).begun
     if begun is None:
         raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
-    asked = compose(Overrides.parse(begun.overrides) + (further or Overrides()))
+    asked = _composed_again(begun, further)
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
     place = _in_slurm(asked.settings) if begun.on_slurm else _this_machine(sweep)
     return TakenUp(asked, Conductor(sweep, place, rules))
+
+
+def _composed_again(begun: Begun, further: Overrides | None = None) -> Composition:
+    """The configuration of the command, wherever this process runs, with further overrides."""
+    keep_folders(begun.config_dirs, "config_dirs")
+    return compose(Overrides.parse(begun.overrides) + (further or Overrides()))
 
 
 def _in_slurm(settings: Settings) -> Workplace:
@@ -130,7 +138,7 @@ def resume_controller(sweep: Sweep) -> str | None:
         return None
     if (live := live_controller(sweep.folder)) is not None:
         return live.job_id
-    settings = compose(Overrides.parse(begun.overrides)).settings
+    settings = _composed_again(begun).settings
     with locked(sweep.folder):
         return submit_controller(sweep, settings.slurm, settings.controller)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from conf.errors import UsageError
 from launcher.attempts import key_of
 from launcher.retries import ASKED_FOR
 from sweeps.history import History
-from sweeps.journal import Journal, Paused, Resumed, Retried
+from sweeps.journal import Asked, Journal, Paused, Resumed, Retried
+from sweeps.plan import repeat_id
 from sweeps.reading import TrialReading
+from sweeps.repeats.points import MeasuredPoint, measured_points
+from sweeps.repeats.rounds import next_repeat
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 
@@ -44,6 +47,28 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
     entries = (Retried(trial_id=each.name, submitted=key_of(each)) for each in readings)
     Journal(sweep.folder.journal).append(*entries)
     return [each.name for each in readings]
+
+
+def remeasure_finished(planned: Sweep, wants: Callable[[Trial], bool]) -> list[str]:
+    """Have every point that was measured run once more, and return the ids of the further trials.
+
+    Args:
+        planned: with the record that the sweep goes on with; what was asked for since is added.
+        wants: which trials the command is about.
+    """
+    sweep = planned._replace(record=History.kept_in(planned.folder).completed(planned.record))
+    readings = sweep.read()
+    again = [_again(point, readings) for point in measured_points(readings) if wants(point.middle.trial)]
+    Journal(planned.folder.journal).append(*(Asked(trial=trial) for trial in again))
+    return [trial.trial_id for trial in again]
+
+
+def _again(point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
+    repeat = next_repeat(point.middle, readings)
+    first = min((run.trial for run in point.runs), key=lambda trial: trial.repeat)
+    name = repeat_id(first.trial_id.removesuffix(repeat_id("", first.repeat)), repeat)
+    said = {"trial_id": name, "repeat": repeat, "selected": True, "is_baseline": point.is_baseline}
+    return first.model_copy(update=said | {"chosen_because": "a person wants it measured again"})
 
 
 def trial_named(sweep: Sweep, abbreviated: str) -> Trial:

@@ -6,10 +6,13 @@ from functools import partial
 
 from conf.load import Composition, Tree
 from conf.settings import Settings
+from conf.sweep_spec import SearchPlan
 from launcher.advance import Rules
 from launcher.budget import Budget
 from launcher.notify import Notifier
 from sweeps.plan import part_of, trial_of
+from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
+from sweeps.restriction import restriction_of
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import SweepRecord, Trial
@@ -24,13 +27,17 @@ def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rul
         ConfigError: the search cannot seek what it is told to, or the budget cannot be held.
     """
     settings = asked.settings
-    measured = part_of(asked, record.spec, proxy=record.mode == "proxy")
+    restriction = restriction_of(asked, proxy=record.mode == "proxy")
+    whole = restriction.whole if restriction else asked
+    measured = part_of(whole, record.spec, proxy=record.mode == "proxy")
     rules = Rules(
         budget=budget_of(settings, record, on_slurm=on_slurm),
         search=search_for(asked, record),
-        draft=partial(_drafted, measured.tree) if settings.search.asks_later else None,
+        draft=partial(_drafted, measured.tree),
+        wants=restriction.holds if restriction else lambda trial: True,
+        rounds=rounds_of(settings.search, record),
         max_concurrent_trials=settings.search.max_concurrent_trials,
-        max_trials=record.spec.max_trials,
+        max_trials=record.spec.max_trials if settings.search.asks_later else None,
         fail_fast=settings.controller.fail_fast,
         max_resubmits=settings.slurm.max_resubmits,
         tell=Notifier(settings.notify),
@@ -53,12 +60,23 @@ def time_limit_here(record: SweepRecord) -> float | None:
     return proxy.time_limit_minutes * SECONDS_PER_MINUTE if proxy else None
 
 
+def rounds_of(search: SearchPlan, record: SweepRecord) -> Rounds | None:
+    """How often points are measured: as the configuration says, else leaders several times on this machine alone."""
+    most = search.max_rounds or (ROUNDS_OF_A_STAND_IN if record.mode == "proxy" else 1)
+    # A loss does not vary with what else the machine does, and its seeds are repeats already.
+    if most == 1 or "loss" in search.objective or search.num_seeds > 1:
+        return None
+    return Rounds(most, every_point=record.spec.scaling is not None)
+
+
 def goes_on_by_steps(settings: Settings) -> bool:
     """Whether the sweep needs somebody who goes on with it: not all of it can be submitted at once."""
     limited = settings.search.max_concurrent_trials is not None
-    watched = settings.search.asks_later or settings.search.pruner != "none"
+    repeats = (settings.search.max_rounds or 1) > 1
+    watched = settings.search.asks_later or repeats or settings.search.pruner != "none"
     return watched or limited or settings.controller.fail_fast is not None
 
 
 def _drafted(tree: Tree, proposal: Proposal) -> Trial:
-    return trial_of(tree, proposal.point, proposal.because)
+    because, gain = proposal.because, proposal.expected_gain
+    return trial_of(tree, proposal.point, because, expected_gain=gain, repeat=proposal.repeat)

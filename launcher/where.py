@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from conf.load import Composition, compose, options
+from conf.folders import options
+from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
 from sweeps.trial import SweepFolder
@@ -100,7 +102,7 @@ def existing_folder(composition: Composition) -> SweepFolder:
     if not started:
         name = overrides.chosen("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
-        again = " ".join(("trisweep sweep", str(name), *overrides.without({"sweep"}).texts))
+        again = shlex.join(("trisweep", "sweep", str(name), *overrides.without({"sweep"}).texts))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
     return max(started, key=lambda folder: folder.record.stat().st_mtime)
 

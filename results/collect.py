@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pandas
 
+from results.repeats import repeat_columns
 from results.scaling import scalings
 from results.trial_rows import plan_row, trial_row
 from sweeps.reading import TrialReading
@@ -18,8 +19,8 @@ from sweeps.trial import Trial
 
 def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
     """A sweep as a table in the order of its record; the columns are the same however far it has come."""
-    rows = [trial_row(result, relation) for result, relation in zip(results, scalings(results), strict=True)]
-    return pandas.DataFrame(rows)
+    aligned = zip(results, scalings(results), repeat_columns(results), strict=True)
+    return pandas.DataFrame([trial_row(result, relation) | repeats for result, relation, repeats in aligned])
 
 
 def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from results.repeats import repeat_columns
 from results.scaling import Scaling, scalings
 from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, trial_row
@@ -49,7 +50,8 @@ def plan_document(record: SweepRecord) -> Row:
 
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
     """What a report's table says of every trial that was measured, or was to be."""
-    rows = [_row(trial_row(trial, relation)) for trial, relation in zip(trials, scalings(trials), strict=True)]
+    aligned = zip(trials, scalings(trials), repeat_columns(trials), strict=True)
+    rows = [_row(trial_row(trial, relation) | repeats) for trial, relation, repeats in aligned]
     paths = {name: str(path) for name, path in files.items()}
     return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
 

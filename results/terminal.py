@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.units import ABSENT, gib, percent, seconds, tflops
+from results.units import ABSENT, count, gib, percent, seconds, tflops
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 
@@ -39,9 +39,10 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
     table = _table(
         "Measured here, ranked by TFLOPS per device",
         "TFLOPS: model FLOPs per device. MFU: of the peak. GiB: the fullest rank (on a CPU its resident memory,"
-        " Python and torch included). x: tokens/s over the baseline's.",
+        " Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle one is shown;"
+        " +-: half of the interval in which the step's seconds lie.",
     )
-    _numeric(table, "TFLOPS", "MFU %", "step s", "GiB", "x")
+    _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
         measured = _given(row, "measured_step_seconds") is not None
         table.add_row(
@@ -51,6 +52,8 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
             tflops(_given(row, "measured_model_flops_per_second_per_device")),
             percent(_given(row, "measured_model_flops_utilization")),
             seconds(_given(row, "measured_step_seconds")),
+            _half_width(row),
+            count(_given(row, "num_runs")),
             gib(_given(row, "measured_peak_memory_bytes")),
             _ratio(_given(row, "speed_up")),
         )
@@ -64,13 +67,16 @@ def plan_table(trials: Sequence[Trial]) -> Table:
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}."
     table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
-    _numeric(table, "TFLOPS", "MFU %", "step s", "GiB")
+    # Seconds of a step compare only on equal devices, so their number is shown where it differs.
+    sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
+    _numeric(table, *(["devices"] if len(sizes) > 1 else []), "TFLOPS", "MFU %", "step s", "GiB")
     for position, trial in enumerate(by_prediction(trials), start=1):
-        estimate = trial.estimate
+        estimate, size = trial.estimate, trial.experiment.parallel.world_size if trial.experiment else None
         table.add_row(
             str(position) if trial.infeasible_reason is None else "",
             _layout(plan_label(trial), trial.is_baseline),
             _fit(trial),
+            *([count(size)] if len(sizes) > 1 else []),
             tflops(estimate.model_flops_per_second_per_device if estimate else None),
             percent(estimate.model_flops_utilization if estimate else None),
             seconds(estimate.step_seconds if estimate else None),
@@ -117,8 +123,12 @@ def _numeric(table: Table, *names: str) -> None:
 
 
 def _ranked_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """A row for each point, by its middle run; of a point that was not measured, for each trial."""
     rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
-    return sorted(rows, key=_rank)
+    measured = {row["fingerprint"] for row in rows if row["is_middle_run"] is True}
+    return sorted(
+        (row for row in rows if row["is_middle_run"] is True or row["fingerprint"] not in measured), key=_rank
+    )
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
@@ -156,6 +166,14 @@ def _fit(trial: Trial) -> Text:
     if not trial.estimate.shortfall_bytes:
         return Text("cannot run", style="yellow")
     return Text(f"{gib(trial.estimate.shortfall_bytes)} GiB short", style="yellow")
+
+
+def _half_width(row: dict[str, Any]) -> str:
+    """Half of the interval, as a percentage of the seconds that are shown."""
+    low, high, shown = (
+        _given(row, name) for name in ("step_seconds_low", "step_seconds_high", "measured_step_seconds")
+    )
+    return ABSENT if low is None or high is None or not shown else f"{50 * (high - low) / shown:.0f}"
 
 
 def _ratio(value: float | None) -> str:

@@ -47,3 +47,8 @@ def count(value: float | None) -> str:
 def error_percent(predicted: float, measured: float) -> str:
     """How far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
     return f"{100 * (predicted - measured) / measured:+.1f}"
+
+
+def rounded(value: float, digits: int = 5) -> float:
+    """The number itself with so many significant digits, for the data inside a picture."""
+    return float(f"{value:.{digits}g}")

@@ -30,11 +30,16 @@ class Event(Frozen):
 
 
 class Begun(Event):
-    """`trisweep sweep` was given; whoever goes on with the sweep does so with these overrides."""
+    """`trisweep sweep` was given; whoever goes on with the sweep does so with these overrides.
+
+    Attributes:
+        config_dirs: the person's own folders of configuration, those first that hold before others.
+    """
 
     event: Literal["begun"] = "begun"
     overrides: Texts
     on_slurm: bool
+    config_dirs: Texts = ()
 
 
 class Asked(Event):

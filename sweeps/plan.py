@@ -20,6 +20,7 @@ from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import baseline_of, expand, stated_points
 from sweeps.search.objectives import Comparison
+from sweeps.suiting_devices import on_suiting_devices
 from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -94,7 +95,9 @@ def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
         ConfigError: the stand-in does not measure what the user asks for.
     """
     pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
-    return _proxy_part(spec, asked, pinned) if proxy else SweepPart(asked, spec, pinned)
+    if proxy:
+        return _proxy_part(spec, asked, pinned)
+    return SweepPart(on_suiting_devices(asked, spec, whole_grid=asked.settings.search.kind == "grid"), spec, pinned)
 
 
 def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, ...]:
@@ -124,8 +127,12 @@ def make_trials(
     return _selected(named, max_trials)
 
 
-def trial_of(tree: Tree, point: Point, because: str) -> Trial:
+def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
     """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Args:
+        expected_gain: see `Trial`.
+        repeat: 1 for the second measurement of the same point, whose folder ends with `-r2`.
 
     Raises:
         ConfigError: the point names a key that the configuration does not have.
@@ -133,7 +140,14 @@ def trial_of(tree: Tree, point: Point, because: str) -> Trial:
     draft = _draft(tree, point)
     # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
     reason = None if nearly_fits(draft) else draft.infeasible_reason
-    return draft.model_copy(update={"selected": reason is None, "infeasible_reason": reason, "chosen_because": because})
+    name, chosen = repeat_id(draft.trial_id, repeat), {"chosen_because": because, "expected_gain": expected_gain}
+    judged = {"selected": reason is None, "infeasible_reason": reason} | chosen
+    return draft.model_copy(update=judged | {"trial_id": name, "repeat": repeat})
+
+
+def repeat_id(first: str, repeat: int) -> str:
+    """The id of a further measurement of the trial that was the first of its point."""
+    return f"{first}-r{repeat + 1}" if repeat else first
 
 
 def nearly_fits(trial: Trial) -> bool:

@@ -53,6 +53,17 @@ def stated_points(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) 
     return list(_distinct(_all_points(point_set, [], tree), tree, pinned))
 
 
+def every_point(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value], *, whole_grid: bool) -> Iterator[Point]:
+    """Points one after another, as they come; a caller who wants a few does not wait for a large grid.
+
+    Args:
+        whole_grid: those on the axes too, of which a continuous range lists none.
+    """
+    spaces = spaces_of(point_set, tree, pinned) if whole_grid else []
+    listed = [space for space in spaces if all(dimension.rows is not None for dimension in space.dimensions)]
+    return _distinct(_all_points(point_set, listed, tree), tree, pinned)
+
+
 def baseline_of(point_set: PointSet, tree: Tree) -> Point:
     """The baseline, with those values computed that follow from others."""
     return _plain(point_set.baseline, tree)

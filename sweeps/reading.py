@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -343,9 +343,23 @@ class TrialReading(Reading):
 
 
 def ranked(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """The trials that were measured, those with the most model FLOP/s per device first."""
-    measured = [reading for reading in readings if reading.performance]
-    return sorted(measured, key=_negative_rate)
+    """The points that were measured, those with the most model FLOP/s per device first; each by its middle run."""
+    return sorted(map(middle_of, measured_groups(readings)), key=_negative_rate)
+
+
+def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]]:
+    """The trials that measured something, those of the same experiment together."""
+    groups: dict[str, list[TrialReading]] = {}
+    for reading in readings:
+        if reading.performance and reading.experiment:
+            groups.setdefault(reading.experiment.fingerprint, []).append(reading)
+    return list(groups.values())
+
+
+def middle_of(runs: Sequence[TrialReading]) -> TrialReading:
+    """The run with the median seconds of a step; of two in the middle, the slower one."""
+    slowest_last = sorted(runs, key=lambda run: run.performance.step_seconds if run.performance else 0.0)
+    return slowest_last[len(slowest_last) // 2]
 
 
 def _negative_rate(reading: TrialReading) -> float:

@@ -31,6 +31,8 @@ class Trial(Frozen):
         selected: it is among those to measure.
         is_baseline: scaling efficiency is stated against it.
         chosen_because: why the planner took it; None where the sweep's file lists it.
+        expected_gain: by which share of the best so far a search expected it to be better; None where it did not say.
+        repeat: 0 for the first measurement of the point, 1 for the next: the same experiment in a folder of its own.
     """
 
     trial_id: str
@@ -41,6 +43,8 @@ class Trial(Frozen):
     selected: bool
     is_baseline: bool
     chosen_because: str | None = None
+    expected_gain: float | None = None
+    repeat: Annotated[int, Field(ge=0)] = 0
 
 
 class SweepRecord(Frozen):
@@ -77,13 +81,13 @@ class SweepFolder:
     provenance/     from where each command was given: commit, uncommitted changes, versions, modules, configuration
     submitit/       what submitit hands to Slurm's jobs, and their output
     notified.json   what the webhook was told last
-    report.md, report.csv, report.html
+    report.md, report.csv, report.html; those of a part of the sweep bear its values: report-micro_batch_size=1.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, report_name: str = "report") -> None:
+        self.path, self._report_name = Path(path), report_name
         self.record = self.path / RECORD
         self.journal = self.path / "journal.jsonl"
         self.lock = self.path / "sweep.lock"
@@ -103,7 +107,7 @@ class SweepFolder:
         return TrialFolder(self.trials / trial_id)
 
     def report(self, suffix: Literal["md", "csv", "html"]) -> Path:
-        return self.path / f"report.{suffix}"
+        return self.path / f"{self._report_name}.{suffix}"
 
     def write_record(self, record: SweepRecord) -> None:
         write_atomically(self.record, record.model_dump_json(indent=1))

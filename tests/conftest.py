@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from conf.schema import Value
 from conf.sweep_spec import PointSet
@@ -117,3 +121,30 @@ def tiny_rates_plan() -> TinyRatesPlan:
         return rates_plan(load_cluster("local"), "cpu", world_size).model_copy(update=tiny)
 
     return build
+
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+INSTALL_SECONDS = 280
+
+
+def _find_chromium() -> str | None:
+    return next((found for name in CHROMIUM_NAMES if (found := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium. Continuous integration installs it, a person is told to.
+
+    Every module starts its own: while one runs, Playwright's event loop keeps others from running in this process.
+    """
+    found = _find_chromium()
+    if found is None and os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get"):
+        install = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium"
+        subprocess.run(["sh", "-c", install], capture_output=True, timeout=INSTALL_SECONDS, check=True)
+        found = _find_chromium()
+    if found is None:
+        pytest.skip("no Chromium on this machine: install it with the system's packages")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

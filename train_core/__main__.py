@@ -9,20 +9,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from conf.application import run_with_hydra
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
-from conf.experiment import Experiment
 from conf.load import Tree, settings_of
 from conf.private_files import keep_private
-from conf.settings import Settings
 from conf.units import GIBIBYTE, TERA
+from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder
+from train_core.job.training_folder import Training, training_in
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
-from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import counted_text, ranks_text
 
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
@@ -38,7 +39,7 @@ def main() -> None:
 
 def _train(tree: Tree) -> None:
     try:
-        measurement = _run(tree)
+        measurement, how_to_go_on = _run(tree)
     except TrisweepError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
@@ -52,36 +53,58 @@ def _train(tree: Tree) -> None:
         return
     print(_summary(measurement), flush=True)
     if measurement.outcome is not Outcome.COMPLETED:
+        print(how_to_go_on(), flush=True)
         sys.exit(EXIT_FAILED)
 
 
-def _run(tree: Tree) -> Measurement | None:
-    """The measurement; None on the ranks that do not report."""
+def _run(tree: Tree) -> tuple[Measurement | None, Callable[[], str]]:
+    """The measurement, None on the ranks that do not report; and what tells, after a failure, how to go on."""
     settings = settings_of(tree)
     experiment = settings.experiment()
     if not experiment.trainer.is_own:
         remedy = "Measure it with `trisweep sweep NAME`, or leave out trainer=NAME."
         raise UsageError(f"trainer {experiment.trainer.name} is another program, which this one cannot be", remedy)
-    trial = _trial_folder(settings, experiment)
+    training = training_in(Path(settings.output_dir) / "train", experiment)
+    trial = training.folder
     from train_core.process.world import seat_from_launcher  # here, because it imports torch
 
     seat = seat_from_launcher(os.environ)
     if seat is None or seat.size == 1:  # of several ranks the first one prepares the tokens, once they have met
         prepare(experiment, token_folder(trial, experiment))  # before there is a trial that could fail
-    _write_trial(trial, experiment, is_writer=seat is None or seat.rank == 0)
+    if seat is None or seat.rank == 0:
+        _say_where(training)
+    _write_trial(training, is_writer=seat is None or seat.rank == 0)
+    how_to_go_on = partial(_how_to_go_on, training)
     if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
-        return run_trial_here(trial.path, on_step=_print_step)
-    return run_trial_as_rank(trial.path, on_step=_print_step)
+        return run_trial_here(trial.path, on_step=_print_step), how_to_go_on
+    return run_trial_as_rank(trial.path, on_step=_print_step), how_to_go_on
 
 
-def _trial_folder(settings: Settings, experiment: Experiment) -> TrialFolder:
-    name = f"{experiment.model.name}-{experiment.label}-{experiment.fingerprint}"
-    return TrialFolder(Path(settings.output_dir) / "train" / name)
+def _say_where(training: Training) -> None:
+    """The folder, and whether an earlier run of the command is gone on with."""
+    num_steps = training.experiment.training.num_steps
+    print(f"Folder: {training.folder.path}", flush=True)
+    if training.done and training.done < num_steps:
+        print(f"Resumed from step {training.done} of {num_steps}, its last whole checkpoint.", flush=True)
+    for before, done in training.schedules:
+        print(
+            f"Extended at step {done}: up to there learning rates fell as in a training of {before} steps, so that its"
+            f" losses are not those of {num_steps} steps from the start.",
+            flush=True,
+        )
 
 
-def _write_trial(trial: TrialFolder, experiment: Experiment, *, is_writer: bool) -> None:
-    """One rank writes `trial.json`; the others wait until it says what they expect."""
-    content = {"experiment": experiment.model_dump(mode="json")}
+def _how_to_go_on(training: Training) -> str:
+    if (last := last_whole(training.folder.checkpoints)) is not None:
+        return f"The same command goes on after step {step_of(last)}, from {last}."
+    if training.experiment.checkpoint.every_steps is not None:
+        return "The same command starts again with step 1, as no checkpoint had been written."
+    return "The same command starts again with step 1; checkpoint=regular saves a training as it goes."
+
+
+def _write_trial(training: Training, *, is_writer: bool) -> None:
+    """One rank writes `trial.json`; the others wait until it names their experiment."""
+    trial, content = training.folder, training.content()
     if is_writer:
         try:
             trial.write_trial(content)
@@ -89,7 +112,7 @@ def _write_trial(trial: TrialFolder, experiment: Experiment, *, is_writer: bool)
             problem = f"output_dir: {error.filename or trial.path} cannot be written ({error.strerror})"
             raise UsageError(problem, "Make room there, or choose another output_dir=FOLDER.") from None
     deadline = time.monotonic() + TRIAL_WAIT_SECONDS
-    while not trial.holds_trial(content):
+    while not trial.holds_experiment(content["experiment"]):
         if time.monotonic() > deadline:
             raise UsageError(f"{trial.trial} was not written by rank 0", "Share output_dir among the nodes.")
         time.sleep(POLL_SECONDS)

@@ -182,6 +182,15 @@ class Performance(Frozen):
         tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over
             the timed steps. By its own formula, so that it is not compared with any other figure here.
         blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.
+        energy_joules_per_step: of all devices, by counters that were read beside the timed steps: their mean power
+            times step_seconds. Idle power is in it. Null where a device had no counter; never an estimate.
+        energy_joules_per_token: the same over the tokens of a step.
+        energy_watts: the mean power of all devices together, from the first timed step's start to the last one's end.
+        energy_seconds: how long that was; counters of GPUs move about ten times a second.
+        energy_source: which counters, and of how many parts.
+        energy_idle_watts: of the same devices, as they held the model and did nothing; null unless
+            watch.idle_power_seconds asks for it.
+        energy_host_joules_per_step: of the sockets and the memory of the hosts beside GPUs, all jobs on them included.
     """
 
     step_seconds: Positive
@@ -208,6 +217,13 @@ class Performance(Frozen):
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
     tflops_as_printed: float | None = None
     blocks: Annotated[tuple[BlockRates, ...], Field(strict=False)] = ()
+    energy_joules_per_step: Positive | None = None
+    energy_joules_per_token: Positive | None = None
+    energy_watts: Positive | None = None
+    energy_seconds: Positive | None = None
+    energy_source: str | None = None
+    energy_idle_watts: NonNegative | None = None
+    energy_host_joules_per_step: Positive | None = None
 
     @property
     def recorded_steps(self) -> list[int]:

@@ -148,6 +148,7 @@ class TrialFolder(JobFolder):
     heartbeat           touched by rank 0 at every step
     metrics.jsonl       one `StepMetrics` a line, appended by rank 0
     checkpoints/        step-000100/ and so on; see `checkpoint_folder`
+    tokenizer.json      of the text that a training with checkpoints is trained on, in Hugging Face's format
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank in `rank-N.json`
     measurement.json    a `Measurement`, once the trial has ended
     starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
@@ -160,6 +161,7 @@ class TrialFolder(JobFolder):
     heartbeat = Member("heartbeat")
     metrics = Member("metrics.jsonl")
     checkpoints = Member("checkpoints")
+    tokenizer = Member("tokenizer.json")
     waits = Member("waits")
     alarm = Member("waits/alarm")
     measurement = Member("measurement.json")
@@ -180,12 +182,13 @@ class TrialFolder(JobFolder):
         """Write `trial.json`; `trial` holds at least `experiment`, the experiment as plain values."""
         write_atomically(self.trial, to_json(trial, indent=1).decode(), durable=False)
 
-    def holds_trial(self, trial: dict[str, Any]) -> bool:
-        """Whether `trial.json` has exactly this content."""
+    def holds_experiment(self, experiment: dict[str, Any]) -> bool:
+        """Whether `trial.json` is there and names exactly this experiment, as plain values."""
         try:
-            return bool(json.loads(self.trial.read_bytes()) == json.loads(json.dumps(trial)))
+            held = json.loads(self.trial.read_bytes())
         except (OSError, ValueError):  # not there, or not JSON, or not even text
             return False
+        return isinstance(held, dict) and bool(held.get("experiment") == json.loads(json.dumps(experiment)))
 
     def put_aside_damaged_trial(self) -> None:
         """Put `trial.json` aside unless it holds an experiment; nothing happens where it is not there."""

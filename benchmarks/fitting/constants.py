@@ -15,7 +15,7 @@ import yaml
 
 from calibrate.measured_runs import Constants
 from calibrate.robust_fit import Constant, Values
-from conf.load import CONF_DIR, options
+from conf.folders import CONF_DIR, options
 from train_core.costs.scale import Scale
 from train_core.costs.setting import Setting
 from train_core.costs.trainers.declared import IMPLEMENTATIONS

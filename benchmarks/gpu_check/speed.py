@@ -14,7 +14,7 @@ from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import Workbench
 from conf.load import Tree, compose_tree, with_values
 from conf.schema import Value
-from results.report.step_terms_part import measured_terms, predicted_terms
+from results.report.comparable import measured_terms, predicted_terms
 from train_core.costs import Estimate
 from train_core.measurement import Performance
 

@@ -19,9 +19,7 @@ def calibrate(
             help="cluster=NAME, whose file is written; further Hydra overrides.", autocompletion=complete_override
         ),
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="Write conf/cluster/OUTPUT.yaml and leave NAME's as it is.")
-    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write cluster/OUTPUT.yaml and leave NAME's as it is.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job; 2 unless given.", min=1)] = None,
     here: Annotated[bool, typer.Option("--here", help="Measure this machine even where Slurm is.")] = False,
     from_results: Annotated[

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
-from calibrate.cluster_file import cluster_path
+from calibrate.cluster_file import written_path
 from cli.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
 from cli.console import console, print_unwrapped
 from conf.errors import EXIT_INTERRUPTED
@@ -44,7 +44,7 @@ def _measured(calibration: Calibration) -> DeviceRates:
         with _telling() as tell:
             return measure(calibration, tell)
     except KeyboardInterrupt:
-        path = cluster_path(calibration.output).name
+        path = written_path(calibration.output).name
         console.print(f"Interrupted. What was running has been ended, and {path} is as it was.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -73,9 +73,7 @@ def _telling() -> Iterator[Callable[[str], None]]:
 
 def _show_request(calibration: Calibration) -> None:
     plan = calibration.plan
-    console.print(
-        f"{calibration.shape} tasks on {plan.kind}s would measure, for conf/cluster/{calibration.output}.yaml:"
-    )
+    console.print(f"{calibration.shape} tasks on {plan.kind}s would measure, for cluster/{calibration.output}.yaml:")
     num_products = len(plan.large_products) + len(plan.thin_products)
     console.print(f"  {num_products} matrix products and {len(plan.attention_shapes)} attentions in each of", end=" ")
     console.print(", ".join(plan.dtypes) + "; memory; small kernels")

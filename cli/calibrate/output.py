@@ -11,12 +11,12 @@ from rich.table import Table
 from calibrate.calibration import Draft
 from calibrate.cluster_change import dotted
 from cli.console import console, shown_path
-from conf.load import options
+from conf.folders import options
 
 
 def print_changes(new: Draft, how: str) -> None:
     """Print every number as it was and as it is now, `how` (measured or fitted), and the range of the new one."""
-    table = plain_table(f"conf/cluster/{new.output}.yaml", "value", "was", how, "range")
+    table = plain_table(f"cluster/{new.output}.yaml", "value", "was", how, "range")
     for change in new.changes:
         if isinstance(change.after, float | int):
             within = change.lowest is not None and change.highest is not None
@@ -38,7 +38,7 @@ def write_file(new: Draft) -> Path:
     console.print(f"Written: {shown_path(path)}")
     if new.output != new.cluster.name and new.cluster.name in options("slurm"):
         console.print(
-            f"Slurm settings go by the name too: copy conf/slurm/{new.cluster.name}.yaml to {new.output}.yaml."
+            f"Slurm settings go by the name too: copy slurm/{new.cluster.name}.yaml to slurm/{new.output}.yaml."
         )
     return path
 

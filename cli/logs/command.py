@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.arguments import SweepName, complete_override, composed
-from cli.console import complaints, console
+from cli.console import complaints, console, counted
 from conf.errors import UsageError
 from conf.overrides import Override
 
@@ -43,7 +44,8 @@ def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Ran
     print_log(chosen, rank)
     others = [each for each in readings if each.log is not None and each is not chosen]
     if trial is None and others and console.is_terminal:
-        complaints.print(f"{len(others)} other trials have logs: trisweep logs {name} TRIAL. Status names them.")
+        command = shlex.join(("trisweep", "logs", name, "TRIAL", *overrides))
+        complaints.print(f"Logs of {counted(len(others), 'other trial')}: {command}. Status names them.")
 
 
 def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import TrisweepError
-from conf.load import options
+from conf.folders import options
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from conf.world import ClusterSpec

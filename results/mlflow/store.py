@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import logging
 import os
-import urllib.error
-import urllib.request
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.sites import TrackingSpec
+from results.mlflow.reachable import require_database, require_server, require_sqlite
+from results.mlflow.stored_runs import SWEEP_ID
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-REACH_SECONDS = 5.0
+OWNER = "trisweep.experiment"
+OURS = {OWNER: "true", "mlflow.experimentKind": "custom_model_development"}
+"""Tags of our experiment. The second has MLflow open it on the table of runs, and not on a page about chats."""
+
 QUIET_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -45,7 +48,8 @@ def tracking_uri(tracking: TrackingSpec, output_dir: Path) -> str:
     if tracking.kind == "sqlite":
         return f"sqlite:///{database_path(output_dir)}"
     assert tracking.uri is not None
-    return tracking.uri
+    # SQLAlchemy's own choice of a driver for PostgreSQL differs from version to version; this one is installed.
+    return tracking.uri.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
 def apply_quiet_settings() -> None:
@@ -60,60 +64,77 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
     """A client for the store; creates the SQLite file when there is none.
 
     Raises:
-        UsageError: the tracking server does not answer within seconds.
+        UsageError: the store cannot be opened, or the tracking server does not answer, within seconds.
     """
     apply_quiet_settings()
     uri = tracking_uri(tracking, output_dir)
-    if tracking.kind == "server":
-        require_server(uri)
-    else:
+    if tracking.kind == "sqlite":
         database_path(output_dir).parent.mkdir(parents=True, exist_ok=True)
+        require_sqlite(database_path(output_dir))
+        _leave_flushing_to_the_end()
+    elif tracking.kind == "database":
+        require_database(uri)
+    else:
+        require_server(uri)
     from mlflow import MlflowClient  # costs 2 s; only those who need the store pay
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def require_server(uri: str) -> None:
-    """Ask whether a server answers before MLflow does, which would try again for long.
+def _leave_flushing_to_the_end() -> None:
+    """Have SQLite write without waiting for the disk, which `flush` does once at the end of an import.
 
-    Any HTTP answer will do, because a proxy in front may refuse `/health` and still pass the API on. The user and the
-    password that the address may hold are left out: urllib takes none there, and messages must not show them.
-
-    Raises:
-        UsageError: nothing answers.
+    MLflow commits several times for each run, and a commit that waits for the disk may take a tenth of a second. Should
+    the power fail meanwhile, the store may be damaged, and `trisweep reindex` makes it anew from the folders.
     """
-    if not uri.startswith(("http://", "https://")):
-        return
-    address = without_credentials(uri)
-    try:
-        with urllib.request.urlopen(address.rstrip("/") + "/health", timeout=REACH_SECONDS):
-            return
-    except urllib.error.HTTPError as answer:
-        answer.close()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise UsageError(
-            f"tracking.uri = {address!r}: no MLflow server answers ({reason})",
-            "Start it or correct the address, then import again with the report command: the sweep's folders keep"
-            " everything.",
-        ) from None
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    if not event.contains(Engine, "connect", _without_waiting):
+        event.listen(Engine, "connect", _without_waiting)
+
+
+def _without_waiting(connection: object, _record: object) -> None:
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
+
+
+def flush(tracking: TrackingSpec, output_dir: Path) -> None:
+    """Wait until what was imported is on the disk."""
+    if tracking.kind == "sqlite":
+        with database_path(output_dir).open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path) -> str:
     """The id of the MLflow experiment, created when it does not exist.
 
     Raises:
-        UsageError: an experiment of that name was deleted, which MLflow neither shows nor lets anyone recreate.
+        UsageError: an experiment of that name was deleted, which MLflow neither shows nor lets anyone recreate, or it
+            is another program's.
     """
     found = client.get_experiment_by_name(tracking.experiment)
     if found is None:
-        location = artifact_dir(output_dir).as_uri() if tracking.kind == "sqlite" else None
-        kind = {"mlflow.experimentKind": "custom_model_development"}  # opens on the table of runs
-        return str(client.create_experiment(tracking.experiment, artifact_location=location, tags=kind))
+        location = None if tracking.kind == "server" else artifact_dir(output_dir).as_uri()
+        return str(client.create_experiment(tracking.experiment, artifact_location=location, tags=OURS))
     if found.lifecycle_stage == "deleted":
         raise UsageError(
             f"tracking.experiment = {tracking.experiment!r} is deleted in MLflow",
             f"Bring it back with `mlflow experiments restore --experiment-id {found.experiment_id}`, or choose another"
             " name with tracking.experiment=NAME.",
         )
+    if OWNER not in found.tags:
+        _adopt(client, found.experiment_id, tracking.experiment)
     return str(found.experiment_id)
+
+
+def _adopt(client: MlflowClient, found: str, name: str) -> None:
+    """Take an experiment over that is empty, or that an earlier version of this package filled."""
+    first = client.search_runs([found], max_results=1)
+    if first and not client.search_runs([found], f"tags.`{SWEEP_ID}` LIKE '%'", max_results=1):
+        raise UsageError(
+            f"tracking.experiment = {name!r} holds runs of another program, such as {first[0].info.run_name!r}",
+            "Choose another name with tracking.experiment=NAME.",
+        )
+    for key, value in OURS.items():
+        client.set_experiment_tag(found, key, value)

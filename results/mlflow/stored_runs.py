@@ -11,12 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.sites import TrackingSpec
 from results.mlflow.run_content import RunContent
-from results.mlflow.store import database_path
 
 SWEEP_ID, KEY, DIGEST = "trisweep.sweep_id", "trisweep.key", "trisweep.digest"
 """Tags of a run: which sweep or training it is of, which part of it, and what it holds."""
+
+ATTEMPT, LAST_STEP, PARENT = "trisweep.attempt", "trisweep.last_step", "mlflow.parentRunId"
+LEFT = "left"
+"""The digest of a run that measured something, and whose point the sweep no longer has."""
 
 QUERY = """
 SELECT key.value, digest.value, runs.run_uuid, runs.experiment_id FROM runs
@@ -38,20 +40,23 @@ class StoredRun:
 
 
 def first_if_all_stored(
-    contents: Sequence[RunContent], tracking: TrackingSpec, output_dir: Path, sweep_id: str
+    contents: Sequence[RunContent], database: Path, experiment: str, sweep_id: str
 ) -> StoredRun | None:
     """The run of the first content, if the store holds every content as it is now; None where that is not known."""
-    stored = _stored_runs(tracking, output_dir, sweep_id) if tracking.kind == "sqlite" else {}
+    stored = _stored_runs(database, experiment, sweep_id)
+    keys = {content.key for content in contents}
+    if any(key not in keys and run.digest != LEFT for key, run in stored.items()):
+        return None
     if all(content.key in stored and stored[content.key].digest == content.digest for content in contents):
         return stored[contents[0].key]
     return None
 
 
-def _stored_runs(tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> dict[str, StoredRun]:
+def _stored_runs(database: Path, experiment: str, sweep_id: str) -> dict[str, StoredRun]:
     # The tables are private to MLflow. They are opened read-only, and whatever looks strange leads to a real import.
-    names = (SWEEP_ID, sweep_id, KEY, DIGEST, tracking.experiment)
+    names = (SWEEP_ID, sweep_id, KEY, DIGEST, experiment)
     try:
-        with closing(sqlite3.connect(f"{database_path(output_dir).as_uri()}?mode=ro", uri=True)) as store:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as store:
             return {key: StoredRun(digest, run, str(place)) for key, digest, run, place in store.execute(QUERY, names)}
     except sqlite3.Error:
         return {}

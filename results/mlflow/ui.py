@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -16,43 +14,88 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.sites import TrackingSpec
-from results.mlflow.store import QUIET_SETTINGS, artifact_dir, database_path, require_server, tracking_uri
+from results.mlflow import server_guard
+from results.mlflow.reachable import require_database, require_sqlite
+from results.mlflow.store import QUIET_SETTINGS, artifact_dir, connect, database_path, tracking_uri
+from results.mlflow.stored_runs import SWEEP_ID
+from results.mlflow.views import run_page, runs_page, view_key
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 LOOPBACK = "127.0.0.1"
+REPORT = "report.html"
 START_SECONDS = 90.0
-STOP_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
-def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; `on_ready` gets the link once the page answers. A tracking server has its own UI: return.
+@dataclass(frozen=True)
+class Links:
+    """Addresses in the UI.
+
+    Attributes:
+        table: the newest sweep's trials, the fastest first.
+        charts: the same trials as parallel coordinates; None where no sweep has a view.
+        report: the report of the newest sweep; None where there is none.
+    """
+
+    table: str
+    charts: str | None = None
+    report: str | None = None
+
+
+def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Callable[[Links], None]) -> None:
+    """Serve until Ctrl-C; `on_ready` gets the links once the page answers. A tracking server has its own UI: return.
 
     Raises:
         UsageError: there is no store yet, the port is taken, or the UI does not start.
     """
     if tracking.kind == "server":
-        uri = tracking_uri(tracking, output_dir)
-        require_server(uri)
-        on_ready(uri)
+        on_ready(links_in(connect(tracking, output_dir), tracking_uri(tracking, output_dir), tracking.experiment))
         return
-    _require_store(output_dir)
+    _require_store(tracking, output_dir)
     _require_free(port)
     # The server writes into a file, because a pipe that nobody reads would stop it once it is full.
     with tempfile.TemporaryFile("w+") as log, _endings_as_interrupts():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
             _wait_until_it_answers(process, port, log)
-            on_ready(f"http://{LOOPBACK}:{port}{_page_of_runs(tracking, output_dir)}")
+            address = f"http://{LOOPBACK}:{port}"
+            here = TrackingSpec(kind="server", uri=address, experiment=tracking.experiment)
+            on_ready(links_in(connect(here, output_dir), address, tracking.experiment))
             process.wait()
         except KeyboardInterrupt:
             pass
         finally:
             _stop(process)
+
+
+def links_in(client: MlflowClient, address: str, experiment: str) -> Links:
+    """Where the UI shows the newest sweep; its front page where there is no such experiment."""
+    found, base = client.get_experiment_by_name(experiment), without_credentials(address).rstrip("/")
+    if found is None:
+        return Links(base)
+    newest = client.search_runs(
+        [found.experiment_id], "tags.kind = 'sweep'", order_by=["attributes.start_time DESC"], max_results=1
+    )
+    if not newest:
+        return Links(base + runs_page(found.experiment_id))
+    run = newest[0]
+    view = view_key(run.data.tags[SWEEP_ID])
+    names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    page = run_page(found.experiment_id, run.info.run_id, REPORT) if REPORT in names else None
+    return Links(
+        base + runs_page(found.experiment_id, view),
+        base + runs_page(found.experiment_id, view, charts=True),
+        page and base + page,
+    )
 
 
 @contextmanager
@@ -70,20 +113,17 @@ def _endings_as_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _require_store(output_dir: Path) -> None:
-    if not database_path(output_dir).is_file():
+def _require_store(tracking: TrackingSpec, output_dir: Path) -> None:
+    if tracking.kind == "database":
+        require_database(tracking_uri(tracking, output_dir))
+        return
+    path = database_path(output_dir)
+    if not path.is_file():
         raise UsageError(
-            f"There is no MLflow store at {database_path(output_dir)} yet",
+            f"There is no MLflow store at {path} yet",
             "Run a sweep or its report first, or name the folder with output_dir=PATH.",
         )
-
-
-def _page_of_runs(tracking: TrackingSpec, output_dir: Path) -> str:
-    """Where the UI shows the experiment's runs; its front page where there is no such experiment."""
-    with contextlib.closing(sqlite3.connect(database_path(output_dir))) as store:
-        query = "SELECT experiment_id FROM experiments WHERE name = ?"
-        found = store.execute(query, (tracking.experiment,)).fetchone()
-    return f"/#/experiments/{found[0]}/runs" if found else ""
+    require_sqlite(path)
 
 
 def _require_free(port: int) -> None:
@@ -97,13 +137,16 @@ def _require_free(port: int) -> None:
 
 
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
-    """Start the server in a session of its own, because it starts workers, which all must end with it."""
-    command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
+    """Start the server below a guard, which ends it even where this process is killed."""
+    server = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
+    server += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
     # Here too, what the user has exported wins.
     environment = QUIET_SETTINGS | dict(os.environ)
+    # Named by its file, because a folder of the user's may have the name of our package.
+    command = [sys.executable, "-P", server_guard.__file__, *server]
+    # In a session of its own, so that a Ctrl-C reaches the server only through us.
     return subprocess.Popen(
-        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, text=True, start_new_session=True
+        command, stdout=log, stderr=log, stdin=subprocess.PIPE, env=environment, text=True, start_new_session=True
     )
 
 
@@ -129,13 +172,6 @@ def _last_error(log: str) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End the whole session: ask first, and then kill."""
-    for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(patience)
-        except ProcessLookupError:
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(2 * server_guard.STOP_SECONDS + POLL_SECONDS)

@@ -1,1 +1,1 @@
-"""The report of a sweep: Markdown, CSV and one HTML page, in three parts that never mix."""
+"""The report of a sweep: one HTML page, Markdown and CSV, made of sections that never mix kinds of numbers."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.knobs import layers_in_short
-from results.report.measured_part import named
-from results.report.predicted_part import has_device_per_rank
+from results.report.comparable import has_device_per_rank, named
 from results.report.table import Cell, ReportTable, number, text
 from results.units import gib, percent, tflops
 from sweeps.reading import TrialReading, ranked

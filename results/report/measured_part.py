@@ -1,19 +1,17 @@
-"""Part 1 of a report: what was measured here."""
+"""Where and how the trials of a sweep were measured, and how they compare with the baseline."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from conf.units import TERA
-from results.report.table import Cell, ReportTable, number, text
-from results.report.verdict import verdict
-from results.scaling import Scaling, scalings
-from results.units import count, gib, percent, seconds, significant, tflops
-from sweeps.reading import TrialReading, ranked
+from results.report.table import ReportTable, number, text
+from results.scaling import Scaling
+from results.units import percent, significant
+from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
 from train_core.measurement import NOT_KNOWN, Outcome, Performance
 
@@ -21,59 +19,7 @@ Item = TypeVar("Item")
 NOISY_PEAK_RATIO = 1.15
 """Runs whose peaks differ by more than this factor did not have the machine for themselves."""
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
-RANKED_COLUMNS = (
-    "#",
-    "layout",
-    "devices",
-    "step s",
-    "spread %",
-    "tokens/s",
-    "model TFLOPS",
-    "hardware TFLOPS",
-    "MFU %",
-    "peak GiB",
-    "final loss",
-)
 SCALING_COLUMNS = ("layout", "kind", "devices", "efficiency %", "speed-up", "what is held constant")
-NEVER_RAN = (Outcome.INFEASIBLE, Outcome.PENDING)
-UNFINISHED_COLUMNS = ("layout", "outcome", "cause", "logs")
-
-
-@dataclass(frozen=True)
-class MeasuredPart:
-    """What the first part says.
-
-    Attributes:
-        facts: name and text of where and how it was measured.
-        verdict: the answer in one or two sentences, or what to do to get one.
-        incomparable: why some measured trials have no scaling efficiency.
-        unfinished: trials without a measurement, with their cause; None when there is none.
-    """
-
-    subject: str
-    facts: tuple[tuple[str, str], ...]
-    verdict: str
-    table: ReportTable | None
-    scaling: ReportTable | None
-    incomparable: tuple[str, ...]
-    unfinished: ReportTable | None
-    notes: tuple[str, ...]
-
-
-def measured_part(record: SweepRecord, results: Sequence[TrialReading]) -> MeasuredPart:
-    """Everything that the trials of this sweep measured, and how the others ended."""
-    best_first = ranked(list(results))
-    relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
-    return MeasuredPart(
-        subject=_subject(record),
-        facts=_facts(record, results),
-        verdict=verdict(record, results, best_first),
-        table=_ranked_table(best_first),
-        scaling=_scaling_table(best_first, relations),
-        incomparable=_incomparable(best_first, relations),
-        unfinished=_unfinished_table(record, results),
-        notes=_notes(record, results),
-    )
 
 
 def _subject(record: SweepRecord) -> str:
@@ -84,14 +30,14 @@ def _subject(record: SweepRecord) -> str:
     return f"the proxy {model}, a small stand-in for {full}"
 
 
-def _facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[str, str], ...]:
+def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[str, str], ...]:
     """Name and text of each fact. Where trials differ in it, all values are named."""
     environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
     performances = [result.performance for result in results if result.performance]
     programs = [r.experiment.trainer for r in results if r.experiment and not r.experiment.trainer.is_own]
     known = [environment for environment in environments if environment.torch_version != NOT_KNOWN]
     days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
-    facts = [
+    known_facts = [
         ("subject", _subject(record)),
         ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
         ("backend", _distinct(environments, lambda e: e.backend)),
@@ -104,7 +50,7 @@ def _facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[
         ("peak", _peak(performances)),
         ("as printed", _as_printed([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
     ]
-    return tuple((name, value) for name, value in facts if value)
+    return tuple((name, value) for name, value in known_facts if value)
 
 
 def _peak(performances: Sequence[Performance]) -> str:
@@ -126,7 +72,7 @@ def _as_printed(figures: Sequence[float]) -> str:
     return f"{low if low == high else f'{low} to {high}'} TFLOPS per device, by the program's own formula"
 
 
-def _noise_note(performances: Sequence[Performance]) -> list[str]:
+def noise_notes(performances: Sequence[Performance]) -> list[str]:
     """A warning if the peak varied: it is the same matrix product every time, so something else used the machine."""
     peaks = [p.peak_flops_per_second for p in performances if p.peak_source in PEAK_SOURCES]
     if not peaks or max(peaks) <= NOISY_PEAK_RATIO * min(peaks):
@@ -146,42 +92,7 @@ def _day(time_seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
 
 
-def _ranked_table(best_first: Sequence[TrialReading]) -> ReportTable | None:
-    if not best_first:
-        return None
-    rows = [_ranked_row(position, result) for position, result in enumerate(best_first, start=1)]
-    return ReportTable(RANKED_COLUMNS, tuple(rows), frozenset(RANKED_COLUMNS) - {"layout"}, frozenset({0}))
-
-
-def _ranked_row(position: int, result: TrialReading) -> tuple[Cell, ...]:
-    performance = result.performance
-    assert performance is not None
-    spread = (performance.step_seconds_max - performance.step_seconds_min) / performance.step_seconds
-    memory = max(performance.peak_memory_bytes, default=None)
-    return (
-        number(str(position), position),
-        text(named(result)),
-        number(str(performance.num_devices), performance.num_devices),
-        number(seconds(performance.step_seconds), performance.step_seconds),
-        number(percent(spread), spread),
-        number(count(performance.tokens_per_second), performance.tokens_per_second),
-        _rate_cell(performance.model_flops_per_second_per_device),
-        _rate_cell(performance.hardware_flops_per_second_per_device),
-        number(percent(performance.model_flops_utilization), performance.model_flops_utilization),
-        number(gib(memory), memory),
-        number(significant(performance.final_loss, 4), performance.final_loss),
-    )
-
-
-def _rate_cell(rate: float) -> Cell:
-    return number(tflops(rate), rate)
-
-
-def named(result: TrialReading) -> str:
-    return result.label + (" (baseline)" if result.trial.is_baseline else "")
-
-
-def _scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:
+def scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:
     """The trials that can be compared with the baseline; None if there is no such trial besides the baseline itself."""
     rows = []
     for result in best_first:
@@ -204,7 +115,7 @@ def _scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scal
     return ReportTable(SCALING_COLUMNS, tuple(rows), numeric) if rows else None
 
 
-def _incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:
+def incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:
     """One line for each reason, with how many measured trials it concerns."""
     reasons = Counter(relations[result.trial.trial_id].note for result in best_first if _no_kind(result, relations))
     return tuple(
@@ -217,40 +128,15 @@ def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
     return relations[result.trial.trial_id].kind is None
 
 
-def _unfinished_table(record: SweepRecord, results: Sequence[TrialReading]) -> ReportTable | None:
-    """Trials without a measurement. Full-size points that cannot run belong to the prediction."""
-    left = [result for result in results if result.outcome is not None and not result.performance]
-    shown = [result for result in left if record.mode == "proxy" or result.outcome is not Outcome.INFEASIBLE]
-    if not shown:
-        return None
-    rows = [
-        (
-            text(named(result)),
-            text(result.outcome.value.replace("_", " ") if result.outcome else ""),
-            text(_cause(result)),
-            text("" if result.outcome in NEVER_RAN else f"trials/{result.trial.trial_id}/logs"),
-        )
-        for result in shown
-    ]
-    return ReportTable(UNFINISHED_COLUMNS, tuple(rows), frozenset())
-
-
-def _cause(result: TrialReading) -> str:
-    if result.cause or not result.steps:
-        return result.cause
-    last = result.steps[-1]
-    return f"step {last.step} of {last.num_steps} done" if result.outcome is Outcome.RUNNING else ""
-
-
-def _notes(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[str, ...]:
-    notes = _noise_note([result.performance for result in results if result.performance])
+def notes(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[str, ...]:
+    said = []
     if left_out := sum(result.outcome is None for result in results):
-        notes.append(
+        said.append(
             f"Points that fit but were left out, beyond sweep.max_trials = {record.spec.max_trials}: {left_out}."
         )
     infeasible = sum(result.outcome is Outcome.INFEASIBLE for result in results)
     if infeasible and record.mode == "cluster":
-        notes.append(f"Points that cannot run, and so were not submitted: {infeasible}. Part 2 says what they lack.")
+        said.append(f"Points that cannot run, and so were not submitted: {infeasible}. Their rows say what they lack.")
     for result in results:
-        notes += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.quarantined]
-    return tuple(notes)
+        said += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.quarantined]
+    return tuple(said)

@@ -1,4 +1,4 @@
-"""Part 2 of a report: what the cost model predicts for the full-size points. Nothing in it was measured."""
+"""What the cost model predicts for the full-size points, and where the points were measured, how far it is off."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
 from results.terminal import by_prediction, plan_label
-from results.units import ABSENT, count, error_percent, gib, percent, seconds, significant, tflops
-from sweeps.reading import TrialReading
+from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
@@ -27,17 +26,6 @@ FITTING_COLUMNS = (
 )
 LACKING_COLUMNS = ("layout", "worst stage", "needs GiB", "has GiB", "short GiB")
 IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
-BESIDE_COLUMNS = (
-    "layout",
-    "step s predicted",
-    "step s measured",
-    "error %",
-    "model TFLOPS predicted",
-    "model TFLOPS measured",
-    "GiB predicted",
-    "GiB measured",
-    "GiB error %",
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +34,6 @@ class PredictedPart:
 
     Attributes:
         subject: the model and the cluster; empty when no point can exist.
-        beside: predicted and measured side by side; None when the full-size points were not measured.
     """
 
     subject: str
@@ -54,14 +41,10 @@ class PredictedPart:
     fitting: ReportTable | None
     lacking: ReportTable | None
     impossible: ReportTable | None
-    beside: ReportTable | None
 
 
-def predicted_part(record: SweepRecord, results: Sequence[TrialReading]) -> PredictedPart:
-    """The plan of this sweep, ranked.
-
-    Measurements stand beside it only where the trials are the plan, and not a proxy of it.
-    """
+def predicted_part(record: SweepRecord) -> PredictedPart:
+    """The plan of this sweep, ranked."""
     plan = by_prediction(record.plan)
     fitting = [trial for trial in plan if trial.infeasible_reason is None]
     lacking = [trial for trial in plan if trial.estimate and trial.infeasible_reason is not None]
@@ -71,7 +54,6 @@ def predicted_part(record: SweepRecord, results: Sequence[TrialReading]) -> Pred
         fitting=_fitting_table(fitting),
         lacking=_lacking_table(lacking),
         impossible=_impossible_table([trial for trial in plan if trial.estimate is None]),
-        beside=_beside_table(results) if record.mode == "cluster" else None,
     )
 
 
@@ -150,53 +132,6 @@ def _lacking_table(lacking: Sequence[Trial]) -> ReportTable | None:
 def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:
     rows = [(text(_name(trial)), text(trial.infeasible_reason or "")) for trial in impossible]
     return ReportTable(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
-
-
-def _beside_table(results: Sequence[TrialReading]) -> ReportTable | None:
-    """Trials that were both predicted and measured, with errors in percent of the measurement."""
-    rows = [row for result in results if (row := _beside_row(result))]
-    return ReportTable(BESIDE_COLUMNS, tuple(rows), frozenset(BESIDE_COLUMNS) - {"layout"}) if rows else None
-
-
-def _beside_row(result: TrialReading) -> tuple[Cell, ...] | None:
-    predicted, measured = result.trial.estimate, result.performance
-    if predicted is None or measured is None:
-        return None
-    memory, expected = max(measured.peak_memory_bytes, default=None), memory_as_measured(result.trial)
-    own_device = has_device_per_rank(result)
-    return (
-        text(_name(result.trial)),
-        number(seconds(predicted.step_seconds), predicted.step_seconds) if own_device else number(ABSENT, None),
-        number(seconds(measured.step_seconds), measured.step_seconds),
-        _error_cell(predicted.step_seconds, measured.step_seconds) if own_device else number(ABSENT, None),
-        _rate_cell(predicted.model_flops_per_second_per_device) if own_device else number(ABSENT, None),
-        _rate_cell(measured.model_flops_per_second_per_device),
-        number(gib(expected), expected),
-        number(gib(memory), memory),
-        _error_cell(expected, memory),
-    )
-
-
-def memory_as_measured(trial: Trial) -> int:
-    """The predicted memory that corresponds to the measured one.
-
-    On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
-    """
-    predicted, experiment = _estimate(trial), trial.experiment
-    on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
-    return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
-
-
-def has_device_per_rank(result: TrialReading) -> bool:
-    """Whether every rank had a device of its own, as the cost model assumes."""
-    experiment, performance = result.trial.experiment, result.performance
-    return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
-
-
-def _error_cell(predicted: float, measured: float | None) -> Cell:
-    if not measured:
-        return number(ABSENT, None)
-    return number(error_percent(predicted, measured), predicted / measured - 1)
 
 
 def _rate_cell(rate: float) -> Cell:

@@ -1,4 +1,4 @@
-"""Part 3 of a report: what others have published."""
+"""Published figures as a table."""
 
 from __future__ import annotations
 

@@ -40,6 +40,33 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """Names with their values, such as the machine and the day of a measurement."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """A number that is shown large.
+
+    Attributes:
+        value: with its unit.
+        note: what it is held against, or how sure it is; may be empty.
+    """
+
+    name: str
+    value: str
+    note: str
+    numbers_are: NumbersAre
+
+
+@dataclass(frozen=True)
+class KeyFigures:
+    figures: tuple[KeyFigure, ...]
+
+
+@dataclass(frozen=True)
 class NamedTable:
     """A table of the report.
 
@@ -58,7 +85,9 @@ class Plot:
     Attributes:
         name: unique in the report.
         caption: what is shown and how it is read; also what a screen reader says of it.
-        spec: Vega-Lite, with its data inside. The page adds the colours of its theme, the width and the fonts.
+        spec: Vega-Lite, with its data inside. The page adds the colours of its theme, the width and the fonts. Where a
+            colour has a meaning, the spec names it: `var(--measured)`, `var(--predicted)`, `var(--published)`,
+            `var(--good)`, `var(--bad)`, `var(--soft)` or `var(--ink)`, which follow light, dark and print.
     """
 
     name: str
@@ -66,7 +95,7 @@ class Plot:
     spec: dict[str, Any]
 
 
-Block: TypeAlias = Heading | Paragraph | NamedTable | Plot
+Block: TypeAlias = Heading | Paragraph | Facts | KeyFigures | NamedTable | Plot
 
 
 @dataclass(frozen=True)
@@ -75,12 +104,12 @@ class Section:
 
     Attributes:
         name: the page's anchor.
-        numbers_are: the kind of its numbers, shown as a badge beside the title.
+        numbers_are: the kind of its numbers, shown as a badge beside the title; None where it holds no results.
         finding: what it shows, in one sentence that is understood without the rest; text in backticks is code.
     """
 
     name: str
     title: str
-    numbers_are: NumbersAre
+    numbers_are: NumbersAre | None
     finding: str
     blocks: tuple[Block, ...]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LONGEST_CELL = 400
+"""A cell with more characters is cut, because every row of a Markdown table is as wide as its widest."""
+SHOWN_OF_LONG = 200
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -21,12 +25,24 @@ class ReportTable:
     Attributes:
         numeric: names of the columns that are set to the right.
         marked: positions of rows to stress, such as the best and the baseline.
+        choices: names of the columns with few different texts, by which the page offers to filter, such as the outcome.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numeric: frozenset[str]
     marked: frozenset[int] = frozenset()
+    choices: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The column that says what a row is about: the first that holds no numbers."""
+        return next((name for name in self.columns if name not in self.numeric), self.columns[0])
+
+    def texts_of(self, column: str) -> list[str]:
+        """The different texts of a column, in the order of the rows."""
+        position = self.columns.index(column)
+        return list(dict.fromkeys(row[position].text for row in self.rows))
 
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""
@@ -61,4 +77,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 def _safe(cell: str) -> str:
     """The cell on one line, without anything that Markdown would take for a column or a tag."""
+    if len(cell) > LONGEST_CELL:
+        cell = f"{cell[:SHOWN_OF_LONG]} ... (whole in the CSV)"
     return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,13 +1,26 @@
-"""The answer of a sweep in a few sentences, and how sure it is."""
+"""The answer of a sweep in one sentence, how sure it is, and where it is not sure, what would decide."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from results.units import count, percent, seconds, tflops
+from results.scaling import Scaling, scaling
+from results.scaling.study import Study, measured_study
+from results.units import count, percent, seconds, significant, tflops
 from sweeps.reading import TrialReading
+from sweeps.repeats.points import (
+    NOISY_RATIO,
+    MeasuredPoint,
+    machine_noise,
+    measured_points,
+    rivals_of,
+)
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
+
+MOST_NAMED = 3
+SECONDS_PER_HOUR = 3600
+TRILLION = 10**12
 
 
 def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Sequence[TrialReading]) -> str:
@@ -15,7 +28,7 @@ def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Se
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
         unfinished = f" The sweep is not finished: {num_live} of its trials are pending or running." if num_live else ""
-        return _best_sentence(best_first) + unfinished
+        return _answer(record, results) + unfinished
     if num_live:
         return (
             f"Nothing has been measured yet: the trials are still pending or running."
@@ -27,52 +40,127 @@ def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Se
     )
 
 
-def _best_sentence(best_first: Sequence[TrialReading]) -> str:
-    best = best_first[0]
-    assert best.performance is not None
-    sentence = (
-        f"Fastest per device: {best.label} with {tflops(best.performance.model_flops_per_second_per_device)} model"
-        f" TFLOPS per device ({percent(best.performance.model_flops_utilization)} % of the peak), a step every"
-        f" {seconds(best.performance.step_seconds)} s."
+def noise_of(results: Sequence[TrialReading]) -> float | None:
+    """By which factor the machine's peak varied, where that is more than a quiet machine's does."""
+    noise = machine_noise(result.performance for result in results)
+    return noise if noise is not None and noise > NOISY_RATIO else None
+
+
+def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+    if study := measured_study(record, results):
+        return study_sentence(study, noise_of(results))
+    points = measured_points(results)
+    best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
+    baseline = next((point.middle for point in points if point.is_baseline), None)
+    relation = scaling(best.middle, baseline)
+    if not rivals:
+        return f"Fastest per device: {_plan(best, relation, noise)}{_sure(best, points)}{_by_size(points)}"
+    loudness = f", noise x{significant(noise, 2)}" if noise else ""
+    return (
+        f"No clear winner{loudness}: {_plan(best, relation, noise)}, was the fastest per device, and"
+        f" {_named(rivals)} may be as fast. {_decision(record, points)}{_by_size(points)}"
     )
-    tied = [result.label for result in best_first[1:] if _overlap(result.performance, best.performance)]
-    if tied:
-        shown = ", ".join(tied[:3]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
-        sentence += f" Within the spread of its steps, and so not clearly slower: {shown}."
-    return sentence + _best_by_size(best_first)
 
 
-def _best_by_size(best_first: Sequence[TrialReading]) -> str:
+def study_sentence(study: Study, noise: float | None) -> str:
+    """What a scaling study found, and how sure that is."""
+    last = study.last
+    varied = "so much the peaks vary that were measured beside the runs."
+    loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
+    if last.factor == 1:
+        return f"{study.kind.capitalize()} scaling: only the baseline was measured.{loudness}"
+    shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
+    note = f" ({' and '.join(shared)} ranks shared {last.num_devices} devices)" if shared else ""
+    return (
+        f"{study.kind.capitalize()} scaling: {count(last.num_devices)} devices keep {percent(last.efficiency)} % of the"
+        f" baseline's rate per device, between {percent(last.efficiency_low)} and {percent(last.efficiency_high)} %"
+        f" with 95 % confidence, after {last.num_runs} run{'s' if last.num_runs > 1 else ''}{note}.{loudness}"
+    )
+
+
+def predicted_study_sentence(study: Study) -> str:
+    """What is predicted of a scaling study, on the most devices."""
+    first, last = study.points[0], study.last
+    return (
+        f"Predicted: {study.kind} scaling from {count(first.num_devices)} to {count(last.num_devices)} devices keeps"
+        f" {percent(last.efficiency)} % of the rate per device, as {last.label} with a step every"
+        f" {seconds(last.step_seconds)} s."
+    )
+
+
+def _plan(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
+    """The layout with its figures: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
+    performance = point.performance
+    peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
+    parts = [
+        f"{tflops(point.rate)} model TFLOPS per device ({_range(point)})",
+        f"MFU {percent(performance.model_flops_utilization)} % (of a peak of {peak})",
+        f"a step every {seconds(performance.step_seconds)} s",
+    ]
+    if relation.kind not in (None, "baseline"):
+        of = f" ({percent(relation.efficiency)} % {relation.kind} scaling)" if relation.efficiency else ""
+        parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
+    if dollars := _dollars(point):
+        parts.append(f"${count(dollars)} for a trillion tokens")
+    return f"{point.label} with " + ", ".join(parts)
+
+
+def _dollars(point: MeasuredPoint) -> float | None:
+    """For a trillion tokens at the declared price; None where none is declared, or several types have one each."""
+    experiment = point.middle.experiment
+    if experiment is None or len(experiment.blocks) > 1 or experiment.cluster.device.price_per_hour is None:
+        return None
+    hours = TRILLION / point.performance.tokens_per_second / SECONDS_PER_HOUR * experiment.parallel.world_size
+    return hours * experiment.cluster.device.price_per_hour
+
+
+def _range(point: MeasuredPoint) -> str:
+    low, high = point.rate_bounds
+    return f"{tflops(low)} to {tflops(high)}"
+
+
+def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
+    """How sure it is that no other is faster."""
+    if len(points) == 1:
+        return ". Nothing else was measured."
+    runs = f"{best.seconds.num_runs} run{'s' if best.seconds.num_runs > 1 else ''}"
+    return f". Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
+
+
+def _named(rivals: Sequence[MeasuredPoint]) -> str:
+    shown = [f"{rival.label} ({_range(rival)})" for rival in rivals[:MOST_NAMED]]
+    more = len(rivals) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _decision(record: SweepRecord, points: Sequence[MeasuredPoint]) -> str:
+    """What would decide between points whose intervals overlap."""
+    most = max(point.seconds.num_runs for point in points)
+    return (
+        f"The interval is {points[0].seconds.method}. `trisweep sweep {record.name} search.max_rounds={most + 2}`"
+        f" measures the leaders further; on a quieter machine `trisweep sweep {record.name} --remeasure` measures"
+        " every point again."
+    )
+
+
+def _by_size(points: Sequence[MeasuredPoint]) -> str:
     """The best layout for each number of devices, because few devices are easily faster per device than many."""
-    best: dict[int, TrialReading] = {}
-    for result in best_first:
-        if result.performance:
-            best.setdefault(result.performance.num_devices, result)
+    best: dict[int, MeasuredPoint] = {}
+    for point in points:
+        best.setdefault(point.performance.num_devices, point)
     if len(best) < 2:
         return ""
-    named_by_size = (f"on {size}, {best[size].label} ({_tokens(best[size])} tokens/s)" for size in sorted(best))
-    return f" Fastest by number of devices: {'; '.join(named_by_size)}."
-
-
-def _tokens(result: TrialReading) -> str:
-    return count(result.performance.tokens_per_second if result.performance else None)
-
-
-def _overlap(other: Performance | None, best: Performance) -> bool:
-    """Whether the other's fastest step is as fast, per device, as the slowest step of the best."""
-    if other is None:
-        return False
-    return _rates(other)[1] >= _rates(best)[0]
-
-
-def _rates(performance: Performance) -> tuple[float, float]:
-    """Lowest and highest model FLOP/s per device of a timed step."""
-    per_device = performance.model_flops / performance.num_devices
-    return per_device / performance.step_seconds_max, per_device / performance.step_seconds_min
+    found = [best[size] for size in sorted(best)]
+    named = [
+        f"on {point.performance.num_devices}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
+        for point in found
+    ]
+    return f" Fastest by number of devices: {'; '.join(named)}."
 
 
 def rate_spread(performance: Performance) -> tuple[float, float]:
     """How far the rate reaches below and above its median, in model FLOP/s per device."""
-    low, high = _rates(performance)
+    per_device = performance.model_flops / performance.num_devices
     middle = performance.model_flops_per_second_per_device
+    low, high = per_device / performance.step_seconds_max, per_device / performance.step_seconds_min
     return max(0.0, middle - low), max(0.0, high - middle)

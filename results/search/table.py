@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
+from results.layout_cell import LayoutCell
 from results.search.rows import Row, layout, search_row
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
@@ -35,7 +36,7 @@ def search_table(
         table.add_column(name, justify="right", no_wrap=True)
     for position, candidate in enumerate(best, start=1):
         cells = _cells(candidate, training)
-        table.add_row(str(position), layout(candidate), *(cells[name] for name in columns))
+        table.add_row(str(position), LayoutCell(layout(candidate)), *(cells[name] for name in columns))
     return table
 
 
@@ -57,7 +58,7 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
         cells = _cells(found.candidate, training)
         cells["80 %"] = f"{seconds(found.interval.low_seconds)}-{seconds(found.interval.high_seconds)}"
         cells["GiB"] += "!" if found.is_nearly_full else ""
-        table.add_row(str(position), layout(found.candidate), *(cells[name] for name in columns))
+        table.add_row(str(position), LayoutCell(layout(found.candidate)), *(cells[name] for name in columns))
     return table
 
 

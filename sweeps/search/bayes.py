@@ -74,7 +74,8 @@ class Bayes(Search):
                 return proposals, self._ending(ahead)
             rows.append(int(ahead.rows[place]))
             because = self._predicted_best if knows_nothing else self._because(ahead, place)
-            proposals.append(Proposal(self.candidates.point(rows[-1]), because))
+            gain = None if knows_nothing else float(ahead.gain[place])
+            proposals.append(Proposal(self.candidates.point(rows[-1]), because, gain))
         return proposals, ""
 
     def _outlook(self, observed: Observed, proposed: Sequence[int]) -> Outlook:

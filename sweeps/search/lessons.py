@@ -23,6 +23,7 @@ NAMES = {
 }
 FEWEST_TRIALS = 2
 SURE = 2.0  # standard deviations from the prediction at which a difference is told
+LEAST_RATIO = 0.05
 NOTABLE = 0.05  # logarithm of the smallest factor that is told
 
 
@@ -57,9 +58,13 @@ def _of_terms(surrogate: Surrogate, num_trials: int) -> Iterator[str]:
 
 def _of_memory(observed: Observed) -> Iterator[str]:
     seen = observed.memory()
-    if len(seen.ratios):
-        mean, _ = MemoryFit.fitted(seen).ratio(seen.plans)
-        yield f"plans need {exp(_middle(mean)):.2f} x the predicted memory ({len(seen.ratios)} trials)"
+    if not len(seen.ratios):
+        return
+    mean, _ = MemoryFit.fitted(seen).ratio(seen.plans)
+    ratio = exp(_middle(mean))
+    # Less than this is measured only where a process on a CPU needs less than what is set aside for its framework.
+    if ratio >= LEAST_RATIO:
+        yield f"plans need {ratio:.2f} x the predicted memory ({len(seen.ratios)} trials)"
 
 
 def _middle(values: Floats) -> float:

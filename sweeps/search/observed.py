@@ -105,9 +105,13 @@ def _held_bytes(reading: TrialReading) -> float | None:
 
 @dataclass
 class Observer:
-    """Reads trials against the candidates. It remembers what each trial's plan is, which never changes."""
+    """Reads trials against the candidates. It remembers what each trial's plan is, which never changes.
 
-    candidates: Candidates
+    Attributes:
+        candidates: None where only the trials themselves are asked about.
+    """
+
+    candidates: Candidates | None
     _known: dict[str, tuple[int, Priced]] = field(default_factory=dict)
 
     def observed(self, trials: Sequence[TrialReading]) -> Observed:
@@ -126,8 +130,8 @@ class Observer:
         name = reading.trial.trial_id
         if name not in self._known:
             assert reading.experiment is not None
-            row = self.candidates.row_of(reading.experiment)
-            if row is None:
+            row = self.candidates.row_of(reading.experiment) if self.candidates else None
+            if row is None or self.candidates is None:
                 self._known[name] = -1, priced_experiment(reading.experiment)
             else:
                 self._known[name] = row, self.candidates.priced.rows(slice(row, row + 1))

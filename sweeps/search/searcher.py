@@ -19,10 +19,14 @@ class Proposal:
 
     Attributes:
         point: the values that set it apart, by dotted key.
+        expected_gain: by which share of the best it is expected to better it; None where nothing was learned yet.
+        repeat: of a further measurement of the same point; see `Trial`.
     """
 
     point: dict[str, Value]
     because: str
+    expected_gain: float | None = None
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from functools import cache
 import yaml
 
 from conf.errors import ConfigError
-from conf.load import CONF_DIR, load_cluster, options
+from conf.folders import options, path_of
+from conf.load import load_cluster
 from conf.world import ClusterSpec
 from sweeps.table.cells import Row, count_of, text_of
 from sweeps.table.network import with_network_of, with_nodes_of
@@ -31,7 +32,7 @@ def cluster_of(row: Row) -> ClusterSpec:
 
 def _chosen(row: Row, cluster: str, gpu: str) -> ClusterSpec:
     if cluster and cluster not in options("cluster"):
-        raise ConfigError("cluster", cluster, "is no file of conf/cluster", f"Known: {', '.join(options('cluster'))}.")
+        raise ConfigError("cluster", cluster, "is no cluster", f"Known: {', '.join(options('cluster'))}.")
     if not gpu and not cluster:
         raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_shown_gpus()}.")
     if not gpu:
@@ -113,10 +114,11 @@ def _gpu_names(cluster: str) -> tuple[str, ...]:
 @cache
 def _facts(cluster: str) -> dict[str, object]:
     """What the file of a cluster says, before it is composed."""
-    path = CONF_DIR / "cluster" / f"{cluster}.yaml"
+    path = path_of("cluster", cluster)
+    assert path is not None  # the name is an option
     try:
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         problem = f"is not valid YAML: {' '.join(str(error).split())[:200]}"
-        raise ConfigError("conf/cluster", path.name, problem, "Correct the file.") from None
+        raise ConfigError("cluster", str(path), problem, "Correct the file.") from None
     return content if isinstance(content, dict) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from benchmarks.cost_model_tables import PAGE, TABLES, with_tables
-from conf.load import options
+from conf.folders import options
 from tests.composed import load_cluster
 from train_core.costs import IMPLEMENTATIONS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 from benchmarks.published_rows import PUBLISHED
-from conf.load import options
+from conf.folders import options
 from sweeps.table.clusters import cluster_of
 from sweeps.table.file import read_table
 from sweeps.table.prices import price

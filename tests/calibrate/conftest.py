@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import pytest
 
-from conf.load import CONF_DIR
+from conf.folders import CONF_DIR
 from conf.world import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.folder import RatesFolder

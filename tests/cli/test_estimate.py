@@ -119,3 +119,11 @@ def test_reasons_and_columns_that_look_misspelt_are_on_the_screen(tmp_path: Path
     assert "line 3: hidden = 'wide': is not a number" in done.stdout
     assert "Column recomputing was not read: did you mean recompute?" in done.stdout
     assert "Column kvheads was not read: did you mean kv_heads?" in done.stdout
+
+
+def test_a_table_of_which_nothing_could_be_priced_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + BAD)
+    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "0 of 1 rows priced" in done.stdout
+    assert (tmp_path / "out.csv").exists()

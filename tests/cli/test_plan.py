@@ -19,3 +19,33 @@ def test_cfg_prints_no_password(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("plan", "smoke", "tracking=server", address, "--cfg", cwd=tmp_path)
     assert "uri: https://***@runs.example" in done.stdout
     assert "secret" not in done.stdout
+
+
+def test_any_cluster_gets_an_answer_that_ends_with_the_best_point_and_what_to_do_next(
+    tmp_path: Path, trisweep: Command
+) -> None:
+    done = trisweep("plan", "175b", "cluster=selene", cwd=tmp_path, COLUMNS="80")
+    said = " ".join(done.stdout.split())
+    assert "selene has 3,072; 2,560 is the largest number" in said
+    assert "cannot exist" not in said
+    last = " ".join(done.stdout.splitlines()[-10:])
+    assert "Best: tp4-pp8-dp80-mb1-gb5120-zero1-selective on 2,560 devices" in last
+    assert "parallel.pipeline_parallel_size=8" in last
+    assert "--search finds " in last
+    assert "faster." in last
+    assert "trisweep plan 175b cluster=selene --search --explain best" in last
+
+
+def test_points_that_cannot_exist_are_counted_by_their_cause(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("plan", "175b", "cluster=aurora", cwd=tmp_path)
+    said = " ".join(done.stdout.split())
+    assert "55 points cannot exist; of these, one says: batch.global_batch_size = 5120" in said
+    assert "19 points cannot exist; of these, one says: parallel.tensor_parallel_size = 8" in said
+    assert len(done.stdout.splitlines()) < 40
+    assert "--search finds " in said
+
+
+def test_a_plan_of_an_empty_name_is_refused(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("plan", "", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Nothing to plan was named" in done.stderr

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-import conf.load
-from conf.load import load, options
+from conf.folders import CONF_DIR, options
+from conf.load import load
 from conf.world import ClusterSpec, DeviceSpec
 
 GPUS = [name for name in options("device") if name != "cpu"]
@@ -116,11 +115,10 @@ def test_a_sweep_keeps_its_cluster_and_takes_another_device() -> None:
 
 
 def test_a_copied_cluster_file_overrides_device_keys_inline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    copy = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copy)
-    text = (copy / "cluster" / "selene.yaml").read_text()
+    text = (CONF_DIR / "cluster" / "selene.yaml").read_text()
     changed = text.replace("name: selene\n", "name: mine\ndevice:\n  watts: 330\n  price_per_hour: 1.5\n")
-    (copy / "cluster" / "mine.yaml").write_text(changed)
-    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(changed)
+    monkeypatch.setenv("TRISWEEP_CONFIG_DIR", str(tmp_path))
     spec = load(["cluster=mine"]).cluster
     assert (spec.device.name, spec.device.watts, spec.device.price_per_hour) == ("A100-80GB-SXM", 330, 1.5)

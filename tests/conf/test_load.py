@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import conf.load
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.load import compose_tree, load, options, settings_of, value_at, with_values
+from conf.folders import CONF_DIR, options
+from conf.load import compose_tree, load, settings_of, value_at, with_values
 
 FRONTIER_175B = [
     "model=gpt-175b",
@@ -66,6 +66,15 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("training.num_warmup_steps=10", r"training\.num_warmup_steps = 10: leaves none of training\.num_steps = 10"),
         ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
         ("slurm.extra_sbatch={mem:0}", r"slurm\.extra_sbatch = '\{mem:0\}': .*Write \+slurm\.extra_sbatch\.NAME=VALUE"),
+        ("output_dir=runs/é", r"output_dir = 'runs/é': holds characters .* Quote .*: \"output_dir='runs/é'\""),
+        ("output_dir=a,b", r"output_dir = 'a,b': holds characters .* Quote .*: \"output_dir='a,b'\""),
+        ("output_dir=", r"output_dir = '': is empty\. Give output_dir=PATH"),
+        ("model=", r"model = '': is not an option of this group\. Known: .*gpt-1\.4b"),
+        ("model=[a]", r"model = '\[a\]': is not an option of this group"),
+        ("=3", r"override = '=3': states no key"),
+        ("sweep=cluster=selene", r"sweep = 'cluster=selene': is not the name of a sweep\. Name the sweep first"),
+        ("cluster=frontier,selene", r"cluster = .*: names several clusters\. .*plan --clusters frontier,selene"),
+        ("parallel.tensor_size=8", r"parallel\.tensor_size = '8': .*Did you mean parallel\.tensor_parallel_size\?"),
         ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
     ],
 )
@@ -194,31 +203,12 @@ def test_with_values_refuses_a_key_that_does_not_exist() -> None:
         with_values(compose_tree(), {"batch.micro": 2})
 
 
-def test_a_file_that_is_not_yaml_is_named_with_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    copy = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copy)
-    (copy / "cluster" / "mine.yaml").write_text("name: mine\nnum_nodes: [1\n")
-    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
-    with pytest.raises(ConfigError, match=r"conf = 'mine\.yaml, line \d+': is not valid YAML"):
-        load(["cluster=mine"])
-
-
-def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    copy = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copy)
-    shutil.copy(copy / "cluster" / "frontier.yaml", copy / "cluster" / "mine.yaml")
-    monkeypatch.setattr(conf.load, "CONF_DIR", copy)
-    with pytest.raises(ConfigError, match=r"cluster\.name = 'frontier': is not the name of the file conf/cluster/mine"):
-        load(["cluster=mine"])
-
-
 def test_what_files_say_now_is_what_is_composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, copied, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    monkeypatch.setattr(conf.load, "CONF_DIR", copied)
     hidden_size = load(["model=tiny"]).model.hidden_size
-    tiny = copied / "model" / "tiny.yaml"
+    tiny = tmp_path / "model" / "tiny.yaml"
+    tiny.parent.mkdir()
+    shutil.copy(CONF_DIR / "model" / "tiny.yaml", tiny)
+    monkeypatch.setenv("TRISWEEP_CONFIG_DIR", str(tmp_path))
+    assert load(["model=tiny"]).model.hidden_size == hidden_size
     tiny.write_text(tiny.read_text().replace(f"hidden_size: {hidden_size}", "hidden_size: 96"))
     assert load(["model=tiny"]).model.hidden_size == 96

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.overrides import Override, Overrides, for_a_shell, written
+from conf.load import compose_tree
+from conf.overrides import Override, Overrides, for_a_shell, quoted, written
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("train_core", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
@@ -69,3 +70,13 @@ def test_a_value_can_be_copied_into_a_command(value: object, text: str) -> None:
     assert for_a_shell("model.x", value) == text
     (shown,) = shlex.split(text)
     assert Override.parse(shown).value == written(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["runs/é", "it's", 'say "it"', "a=b,c(1)", "~/x", "a\\", "a\\'b", "", " a ", "a{b}[c]", "100%"]
+)
+def test_a_text_in_quotes_is_taken_as_it_is(text: str) -> None:
+    assert compose_tree([f"tracking.experiment={quoted(text)}"])["tracking"]["experiment"] == text
+    assert Override.parse(f"a.b={quoted(text)}").value == text
+    (shown,) = shlex.split(for_a_shell("tracking.experiment", text))
+    assert Override.parse(shown).value == text

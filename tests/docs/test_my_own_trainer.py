@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import conf.load
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "my-own-trainer.md"
-COMMAND = """
-import sys
-from pathlib import Path
-import conf.load
-conf.load.CONF_DIR = Path(sys.argv.pop(1))
-from cli.main import main
-main()
-"""
-"""`trisweep` with a folder of groups that also has the reader's sweep."""
 
 
 def block(language: str) -> str:
@@ -36,12 +25,12 @@ def block(language: str) -> str:
 
 @pytest.mark.slow
 def test_the_pages_trainer_is_swept_by_the_pages_sweep(tmp_path: Path) -> None:
-    groups = tmp_path / "conf"
-    shutil.copytree(conf.load.CONF_DIR, groups, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    (groups / "sweep" / "my-sweep.yaml").write_text(block("yaml"))
+    (tmp_path / "config" / "sweep").mkdir(parents=True)
+    (tmp_path / "config" / "sweep" / "my-sweep.yaml").write_text(block("yaml"))
     (tmp_path / "train.py").write_text(block("python"))
     point = ("batch.micro_batch_size=2", "training.num_steps=4", "training.num_warmup_steps=1")
-    command = [sys.executable, "-c", COMMAND, str(groups), "sweep", "my-sweep", "--here", *point]
+    trisweep = str(Path(sys.executable).with_name("trisweep"))
+    command = [trisweep, "sweep", "my-sweep", "--config-dir", "config", "--here", *point]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (reading,) = Sweep.stored_in(SweepFolder(tmp_path / "runs" / "my-sweep-local")).read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import CONF_DIR
+from conf.folders import CONF_DIR
 from results.published import chosen_figures, published_figures
 from results.report.published_part import published_table
 from tests.composed import load

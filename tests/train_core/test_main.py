@@ -25,6 +25,7 @@ def run(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subpro
 def test_alone_it_supervises_its_ranks_and_leaves_a_trial_folder(tmp_path: Path) -> None:
     completed = run(tmp_path, *TENSOR_2)
     assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith(f"Folder: {tmp_path}/runs/train/tiny-tp2-pp1-dp1")
     assert completed.stdout.count("step ") >= 3
     assert "COMPLETED" in completed.stdout
     (trial,) = (tmp_path / "runs" / "train").iterdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from train_core.checkpoints.reader import Reader, read
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import Transformer
 
+CONFIG = "config.json"
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
 
@@ -57,8 +59,9 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     try:
         shutil.rmtree(draft, ignore_errors=True)  # an earlier export may have been killed
         draft.mkdir(parents=True)
+        (draft / CONFIG).write_text(json.dumps(hugging_face_config(spec, dtype), indent=2) + "\n")
+        _write_tokenizer(draft, checkpoint, spec)
         _write_files(draft, _tensors(checkpoint, facts, DTYPES[dtype]))
-        (draft / "config.json").write_text(json.dumps(hugging_face_config(spec, dtype), indent=2) + "\n")
         draft.rename(out)
     except Unreadable as problem:
         shutil.rmtree(draft, ignore_errors=True)
@@ -83,6 +86,17 @@ def _tensors(checkpoint: Path, facts: Facts, dtype: torch.dtype) -> Iterator[tup
         yield from zip(source.names, tensors, strict=True)
 
 
+def _write_tokenizer(folder: Path, checkpoint: Path, spec: ModelSpec) -> None:
+    """The tokenizer that lies beside the checkpoints, if one does, with what `AutoTokenizer` asks for."""
+    near = (each / "tokenizer.json" for each in (checkpoint, checkpoint.parent, checkpoint.parent.parent))
+    found = next((path for path in near if path.is_file()), None)
+    if found is None:
+        return
+    (folder / "tokenizer.json").write_bytes(found.read_bytes())
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.seq_length}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
     """Write files of at most about 4 GiB, and an index that says which holds what."""
     held: dict[str, Tensor] = {}
@@ -94,6 +108,8 @@ def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         count += 1
         file = f"model-{count:05d}.safetensors"
         save_file(held, folder / file, metadata={"format": "pt"})
+        # The library makes files that only the user reads, whatever the umask says.
+        (folder / file).chmod(stat.S_IMODE((folder / CONFIG).stat().st_mode))
         index.update(dict.fromkeys(held, file))
         held.clear()
 
@@ -113,6 +129,9 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
         "vocab_size": spec.vocab_size,
         "tie_word_embeddings": spec.tied_embeddings,
         "torch_dtype": str(DTYPES[dtype]).removeprefix("torch."),
+        # Texts are one stream here: no id begins or ends one, and the defaults of `transformers` may lie outside.
+        "bos_token_id": None,
+        "eos_token_id": None,
     }
     if spec.family == "gpt":
         return shared | {

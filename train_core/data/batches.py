@@ -45,7 +45,7 @@ class Batches:
         self.first_sequence = mesh.data.rank * experiment.num_micro_batches * self.micro_batch_size
         self.device = device
         # Every rank takes part in this, also those that will read nothing, because it is a collective.
-        tokens = shared_tokens(experiment, mesh, cache_dir)
+        self.tokens = tokens = shared_tokens(experiment, mesh, cache_dir)
         if mesh.is_first_stage or mesh.is_last_stage:
             self.training, self.held_out = open_windows(experiment, tokens)
 

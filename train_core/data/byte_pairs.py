@@ -37,6 +37,13 @@ class End(NamedTuple):
     num_tokens: int
 
 
+class Encoded(NamedTuple):
+    """How many ids a text has become, and the tokenizer that made them, as the content of a `tokenizer.json`."""
+
+    num_tokens: int
+    tokenizer: str
+
+
 @dataclass(frozen=True)
 class BytePairs:
     """What shapes the ids beside the text.
@@ -58,14 +65,15 @@ class BytePairs:
         """Up to where the text is taken for training at first, in bytes."""
         return max(0, int(self.num_bytes * (1 - MARGIN * self.held_out_fraction)))
 
-    def write(self, file: BinaryIO, pieces: Pieces) -> int:
-        """Write the ids of the whole text at the end of a file; returns how many they are."""
+    def write(self, file: BinaryIO, pieces: Pieces) -> Encoded:
+        """Write the ids of the whole text at the end of a file."""
         start, limit = file.tell(), self.first_limit()
         while True:
-            ends = self._encode(self._learnt(pieces, limit), file, pieces)
+            tokenizer = self._learnt(pieces, limit)
+            ends = self._encode(tokenizer, file, pieces)
             sampled = max(end.num_bytes for end in ends if end.num_bytes <= limit)
             if not self.held_out_fraction or sampled <= (limit := self._bytes_trained_on(ends)):
-                return ends[-1].num_tokens
+                return Encoded(ends[-1].num_tokens, tokenizer.to_str())
             file.seek(start)
             file.truncate()
 

@@ -1,8 +1,9 @@
 """Text to a memory-mapped file of token ids, once for all jobs that ask. No torch.
 
 A token file is `tokens-SIGNATURE.npy` (unsigned integers, one dim), where the signature covers the content of the text
-and everything that shapes the tokens. Text is read in pieces, once for the signature and once more for each pass that
-makes tokens, so that its size does not matter to memory.
+and everything that shapes the tokens; beside it lies `tokenizer-SIGNATURE.json` where byte pairs were learnt. Text is
+read in pieces, once for the signature and once more for each pass that makes tokens, so that its size does not matter
+to memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from train_core.data.byte_pairs import BytePairs
 from train_core.data.text_files import TextFiles, text_files
 from train_core.data.text_stream import pieces
 from train_core.data.token_file import TokenFile
-from train_core.whole_files import replacing
+from train_core.data.tokenizer_file import learnt_beside
+from train_core.whole_files import replacing, write_atomically
 
 NUM_BYTES = 256
 BYTES_FORMAT, BPE_FORMAT = 1, 2  # raised when the same text would give other tokens
@@ -111,7 +113,12 @@ def _save(data: DataSpec, model: ModelSpec, paths: list[Path], content: Content,
     try:
         with replacing(path) as file:
             _write_header(file, dtype, 0)
-            num_tokens = _write_bytes(file, read()) if by_bytes else pairs.write(file, read)
+            if by_bytes:
+                num_tokens = _write_bytes(file, read())
+            else:
+                num_tokens, tokenizer = pairs.write(file, read)
+                # First, so that no token file is found without the tokenizer that gives its ids a meaning.
+                write_atomically(learnt_beside(path), tokenizer)
             _require_unchanged(data, model, paths, content)
             file.seek(0)
             _write_header(file, dtype, num_tokens)

@@ -12,6 +12,7 @@ A reader's way through the folder, each module resting on those above it:
     pointwise          drops what norms and the activation made, and makes it again in backward
     parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation
     schedules          what a stage does in a step, as a list of actions
+    action_times       when each action begins and ends, from how long each takes
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours
     flat_parameters    a stage's parameters in a few flat buckets
     boxes              where the elements of a flat shard lie in the model's parameters

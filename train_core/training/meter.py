@@ -7,7 +7,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
@@ -18,8 +17,10 @@ from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis, gather, gather_objects, total
 from train_core.parallel.mesh import Layout
+from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
+from train_core.watch.energy.meter import EnergyMeter
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 
 MEASURED = "measured"
@@ -27,18 +28,14 @@ MATMUL_SECONDS = 0.5
 MATMUL_SIZES = {"cpu": 1024, "cuda": 8192}
 """Large enough to reach the device's rate, and small enough that many products fit into the half second."""
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Tells machines apart where host names do not: containers of one machine have names of their own, and one boot."""
-
 
 def count_devices(world: World, axis: Axis) -> int:
     """How many physical devices the ranks use: GPUs, or on CPUs the cores, which several ranks may share."""
     if world.device.type != "cpu":
         return world.size
-    machine = BOOT_ID.read_text().strip() if BOOT_ID.exists() else "this"
     cores_of: dict[str, set[int]] = defaultdict(set)
     ranks_of: dict[str, int] = defaultdict(int)
-    for name, cores in gather_objects((machine, usable_cores()), axis):
+    for name, cores in gather_objects((machine_id(), usable_cores()), axis):
         cores_of[name] |= cores
         ranks_of[name] += 1
     return sum(min(ranks_of[name], len(cores_of[name])) for name in ranks_of)
@@ -94,6 +91,8 @@ class Meter:
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
         self.layout, self.terms = Layout.of(experiment), TermsHistory()
+        self.energy = EnergyMeter(world.device)
+        self.energy.measure_idle(experiment.watch.idle_power_seconds)
 
     def _peak(self) -> tuple[float, str]:
         """The peak in FLOP/s of one device, in a mixed job the mean over all, and where the number comes from."""
@@ -113,10 +112,13 @@ class Meter:
         """Run one step. Its time is the slowest rank's; finding that out lies outside it."""
         # Rank 0 may have spent time on reporting the last step. This collective lets all ranks start together.
         total([0.0], self.axis, self.world.device)
+        if self._is_timed(step):
+            self.energy.begin()
         start = time.perf_counter()
         result = run()
         synchronize(self.world.device)
         elapsed = time.perf_counter() - start
+        self.energy.follow()
         terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
         # What ranks have to agree on travels in one collective: the time, the straggler's share, the wish to stop.
@@ -154,13 +156,14 @@ class Meter:
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
         rate = 1 / (seconds * self.num_devices)
         breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
+        energy, tokens = self.energy.of_all_ranks(self.axis), batch * experiment.model.seq_length
         return Performance(
             step_seconds=seconds,
             step_seconds_min=min(timed),
             step_seconds_max=max(timed),
             num_timed_steps=len(timed),
             num_devices=self.num_devices,
-            tokens_per_second=batch * experiment.model.seq_length / seconds,
+            tokens_per_second=tokens / seconds,
             model_flops=needed,
             hardware_flops=executed,
             flops_formula=FLOPS_FORMULA,
@@ -178,6 +181,7 @@ class Meter:
             breakdown=breakdown if experiment.profile.breakdown else None,
             stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]) if breakdown else (),
             blocks=self._blocks(seconds, memory),
+            **energy.fields(seconds, tokens),
         )
 
     def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int]) -> tuple[BlockRates, ...]:

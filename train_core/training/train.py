@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from conf.errors import TrainingError
 from conf.experiment import Experiment
+from train_core.data.batches import Batches
+from train_core.data.tokenizer_file import keep_tokenizer
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult
 from train_core.process.stop import StopAsked, Stopped, never
@@ -57,6 +59,7 @@ def train(
     ):
         # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, their metrics on disk.
         done = checkpoints.restore() if checkpoints is not None else 0
+        _keep_tokenizer(trainer, trial)
         history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
         if trial is not None and done >= experiment.training.num_steps and not history:
             raise TrainingError(
@@ -90,6 +93,16 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
     if folder is None and experiment.checkpoint.load is None:
         return nullcontext()
     return trainer.checkpoints(folder, trial.require_current if trial is not None else lambda: None)
+
+
+def _keep_tokenizer(trainer: Trainer, trial: TrialFolder | None) -> None:
+    """Put the tokenizer beside the checkpoints, whose weights mean nothing without it."""
+    experiment, batches = trainer.experiment, trainer.batches
+    if trial is None or experiment.checkpoint.every_steps is None or trainer.mesh.world.rank != 0:
+        return
+    trial.require_current()
+    if isinstance(batches, Batches):
+        keep_tokenizer(experiment.data, batches.tokens, trial.tokenizer)
 
 
 def _compare_replicas(trainer: Trainer, step: int) -> None:

@@ -6,5 +6,6 @@ step_terms       where a rank's step goes, and who straggles
 agreement        replicas that no longer hold the same bits
 nonfinite        where the first value that is not finite comes from
 transient        which ranks such a value may have come from when it does not come again
+energy           what energy the devices take, by counters
 traces           torch's profiler around chosen steps
 """

@@ -8,7 +8,7 @@ from benchmarks.fitting.constants import chip_of, chip_values, constants_with, f
 from benchmarks.fitting.written_constants import places_of, shown, with_number
 from benchmarks.measured_rows import measured_rows, published_rows, series_weights
 from calibrate.measured_runs import PricedRuns
-from conf.load import options
+from conf.folders import options
 from tests.composed import load, load_cluster
 from train_core.costs.setting import Setting
 from train_core.costs.trainers.declared import IMPLEMENTATIONS

@@ -1,21 +1,21 @@
-"""`trisweep calibrate` as typed, on a copy of the code whose configuration may be written to."""
+"""`trisweep calibrate` as typed, with a folder of configuration that may be written to."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from conf.folders import CONF_DIR
 from conf.load import load_cluster
-from launcher.snapshot import snapshot_code
 from sweeps.plan import plan_sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
@@ -25,23 +25,23 @@ PROGRAM = "from cli.main import main; main()"
 EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
 
 
-@pytest.fixture(scope="module")
-def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return snapshot_code(tmp_path_factory.mktemp("code"))
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of configuration with a file of cluster `local`, which holds before the package's."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "cluster").mkdir()
+    shutil.copy(CONF_DIR / "cluster" / "local.yaml", folder / "cluster")
+    return folder
 
 
 @pytest.fixture
-def local_file(code: Path) -> Iterator[Path]:
-    """The file of cluster `local`, put back afterwards."""
-    path = code / "conf" / "cluster" / "local.yaml"
-    before = path.read_text()
-    yield path
-    path.write_text(before)
+def local_file(own: Path) -> Path:
+    return own / "cluster" / "local.yaml"
 
 
-def start(code: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(own: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     """In a process group of its own, as a terminal starts it."""
-    environment = {**os.environ, **EVEN_ON_A_GPU_MACHINE, "PYTHONPATH": str(code), "COLUMNS": "160"}
+    environment = {**os.environ, **EVEN_ON_A_GPU_MACHINE, "TRISWEEP_CONFIG_DIR": str(own), "COLUMNS": "160"}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", PROGRAM, "calibrate", *arguments],
         cwd=cwd,
@@ -53,8 +53,8 @@ def start(code: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def run(code: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
-    process = start(code, cwd, *arguments)
+def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(own, cwd, *arguments)
     said, complained = process.communicate(timeout=60)
     return process.returncode, " ".join(said.split()), " ".join(complained.split())
 
@@ -74,42 +74,42 @@ def run(code: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(
-    code: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+    own: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
-    status, _, complained = run(code, tmp_path, *arguments)
+    status, _, complained = run(own, tmp_path, *arguments)
     assert status == 2
     assert words in complained
     assert "Traceback" not in complained
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(code: Path, tmp_path: Path, local_file: Path) -> None:
+def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(own: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()
-    status, said, _ = run(code, tmp_path, "cluster=local", "--here", "--dry-run", "cluster.devices_per_node=2")
+    status, said, _ = run(own, tmp_path, "cluster=local", "--here", "--dry-run", "cluster.devices_per_node=2")
     assert status == 0
-    assert "for conf/cluster/local.yaml" in said
+    assert "for cluster/local.yaml" in said
     assert "8 matrix products and 3 attentions in each of bf16, fp32" in said
     assert "Nothing was run or written." in said
     assert list(tmp_path.iterdir()) == []
     assert local_file.read_text() == before
 
 
-def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(code: Path, tmp_path: Path) -> None:
-    status, said, complained = run(code, tmp_path, "cluster=frontier", "--dry-run")
+def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(own: Path, tmp_path: Path) -> None:
+    status, said, complained = run(own, tmp_path, "cluster=frontier", "--dry-run")
     assert status == 0, complained
-    assert "2 x 8 tasks on gpus would measure, for conf/cluster/frontier.yaml" in said
+    assert "2 x 8 tasks on gpus would measure, for cluster/frontier.yaml" in said
     assert "link card: groups of 2 link node: groups of 2, 4 link slingshot: groups of 2" in said
     assert "#SBATCH --nodes=2" in said
     assert "#SBATCH --ntasks-per-node=8" in said
     assert "--gpu-bind=closest" in said  # conf/slurm/frontier.yaml, by its name
-    status, said, _ = run(code, tmp_path, "cluster=frontier", "--dry-run", "--nodes", "1")
+    status, said, _ = run(own, tmp_path, "cluster=frontier", "--dry-run", "--nodes", "1")
     assert "slingshot" not in said
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(code: Path, tmp_path: Path, local_file: Path) -> None:
+def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()
-    process = start(code, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
+    process = start(own, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
     progress = tmp_path / "runs" / "calibrate-local" / "progress"
     deadline = time.monotonic() + 60
     while not progress.exists():
@@ -175,14 +175,14 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
-    code: Path, finished: Path, local_file: Path
+    own: Path, finished: Path, local_file: Path
 ) -> None:
-    before = load_cluster("local", code / "conf")
-    status, said, complained = run(code, finished, "--from-results", "smoke")
+    before = load_cluster("local", own)
+    status, said, complained = run(own, finished, "--from-results", "smoke")
     assert status == 0, complained
     assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
     assert "Each of them predicted by a fit without it:" in said
-    after = load_cluster("local", code / "conf")
+    after = load_cluster("local", own)
     assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
     assert "attention: left as it was, hardly any effect here" in said
     assert after.links == before.links
@@ -194,31 +194,31 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
 
 
-def test_a_dry_run_of_the_refinement_writes_nothing(code: Path, finished: Path, local_file: Path) -> None:
+def test_a_dry_run_of_the_refinement_writes_nothing(own: Path, finished: Path, local_file: Path) -> None:
     before = local_file.read_text()
-    status, said, _ = run(code, finished, "--from-results", "smoke", "cluster=local", "--dry-run")
+    status, said, _ = run(own, finished, "--from-results", "smoke", "cluster=local", "--dry-run")
     assert status == 0
     assert "Nothing was written." in said
     assert local_file.read_text() == before
 
 
-def test_one_trial_is_enough_to_learn_from(code: Path, finished: Path, local_file: Path) -> None:
+def test_one_trial_is_enough_to_learn_from(own: Path, finished: Path, local_file: Path) -> None:
     before = local_file.read_text()
     for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[1:]:
         measurement.unlink()
-    status, said, complained = run(code, finished, "--from-results", "smoke")
+    status, said, complained = run(own, finished, "--from-results", "smoke")
     assert status == 0, complained
     assert "Too few trials to leave one out" in said
     assert local_file.read_text() != before
 
 
 def test_a_sweep_of_which_nothing_was_measured_leaves_the_file_alone(
-    code: Path, finished: Path, local_file: Path
+    own: Path, finished: Path, local_file: Path
 ) -> None:
     before = local_file.read_text()
     for measurement in finished.glob("runs/smoke-local/trials/*/measurement.json"):
         measurement.unlink()
-    status, _, complained = run(code, finished, "--from-results", "smoke")
+    status, _, complained = run(own, finished, "--from-results", "smoke")
     assert status == 2
     assert "No trial has a step time to fit to" in complained
     assert local_file.read_text() == before
@@ -230,16 +230,16 @@ selene,48,8192,64,2048,64,8,1,4,512,bf16,40
 """
 
 
-def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(code: Path, tmp_path: Path) -> None:
+def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path, tmp_path: Path) -> None:
     table = tmp_path / "ours.csv"
     table.write_text(TABLE)
-    status, said, complained = run(code, tmp_path, "--from-csv", str(table), "--output", "ours")
-    path = code / "conf" / "cluster" / "ours.yaml"
+    status, said, complained = run(own, tmp_path, "--from-csv", str(table), "--output", "ours")
+    path = own / "cluster" / "ours.yaml"
     try:
         assert status == 0, complained
         assert "2 rows of ours.csv, selene as its file says now." in said
         assert "fitted to 2 rows of ours.csv, measured where the table says" in path.read_text().splitlines()[0]
-        new, old = load_cluster("ours", code / "conf"), load_cluster("selene", code / "conf")
+        new, old = load_cluster("ours", own), load_cluster("selene", own)
         assert new.efficiency.matmul != old.efficiency.matmul
         assert new.efficiency.source.startswith("matmul")
     finally:
@@ -258,10 +258,10 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(code: Path
     ],
 )
 def test_a_table_that_says_nothing_is_refused_in_a_sentence(
-    code: Path, tmp_path: Path, text: str, arguments: tuple[str, ...], complaint: str
+    own: Path, tmp_path: Path, text: str, arguments: tuple[str, ...], complaint: str
 ) -> None:
     (tmp_path / "ours.csv").write_text(text)
-    status, _, complained = run(code, tmp_path, "--from-csv", "ours.csv", "--dry-run", *arguments)
+    status, _, complained = run(own, tmp_path, "--from-csv", "ours.csv", "--dry-run", *arguments)
     assert status == 2
     assert complaint in complained
     assert "Traceback" not in complained

@@ -16,7 +16,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.sites import TrackingSpec
-from results.mlflow import sweep_import
+from results.mlflow import artifacts, sweep_import
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
 from sweeps.reading import Reading
@@ -101,15 +101,18 @@ def test_one_parent_and_one_child_per_trial(store: Store) -> None:
 def test_a_completed_trial_has_its_numbers_params_and_times(store: Store) -> None:
     store.load()
     base = store.runs()["base"]
-    assert base.data.metrics["step_seconds"] == pytest.approx(2.56)
-    assert base.data.metrics["predicted.step_seconds"] == pytest.approx(1.11)
-    assert base.data.metrics["peak_memory_bytes"] == 2**29
+    assert base.data.metrics["meas/step_s"] == pytest.approx(2.56)
+    assert base.data.metrics["pred/step_s"] == pytest.approx(1.11)
+    assert base.data.metrics["meas/mem_GiB"] == 0.5
+    assert base.data.metrics["meas/TFLOPS"] == pytest.approx(0.1)
+    assert base.data.metrics["meas/MFU_pct"] == pytest.approx(10)
+    assert base.data.params["tp"] == "1"
     assert base.data.params["parallel.tensor_parallel_size"] == "1"
     assert base.data.params["model.hidden_size"] == "64"
-    assert (base.data.tags["outcome"], base.data.tags["kind"]) == ("COMPLETED", "measured")
+    assert (base.data.tags["outcome"], base.data.tags["measured"]) == ("COMPLETED", "true")
     assert base.data.tags["flops_formula"] == "made-up-v0"
     assert (base.info.start_time, base.info.end_time) == (CREATED * 1000, (CREATED + 60) * 1000)
-    history = store.client().get_metric_history(base.info.run_id, "steps/loss")
+    history = store.client().get_metric_history(base.info.run_id, "step/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
     assert history[0].timestamp == (CREATED + 1) * 1000
 
@@ -140,18 +143,18 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(
     log_batch = client_type.log_batch
 
     def counting(client: Any, run_id: str, metrics: Any = (), *others: Any) -> None:
-        logged.extend(metric.step for metric in metrics if metric.key == "steps/loss")
+        logged.extend(metric.step for metric in metrics if metric.key == "step/loss")
         log_batch(client, run_id, metrics, *others)
 
     monkeypatch.setattr(client_type, "log_batch", counting)
     second, run = load()
     assert logged == [4, 5], "twenty thousand steps are not sent again whenever somebody looks"
     assert (second.updated, second.run_id) == (1, first.run_id)
-    history = store.client().get_metric_history(second.run_id, "steps/loss")
+    history = store.client().get_metric_history(second.run_id, "step/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5]
     finish(folder, training, performance(100.0))
     _third, run = load()
-    assert (run.info.status, run.data.metrics["step_seconds"]) == ("FINISHED", pytest.approx(2.56))
+    assert (run.info.status, run.data.metrics["meas/step_s"]) == ("FINISHED", pytest.approx(2.56))
     assert load()[0].unchanged == 1
     assert store.load().created == 6, "the sweep's own runs are others"
 
@@ -170,16 +173,16 @@ def test_outcomes_become_statuses_and_causes_become_tags(store: Store) -> None:
     }
     assert runs["dead"].data.tags["cause"] == "rank 1 ran out of memory"
     assert runs["impossible"].data.tags["outcome"] == "INFEASIBLE"
-    assert runs["two"].data.tags["kind"] == "not measured"
+    assert runs["two"].data.tags["measured"] == "false"
 
 
-def test_the_resolved_experiment_the_measurement_and_the_logs_are_artifacts(store: Store) -> None:
+def test_the_artifacts_are_few_and_each_says_something(store: Store) -> None:
     store.load()
     client, base = store.client(), store.runs()["base"]
     names = {item.path for item in client.list_artifacts(base.info.run_id)}
-    assert names == {"experiment.json", "measurement.json", "metrics.jsonl", "logs"}
+    assert names == {"config.json", "estimate.json", "measurement.json", "log_tail.txt"}
     assert base.info.artifact_uri.startswith((store.output_dir / "mlartifacts").as_uri())
-    local = client.download_artifacts(base.info.run_id, "experiment.json", str(store.output_dir))
+    local = client.download_artifacts(base.info.run_id, "config.json", str(store.output_dir))
     assert json.loads(Path(local).read_text())["model"]["name"] == "made-up-proxy"
 
 
@@ -218,7 +221,7 @@ def test_a_trial_that_has_progressed_updates_its_run(store: Store) -> None:
     done = store.runs()["two"]
     assert (done.info.run_id, done.info.status) == (pending, "FINISHED")
     assert done.data.tags["outcome"] == "COMPLETED"
-    history = store.client().get_metric_history(pending, "steps/loss")
+    history = store.client().get_metric_history(pending, "step/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
 
 
@@ -236,14 +239,14 @@ def test_a_trial_that_starts_over_gets_a_new_run_and_the_old_one_is_deleted(stor
 def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sweep_import._log_artifacts
+    real = artifacts.log_trial_files
 
-    def interrupted(client: Any, run_id: str, of: Reading) -> None:
-        if of.name == "dead":
+    def interrupted(repository: Any, reading: Reading) -> None:
+        if reading.name == "dead":
             raise KeyboardInterrupt
-        real(client, run_id, of)
+        real(repository, reading)
 
-    monkeypatch.setattr(sweep_import, "_log_artifacts", interrupted)
+    monkeypatch.setattr(sweep_import, "log_trial_files", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.load()
     monkeypatch.undo()
@@ -313,7 +316,7 @@ def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, emp
 
 def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store) -> None:
     database_path(store.output_dir).write_text("no database at all " * 100)
-    with pytest.raises(UsageError, match=r"not a database.*move a damaged store aside"):
+    with pytest.raises(UsageError, match=r"cannot be opened \(file is not a database\).*move a damaged store aside"):
         store.load()
     store.output_dir = store.output_dir / "fresh"
     assert store.load().created == 6

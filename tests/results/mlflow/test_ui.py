@@ -18,9 +18,10 @@ import pytest
 
 from conf.errors import UsageError
 from conf.sites import TrackingSpec
+from results.mlflow import server_guard
 from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import import_sweep
-from results.mlflow.ui import serve_ui
+from results.mlflow.ui import Links, serve_ui
 from sweeps.sweep import Sweep
 from tests.results.conftest import SQLITE, WriteSweep, performance, trial
 
@@ -45,13 +46,14 @@ def read(url: str) -> str:
 def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
     """The UI of an imported sweep in a process that can be interrupted; it writes the link when it is ready."""
     folder, record = write_sweep(TRIALS, {"base": performance(100.0)})
+    folder.report("html").write_text("<h1>A made-up report</h1>")
     output_dir, port = tmp_path / "runs", free_port()
     run_id = import_sweep(Sweep(folder, record), SQLITE, output_dir).run_id
     program = (
         "import sys; from pathlib import Path\n"
-        "from results.mlflow.ui import serve_ui; from conf.sites import TrackingSpec\n"
+        "from results.mlflow.ui import Links, serve_ui; from conf.sites import TrackingSpec\n"
         "tracking = TrackingSpec(kind='sqlite', uri=None, experiment='made-up')\n"
-        "def tell(link): print(link, flush=True)\n"
+        "def tell(links): print(links.table, links.charts, links.report, flush=True)\n"
         f"serve_ui(tracking, Path({str(output_dir)!r}), {port}, tell)\n"
         "print('ended', flush=True)\n"
     )
@@ -63,27 +65,60 @@ def ui_process(write_sweep: WriteSweep, tmp_path: Path) -> Iterator[tuple[subpro
         process.stdout.close()
 
 
+def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The guard, the server and its workers."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2
+    return children
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGTERM])
 def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
-    ui_process: tuple[subprocess.Popen[str], int, str], ending: signal.Signals
+    ui_process: tuple[subprocess.Popen[str], int, str],
 ) -> None:
     process, port, run_id = ui_process
     assert process.stdout is not None
-    link = process.stdout.readline().strip()
-    assert re.fullmatch(rf"http://127\.0\.0\.1:{port}/#/experiments/\d+/runs", link)
-    link = link.partition("/#/")[0]
-    assert "<title>MLflow</title>" in read(link)
-    assert '"name": "made-up"' in read(f"{link}/get-artifact?path=sweep.json&run_uuid={run_id}")
+    table, charts, report = process.stdout.readline().split()
+    address, _, page = table.partition("/#/")
+    assert address == f"http://127.0.0.1:{port}"
+    view = re.fullmatch(r"experiments/1/runs\?workflowType=machine_learning&viewStateShareKey=(trisweep-\w+)", page)
+    assert view, page
+    assert charts == f"{address}/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART" + (
+        f"&viewStateShareKey={view[1]}"
+    )
+    assert report == f"{address}/#/experiments/1/runs/{run_id}/artifacts/report.html"
+    assert "<title>MLflow</title>" in read(address)
+    assert '"name": "made-up"' in read(f"{address}/get-artifact?path=sweep.json&run_uuid={run_id}")
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr]
     assert {address.ip for address in listening if address.port == port} == {"127.0.0.1"}
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children
-    os.kill(process.pid, ending)
+    children = children_of(process)
+    os.kill(process.pid, signal.SIGTERM)
     assert process.stdout.readline().strip() == "ended"
     assert process.wait(PATIENCE_SECONDS) == 0
     gone, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert not alive, gone
+
+
+def test_the_guard_ends_a_server_and_its_workers_when_whoever_asked_is_killed(tmp_path: Path) -> None:
+    """The server is a shell that starts a worker and would go on for an hour."""
+    server = "sleep 3600 & sleep 3600"
+    program = (
+        "import subprocess, sys, time\n"
+        f"command = [sys.executable, '-P', {server_guard.__file__!r}, 'sh', '-c', {server!r}]\n"
+        "guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "print('started', flush=True)\n"
+        "time.sleep(3600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(children := psutil.Process(process.pid).children(recursive=True)) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
+    assert not alive
 
 
 def test_without_a_store_it_says_how_to_get_one(tmp_path: Path) -> None:
@@ -101,9 +136,9 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
             serve_ui(SQLITE, tmp_path, port, lambda link: None)
 
 
-def test_a_store_that_mlflow_cannot_open_is_said_with_its_last_word(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_said_at_once(tmp_path: Path) -> None:
     database_path(tmp_path).write_text("this is no database")
-    with pytest.raises(UsageError, match=r"The MLflow UI did not start: .*not a database.*move it aside"):
+    with pytest.raises(UsageError, match=r"mlflow\.db cannot be opened \(file is not a database\).*trisweep reindex"):
         serve_ui(SQLITE, tmp_path, free_port(), lambda link: None)
 
 
@@ -145,14 +180,14 @@ def test_a_tracking_server_gets_the_same_runs_once(server: str, write_sweep: Wri
     client = connect(tracking, tmp_path)
     runs = {run.data.tags.get("trial_id"): run for run in client.search_runs([first.experiment_id])}
     assert runs["base"].info.status == "FINISHED"
-    assert runs["base"].data.metrics["tokens_per_second"] == 100.0
+    assert runs["base"].data.metrics["meas/tok_per_s"] == 100.0
     names = {item.path for item in client.list_artifacts(runs["base"].info.run_id)}
-    assert names == {"experiment.json", "measurement.json", "metrics.jsonl", "logs"}
+    assert names == {"config.json", "estimate.json", "measurement.json", "log_tail.txt"}
     assert not database_path(tmp_path).exists(), "a server needs no local store"
 
 
 @pytest.mark.slow
 def test_the_ui_of_a_tracking_server_is_the_server(server: str, tmp_path: Path) -> None:
-    links: list[str] = []
-    serve_ui(TrackingSpec(kind="server", uri=server, experiment="made-up"), tmp_path, free_port(), links.append)
-    assert links == [server]
+    links: list[Links] = []
+    serve_ui(TrackingSpec(kind="server", uri=server, experiment="nobody's"), tmp_path, free_port(), links.append)
+    assert links == [Links(server)]

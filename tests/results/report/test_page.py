@@ -2,126 +2,89 @@
 
 from __future__ import annotations
 
-import html
-import json
-import os
-import re
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from tests.results.conftest import WriteSweep, report_of
+from tests.results.report.conftest import Open
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS, PUBLISHED
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-INSTALL_SECONDS = 280
-
-
-def find_browser() -> str | None:
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser() -> None:
-    """A page that no browser has opened is not tested: continuous integration installs one, a person is told."""
-    if find_browser():
-        return
-    if os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium"
-        subprocess.run(["sh", "-c", install], capture_output=True, timeout=INSTALL_SECONDS, check=True)
-    if not find_browser():
-        pytest.skip("no Chromium on this machine: install it with the system's packages")
-
-
-WATCH = """<script>
-window.troubles = [];
-addEventListener("error", (event) => window.troubles.push(String(event.message)));
-addEventListener("unhandledrejection", (event) => window.troubles.push(String(event.reason)));
-addEventListener("securitypolicyviolation", (event) => window.troubles.push(event.blockedURI));
-for (const level of ["error", "warn"]) console[level] = (...words) => window.troubles.push(words.join(" "));
-</script>
-"""
-REPORT = """<script>
-addEventListener("load", () => setTimeout(() => {
-  const cells = (n) => document.querySelectorAll(`#table-measured tbody td:nth-child(${n})`);
-  const column = (n) => [...cells(n)].map((cell) => cell.textContent);
-  const click = (n) => document.querySelector(`#table-measured th:nth-child(${n}) button`).click();
-  const seen = {};
-  click(6); seen.descending = column(6);
-  click(6); seen.ascending = column(6);
-  click(2); seen.names = column(2);
-  seen.plots = [...document.querySelectorAll(".plot")].map((p) => [p.id, p.querySelectorAll("svg.main-svg").length]);
-  seen.resources = performance.getEntriesByType("resource").map((entry) => entry.name);
-  seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-  seen.width = document.documentElement.clientWidth;
-  seen.background = getComputedStyle(document.body).backgroundColor;
-  seen.troubles = window.troubles;
-  const place = document.createElement("pre");
-  place.id = "seen";
-  place.textContent = JSON.stringify(seen);
-  document.body.append(place);
-}, 500));
-</script>
-"""
-
-
-def visit(page: Path, *flags: str) -> dict[str, Any]:
-    """What a script inside a copy of the page saw."""
-    watched = page.with_name("watched.html")
-    text = page.read_text().replace("<head>", "<head>\n" + WATCH, 1)
-    watched.write_text(text.replace("</body>", REPORT + "</body>"))
-    command = [str(find_browser()), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += [
-        "--no-first-run",
-        "--disable-component-update",
-        "--hide-scrollbars",
-        f"--user-data-dir={page.parent / 'browser'}",
-        *flags,
-    ]
-    command += ["--virtual-time-budget=10000", "--dump-dom", watched.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:]
-    seen: dict[str, Any] = json.loads(html.unescape(found.group(1)))
-    return seen
+WIDTHS = (390, 1400)
 
 
 @pytest.fixture
-def page(write_sweep: WriteSweep) -> Path:
+def report(write_sweep: WriteSweep) -> Path:
     return report_of(write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)).html
 
 
-def test_the_page_works_without_errors_or_requests_and_its_tables_sort(page: Path) -> None:
-    seen = visit(page, "--window-size=1280,900")
-    assert seen["troubles"] == []
-    assert seen["resources"] == []
-    assert seen["descending"] == ["190", "150", "120", "100"]
-    assert seen["ascending"] == ["100", "120", "150", "190"]
-    assert seen["names"] == [
-        "tp1-pp1-dp1-mb1-gb8 (baseline)",
-        "tp1-pp1-dp2-mb1-gb8-full",
-        "tp1-pp1-dp2-mb1-gb16",
-        "tp2-pp1-dp1-mb1-gb8",
-    ]
-    assert {name for name, drawn in seen["plots"] if drawn} == {
-        "plot-measured-rate",
-        "plot-loss",
-        "plot-step-terms",
-        "plot-memory",
-    }
+def test_the_page_draws_all_plots_without_a_message_or_a_request(report: Path, visit: Open) -> None:
+    seen = visit(report)
+    assert seen.troubles == []
+    assert seen.requests == [report.as_uri()]
+    names = seen.page.locator(".plot:has(svg)").evaluate_all("places => places.map(place => place.id)")
+    assert {"plot-measured-rate", "plot-loss", "plot-step-terms", "plot-memory", "plot-timeline"} <= set(names)
+    assert len(names) == seen.page.locator(".plot").count()
 
 
-@pytest.mark.parametrize("width", [500, 1280])
-def test_the_page_itself_never_scrolls_sideways(page: Path, width: int) -> None:
-    seen = visit(page, f"--window-size={width},900")
-    assert seen["width"] == width
-    assert seen["overflow"] == 0
+def test_a_click_on_a_head_sorts_and_a_second_turns_the_order_round(report: Path, visit: Open) -> None:
+    seen = visit(report)
+    seen.click_head("tokens/s")
+    assert seen.column(10)[:4] == ["190", "150", "120", "100"]
+    seen.click_head("tokens/s")
+    assert seen.column(10)[:5] == ["100", "120", "150", "190", "-"]
+    seen.click_head("layout")
+    assert seen.column(2)[0] == "tp1-pp1-dp1-mb1-gb8 (baseline)"
 
 
-def test_it_follows_the_dark_theme_of_the_system(page: Path) -> None:
-    light = visit(page)["background"]
-    dark = visit(page, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")["background"]
-    assert (light, dark) == ("rgb(246, 247, 249)", "rgb(18, 22, 28)")
+def test_a_head_sorts_by_the_keyboard_too(report: Path, visit: Open) -> None:
+    seen = visit(report)
+    seen.page.locator("#table-trials th button", has_text="tokens/s").focus()
+    seen.page.keyboard.press("Enter")
+    assert seen.column(10)[0] == "190"
+
+
+def test_rows_are_filtered_by_text_and_by_outcome(report: Path, visit: Open) -> None:
+    seen = visit(report)
+    tools = seen.page.locator('.tools[data-table="table-trials"]')
+    tools.get_by_label("outcome").select_option("failed")
+    assert seen.column(2) == ["tp2-pp1-dp1-mb1-gb8-sp"]
+    assert tools.locator("output").inner_text() == "1 of 7 rows"
+    tools.get_by_label("outcome").select_option("")
+    tools.get_by_label("Filter").fill("TP2-")
+    assert seen.column(2) == ["tp2-pp1-dp1-mb1-gb8", "tp2-pp1-dp1-mb1-gb8-sp"]
+
+
+def test_the_theme_follows_the_system_until_somebody_chooses(report: Path, visit: Open) -> None:
+    backgrounds = {}
+    for scheme in ("light", "dark"):
+        page = visit(report, color_scheme=scheme).page
+        backgrounds[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert backgrounds == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 28)"}
+    page.get_by_role("button", name="Theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == backgrounds["light"]
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == backgrounds["light"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_itself_never_scrolls_sideways(report: Path, visit: Open, width: int) -> None:
+    page = visit(report, width).page
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_no_violation(report: Path, visit: Open, width: int, scheme: str) -> None:
+    found = Axe().run(visit(report, width, color_scheme=scheme).page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_on_paper_everything_is_open_and_light(report: Path, visit: Open) -> None:
+    page = visit(report, 390, color_scheme="dark").page
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("details:not([open])").count() == 0
+    assert page.locator(".scroll").first.evaluate("place => getComputedStyle(place).maxHeight") == "none"

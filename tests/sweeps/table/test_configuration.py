@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.load import options
+from conf.folders import options
 from sweeps.table.clusters import clusters_by_gpu, known_gpus
 from sweeps.table.configuration import Configuration, configuration_of
 from tests.composed import load_cluster
@@ -222,7 +222,7 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"implementation": "colossal"}, "implementation = 'colossal': is not known here. Known: trisweep"),
         ({"gpu": "TPU v5p"}, "gpu = 'TPU v5p': is not the device of a known cluster. Known: "),
         ({"gpu": ""}, "gpu = '': is empty, and no device is taken for granted"),
-        ({"cluster": "nowhere"}, "cluster = 'nowhere': is no file of conf/cluster. Known: "),
+        ({"cluster": "nowhere"}, "cluster = 'nowhere': is no cluster. Known: "),
         ({"cluster": "frontier"}, "gpu = 'A100-80GB-SXM': is not the device of cluster = frontier"),
         ({"stage": "12"}, "stage = '12': is not one of pp = 12 stages. Choose 0 to 11"),
         ({"stage": "-1"}, "stage = '-1': is below zero"),

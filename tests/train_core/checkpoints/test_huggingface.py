@@ -22,6 +22,7 @@ from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
 from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences
+from train_core.data.tokenizer_file import bytes_tokenizer
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
@@ -141,8 +142,13 @@ def test_an_exported_checkpoint_gives_the_same_logits_in_transformers(
 
     experiment = experiment_of(values | {"checkpoint.every_steps": 1, "data.source": "synthetic"})
     (expected,) = worlds(1).run(train_and_save, experiment, tmp_path)
+    tokenizer = bytes_tokenizer()
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
     export(checkpoint_in(tmp_path), tmp_path / "out", "fp32")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").encode("Größe") == tokenizer.encode("Größe").ids
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1, "not all honour the umask"
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert model.config.bos_token_id is None
     with torch.no_grad():
         measured = model(tokens().T).logits.transpose(0, 1)
     torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
-from conf.load import options
+from conf.folders import options
 from conf.schema import Recompute
 from conf.world import ModelSpec
 from tests.composed import load

@@ -1,0 +1,162 @@
+"""How long it takes to put a large sweep into MLflow, and to find that nothing is new.
+
+python -m benchmarks.mlflow_import [NUMBER OF TRIALS]
+
+The trials are made up: folders as jobs leave them that were measured, each with six steps, written without training.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.target import Target, at_most, print_targets
+from conf.experiment import Experiment
+from conf.load import compose
+from conf.overrides import Overrides
+from conf.sites import TrackingSpec
+from results.mlflow.sweep_import import import_sweep
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.costs import Estimate, estimate
+from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics
+
+NUM_TRIALS, NUM_STEPS = 1_000, 6
+CREATED = 1_790_000_000.0
+PUBLISHED_AS = 10_000
+"""The number of trials for which the promise is made; fewer are held to the same seconds for each."""
+
+FIRST_SECONDS, AGAIN_SECONDS = 480.0, 3.0
+ASKED = ["sweep=smoke", "model=tiny", "cluster=local", f"training.num_steps={NUM_STEPS}"]
+ENVIRONMENT = Environment(
+    hostname="made-up",
+    device="made-up",
+    backend="gloo",
+    torch_version="0",
+    python_version="0",
+    git_sha="made-up",
+    num_cores=2,
+)
+
+
+def main(num_trials: int = NUM_TRIALS) -> list[Target]:
+    with tempfile.TemporaryDirectory() as path:
+        output_dir = Path(path)
+        sweep = finished_sweep(SweepFolder(output_dir / "made-up"), num_trials)
+        tracking = sweep.record.tracking
+        first, again = (_seconds_of_import(sweep, tracking, output_dir) for _ in range(2))
+    share = min(1.0, num_trials / PUBLISHED_AS)
+    what = f"{num_trials:,} trials into SQLite"
+    return [
+        at_most(f"{what}, the first import", FIRST_SECONDS * share, first, " s"),
+        at_most(f"{what}, the same again with nothing new", AGAIN_SECONDS, again, " s"),
+    ]
+
+
+def _seconds_of_import(sweep: Sweep, tracking: TrackingSpec, output_dir: Path) -> float:
+    start = time.perf_counter()
+    import_sweep(sweep, tracking, output_dir)
+    return time.perf_counter() - start
+
+
+def finished_sweep(folder: SweepFolder, num_trials: int) -> Sweep:
+    """A sweep on disk, all of whose trials were measured; their seeds tell them apart."""
+    settings = compose(Overrides.parse(ASKED)).settings
+    assert settings.sweep is not None
+    experiment = settings.experiment()
+    trials = tuple(_trials(experiment, estimate(experiment), num_trials))
+    record = SweepRecord(
+        name="made-up",
+        mode="cluster",
+        spec=settings.sweep,
+        tracking=settings.tracking,
+        git_sha="made-up",
+        created=CREATED,
+        plan=(),
+        trials=trials,
+    )
+    folder.write_record(record)
+    sweep = Sweep(folder, record)
+    for number, trial in enumerate(trials):
+        _finish(sweep, trial, 0.01 + number / num_trials)
+    return sweep
+
+
+def _trials(experiment: Experiment, predicted: Estimate, num_trials: int) -> Iterator[Trial]:
+    for seed in range(num_trials):
+        training = experiment.training.model_copy(update={"seed": seed})
+        yield Trial(
+            trial_id=f"seed-{seed}",
+            point={"training.seed": seed},
+            experiment=experiment.model_copy(update={"training": training}),
+            estimate=predicted,
+            infeasible_reason=None,
+            selected=True,
+            is_baseline=seed == 0,
+        )
+
+
+def _finish(sweep: Sweep, trial: Trial, seconds: float) -> None:
+    """Leave what a trial leaves whose step took so many seconds."""
+    assert trial.experiment is not None
+    assert trial.estimate is not None
+    files = sweep.prepare(trial)
+    rate, peak = trial.estimate.model_flops / seconds, trial.estimate.peak_flops_per_second
+    for number in range(1, NUM_STEPS + 1):
+        files.append_metrics(_step(number, seconds, rate))
+    performance = Performance(
+        step_seconds=seconds,
+        step_seconds_min=seconds,
+        step_seconds_max=seconds,
+        num_timed_steps=NUM_STEPS,
+        num_devices=1,
+        tokens_per_second=1 / seconds,
+        model_flops=trial.estimate.model_flops,
+        hardware_flops=trial.estimate.hardware_flops,
+        flops_formula=trial.estimate.flops_formula,
+        model_flops_per_second_per_device=rate,
+        hardware_flops_per_second_per_device=rate,
+        peak_flops_per_second=peak,
+        peak_source="made up",
+        model_flops_utilization=rate / peak,
+        hardware_flops_utilization=rate / peak,
+        peak_memory_bytes=(2**29,),
+        losses=(5.0,) * NUM_STEPS,
+        final_loss=5.0,
+        num_parameters=trial.estimate.num_parameters,
+    )
+    files.write_measurement(
+        Measurement(
+            fingerprint=trial.experiment.fingerprint,
+            outcome=Outcome.COMPLETED,
+            cause="",
+            performance=performance,
+            environment=ENVIRONMENT,
+            started=CREATED,
+            ended=CREATED + 60,
+        )
+    )
+    files.logs.mkdir(exist_ok=True)
+    files.rank_log(0).write_text("a made-up line of a log\n")
+
+
+def _step(number: int, seconds: float, rate: float) -> StepMetrics:
+    return StepMetrics(
+        step=number,
+        num_steps=NUM_STEPS,
+        loss=5.0,
+        gradient_norm=1.0,
+        learning_rate=1e-3,
+        step_seconds=seconds,
+        tokens_per_second=1 / seconds,
+        model_flops_per_second_per_device=rate,
+        warmup=False,
+        time=CREATED + number,
+    )
+
+
+if __name__ == "__main__":
+    print_targets(main(int(sys.argv[1]) if len(sys.argv) > 1 else NUM_TRIALS))

@@ -1,0 +1,144 @@
+"""The machine that a folder of one's own begins with: what Slurm says of it, and what is taken from a similar one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import yaml
+
+from conf.folders import options, path_of
+from conf.load import load_cluster
+from conf.world import ClusterSpec, LinkSpec
+from launcher.slurm_cluster import this_cluster
+from launcher.slurm_offer import NodeKind, best_of, node_kinds
+
+EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
+CPU_DEVICE = "cpu"
+EXAMPLE_NAME = "my-cluster"
+USUAL_CLUSTER = "selene"
+"""Whose links are taken for a device that no cluster has."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What its cluster file says.
+
+    Attributes:
+        offer: the nodes as Slurm tells of them; None where no Slurm answers and all numbers are an example.
+        others: the partitions that were not chosen.
+        device: an option of group `device`.
+        device_candidates: further options that Slurm's name of the device may mean.
+        similar: a cluster of the package with the same device, of which links and efficiencies are taken.
+    """
+
+    name: str
+    offer: NodeKind | None
+    others: tuple[str, ...]
+    device: str
+    device_candidates: tuple[str, ...]
+    similar: ClusterSpec
+    num_nodes: int
+    devices_per_node: int
+    has_several_types: bool = False
+
+    @property
+    def has_gpus(self) -> bool:
+        return self.device != CPU_DEVICE
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def links(self) -> list[LinkSpec]:
+        """Tiers like those of the similar cluster, as far as this machine's nodes and devices reach."""
+        per_node, network = self.devices_per_node, self.similar.links[-1]
+        inside = [link for link in self.similar.links if link.num_devices < per_node]
+        widest = next((link for link in self.similar.links if link.num_devices >= per_node), network)
+        tiers = [*inside, widest.model_copy(update={"num_devices": per_node})]
+        if self.num_nodes > 1:
+            tiers.append(network.model_copy(update={"num_devices": self.num_devices}))
+        return tiers
+
+
+def machine(name: str | None, partition: str | None) -> Machine:
+    """What is known of the machine that this one submits to; an example where there is no Slurm."""
+    kinds = node_kinds()
+    offer = best_of(kinds, partition)
+    name = name or _free_name(this_cluster().name if offer else None)
+    if offer is None:
+        similar = _similar(EXAMPLE_DEVICE, EXAMPLE_DEVICES)
+        return Machine(name, None, (), EXAMPLE_DEVICE, (), similar, EXAMPLE_NODES, EXAMPLE_DEVICES)
+    device, *candidates = _devices(offer) or [EXAMPLE_DEVICE, *options("device")]
+    per_node = offer.num_gpus or offer.num_cores
+    others = dict.fromkeys(kind.partition for kind in kinds if kind.partition != offer.partition)
+    types = {kind.gpu_type for kind in kinds if kind.partition == offer.partition and kind.num_gpus}
+    return Machine(
+        name=name,
+        offer=offer,
+        others=tuple(others),
+        device=device,
+        device_candidates=tuple(candidates),
+        similar=_similar(device, per_node),
+        num_nodes=offer.num_nodes,
+        devices_per_node=per_node,
+        has_several_types=len(types) > 1,
+    )
+
+
+def partitions() -> list[str]:
+    """The partitions that Slurm names, each once."""
+    return list(dict.fromkeys(kind.partition for kind in node_kinds()))
+
+
+def _free_name(slurms: str | None) -> str:
+    """Slurm's name of the cluster, if it can be the name of a file and no cluster of the package has it."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", slurms or "").strip("-.")
+    if not name:
+        return EXAMPLE_NAME
+    return f"my-{name}" if name in options("cluster") else name
+
+
+def _devices(offer: NodeKind) -> list[str]:
+    """Options of group `device` that Slurm's name of a type may mean, those first whose memory it names too."""
+    if not offer.num_gpus:
+        return [CPU_DEVICE]
+    told = re.sub(r"[^a-z0-9]", "", (offer.gpu_type or "").lower())
+    chips = {name: name.split("-")[0] for name in options("device")}
+    found = [name for name, chip in chips.items() if told and (chip in told or told in chip)]
+    closest = max((len(chips[name]) for name in found), default=0)
+    # Without a memory in its name, the larger device of two comes first.
+    found = [name for name in found if len(chips[name]) == closest]
+    return sorted(found, key=lambda name: (name.split("-")[-1] not in told, -_gigabytes(name), name))
+
+
+def _gigabytes(device: str) -> int:
+    found = re.search(r"(\d+)gb", device)
+    return int(found[1]) if found else 0
+
+
+def _similar(device: str, per_node: int) -> ClusterSpec:
+    """A cluster with this device, rather one whose nodes have as many, and that its tables' names mean."""
+    with_it = [load_cluster(name) for name in options("cluster") if _device_of(name) == device]
+    fitting = max(
+        with_it, key=lambda each: (each.devices_per_node == per_node, each.device.name in each.gpu_names), default=None
+    )
+    return fitting or load_cluster(USUAL_CLUSTER)
+
+
+def _device_of(cluster: str) -> str | None:
+    """The device that a cluster's file takes, without composing it."""
+    path = path_of("cluster", cluster)
+    assert path is not None  # the name is an option
+    found = re.search(r"^\s*- /device@device: (\S+)", path.read_text(), re.MULTILINE)
+    return found[1] if found else None
+
+
+def efficiency_of(similar: str) -> str | None:
+    """The option of group `efficiency` that a cluster's file takes; None where it has values of its own."""
+    path = path_of("cluster", similar)
+    assert path is not None  # the name is an option
+    content = yaml.safe_load(path.read_text())
+    named = (entry.get("/efficiency@efficiency") for entry in content.get("defaults", []) if isinstance(entry, dict))
+    return next(filter(None, named), None)

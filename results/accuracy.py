@@ -1,0 +1,86 @@
+"""How far predictions are from measurements, in numbers: errors of a quantity, and whether the order was right."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FEWEST_RANKED = 3
+"""Two trials have only two orders, one of which is right by chance."""
+
+
+@dataclass(frozen=True)
+class ErrorStatistics:
+    """Errors of several predictions, as shares of the measurements.
+
+    Attributes:
+        median: of the errors' sizes, whatever their sign; `mean` and `worst` likewise.
+        bias: the geometric mean of predicted over measured, less one; negative where too little is predicted.
+    """
+
+    count: int
+    median: float
+    mean: float
+    worst: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """How well one order agrees with another: 1 is the same order, 0 is chance, -1 the reverse.
+
+    Attributes:
+        kendall: tau-b, the share of pairs in the right order less that of pairs in the wrong one; ties count for
+            neither.
+        spearman: rho, the correlation of the ranks.
+        kendall_chance: how probable so large a tau would be if there were no relation.
+    """
+
+    count: int
+    kendall: float
+    kendall_chance: float
+    spearman: float
+
+
+def error_of(predicted: float, measured: float) -> float:
+    """By which share of the measurement the prediction is above it (+) or below it (-)."""
+    return predicted / measured - 1.0
+
+
+def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | None:
+    """The statistics of pairs of a prediction and a measurement; None where no pair has two positive numbers."""
+    known = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
+    if not known:
+        return None
+    sizes = [abs(error_of(*pair)) for pair in known]
+    logarithms = [math.log(predicted / measured) for predicted, measured in known]
+    return ErrorStatistics(
+        count=len(known),
+        median=statistics.median(sizes),
+        mean=statistics.fmean(sizes),
+        worst=max(sizes),
+        bias=math.expm1(statistics.fmean(logarithms)),
+    )
+
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> RankCorrelation | None:
+    """How alike predictions and measurements order the trials; None for fewer than three, or where all are equal."""
+    known = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
+    if len(known) < FEWEST_RANKED or any(len(set(column)) == 1 for column in zip(*known, strict=True)):
+        return None
+    from scipy import stats  # takes longer to load than most reports take to write
+
+    predicted, measured = zip(*known, strict=True)
+    kendall, spearman = stats.kendalltau(predicted, measured), stats.spearmanr(predicted, measured)
+    return RankCorrelation(
+        count=len(known),
+        kendall=float(kendall.statistic),
+        kendall_chance=float(kendall.pvalue),
+        spearman=float(spearman.statistic),
+    )
+
+
+def _is_positive(*values: float) -> bool:
+    return all(math.isfinite(value) and value > 0 for value in values)

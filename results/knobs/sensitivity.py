@@ -1,0 +1,217 @@
+"""How much of the differences between the rates of a sweep each knob explains, and how sure that is.
+
+A forest of regression trees learns the logarithm of the rate, so that effects are ratios, and SHAP values share out
+each prediction among the knobs. Importances of some dozens of trials move with every trial that is added. All is
+therefore done again on trials drawn anew with replacement, and what is said of the order of knobs is what most of those
+draws agree on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from results.knobs.table import KnobColumn, KnobTable, RatesAre, Set
+
+if TYPE_CHECKING:
+    from results.knobs.forest import Forest
+
+Floats = npt.NDArray[np.float64]
+FEWEST_POINTS = 12
+"""With fewer trials no draw of them is like another, and the libraries are not even imported. Assumed."""
+LEAST_EXPLAINED = 0.3
+"""Where trees explain less of trials that they have not seen, their importances describe noise. Assumed."""
+MOST_POINTS = 400
+"""Of more trials so many are taken, evenly over their ranking: more change no order and take minutes."""
+QUANTILES = (0.1, 0.9)
+NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
+
+
+@dataclass(frozen=True)
+class KnobEffect:
+    """What one knob does.
+
+    Attributes:
+        share: of the mean size of all SHAP values, the mean over all draws; `low` and `high` hold four draws of five.
+        fanova: its share, alone, of the variance over all combinations of values.
+        first: in which part of the draws it mattered most.
+        rates: the rate for each of its values, all other knobs as they were, in FLOP/s per device.
+        low_rates, high_rates: four draws of five are between them.
+    """
+
+    column: KnobColumn
+    share: float
+    low: float
+    high: float
+    fanova: float
+    first: float
+    rates: tuple[float, ...]
+    low_rates: tuple[float, ...]
+    high_rates: tuple[float, ...]
+
+    @property
+    def fastest_at(self) -> Set:
+        return self.column.values[int(np.argmax(self.rates))]
+
+    @property
+    def slowest_at(self) -> Set:
+        return self.column.values[int(np.argmin(self.rates))]
+
+    @property
+    def gain(self) -> float:
+        """How much faster its best value is than its worst: 0.5 is one and a half times the rate."""
+        return max(self.rates) / min(self.rates) - 1
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Two knobs whose effects depend on each other; `share` of the mean size of all SHAP values."""
+
+    first: KnobColumn
+    second: KnobColumn
+    share: float
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the points say of the knobs.
+
+    Attributes:
+        explained: share of the variance that trees explain of points that they have not seen; at most 1, and below 0
+            where the mean would do better.
+        effects: the knobs, that with the largest share first.
+        interactions: pairs, the strongest first.
+    """
+
+    rates_are: RatesAre
+    num_points: int
+    explained: float
+    effects: tuple[KnobEffect, ...]
+    interactions: tuple[Interaction, ...]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the order means anything."""
+        return self.explained >= LEAST_EXPLAINED
+
+    @property
+    def leaders(self) -> tuple[KnobEffect, ...]:
+        """The fewest knobs of which one mattered most in four draws of five."""
+        in_order = sorted(self.effects, key=lambda effect: -effect.first)
+        reached = np.cumsum([effect.first for effect in in_order])
+        return tuple(in_order[: int(np.searchsorted(reached, 0.8 - 1e-9)) + 1])
+
+
+def too_few(table: KnobTable) -> str:
+    """Why these points cannot say which knob mattered; empty where they may."""
+    rated, columns = len(table.rated), len(table.columns)
+    if columns < 2:
+        return "fewer than two knobs vary"
+    fewest = max(FEWEST_POINTS, 2 * columns)
+    too_few_words = f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
+    return too_few_words if rated < fewest else ""
+
+
+def sensitivity(table: KnobTable) -> Sensitivity:
+    """The knobs in the order of their shares. The same points give the same answer.
+
+    There must be enough points; see `too_few`.
+    """
+    assert not too_few(table)
+    # Importing what is behind this takes seconds.
+    from results.knobs.forest import Forest, fanova_shares
+
+    columns = table.columns
+    codes, values = _arrays(table)
+    forest, grid = Forest(codes, values, NUM_TREES, SEED, judged=True), _grid(codes, columns)
+    draws = [_draw(Forest, codes, values, grid, columns, number) for number in range(NUM_DRAWS)]
+    fanova = fanova_shares(codes, values, [len(column.values) for column in columns], SEED)
+    effects = [_effect(number, column, draws, fanova[number]) for number, column in enumerate(columns)]
+    return Sensitivity(
+        rates_are=table.rates_are,
+        num_points=len(table.rated),
+        explained=forest.explained,
+        effects=tuple(sorted(effects, key=lambda effect: -effect.share)),
+        interactions=_interactions(columns, forest.shap_interactions(codes)),
+    )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one forest says: the share of each knob, and the rate for each of its values."""
+
+    shares: Floats
+    rates: list[Floats]
+
+
+def _draw(
+    forest_of: type[Forest], codes: Floats, values: Floats, grid: Floats, columns: Sequence[KnobColumn], number: int
+) -> Draw:
+    """A forest of as many points, drawn with replacement; it is asked about all points."""
+    rows = np.random.default_rng([SEED, number]).integers(0, len(values), len(values))
+    forest = forest_of(codes[rows], values[rows], NUM_TREES_OF_DRAW, number)
+    return Draw(shares_of(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
+
+
+def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
+    """Codes of the knobs and logarithms of the rates, of all points or of some evenly over their ranking."""
+    ranked = sorted(table.rated, key=lambda point: point.rate or 0.0)
+    taken = [ranked[int(row)] for row in np.linspace(0, len(ranked) - 1, min(len(ranked), MOST_POINTS))]
+    codes = [[column.code(point.settings[column.name]) for column in table.columns] for point in taken]
+    return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
+
+
+def shares_of(shap_values: Floats) -> Floats:
+    """The share of each knob in the mean size of all SHAP values, (points, knobs)."""
+    sizes: Floats = np.abs(shap_values).mean(axis=0)
+    return sizes / max(float(sizes.sum()), 1e-300)  # all zero where trees found nothing to split
+
+
+def _grid(codes: Floats, columns: Sequence[KnobColumn]) -> Floats:
+    """All points once for every value of every knob, with that knob set to that value."""
+    blocks = []
+    for number, column in enumerate(columns):
+        for code in range(len(column.values)):
+            changed = codes.copy()
+            changed[:, number] = code
+            blocks.append(changed)
+    return np.concatenate(blocks)
+
+
+def _dependence(predicted: Floats, columns: Sequence[KnobColumn]) -> list[Floats]:
+    """The mean prediction for every value of every knob, as a rate; predictions are those for `_grid`."""
+    means = predicted.reshape(sum(len(column.values) for column in columns), -1).mean(axis=1)
+    ends = np.cumsum([len(column.values) for column in columns])[:-1]
+    return [np.exp(part) for part in np.split(means, ends)]
+
+
+def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: float) -> KnobEffect:
+    shares, rates = np.array([draw.shares for draw in draws]), np.array([draw.rates[number] for draw in draws])
+    low, high = np.quantile(shares[:, number], QUANTILES)
+    low_rates, high_rates = np.quantile(rates, QUANTILES, axis=0)
+    return KnobEffect(
+        column=column,
+        share=float(shares[:, number].mean()),
+        low=float(low),
+        high=float(high),
+        fanova=fanova,
+        first=float((shares.argmax(axis=1) == number).mean()),
+        rates=tuple(map(float, np.exp(np.log(rates).mean(axis=0)))),
+        low_rates=tuple(map(float, low_rates)),
+        high_rates=tuple(map(float, high_rates)),
+    )
+
+
+def _interactions(columns: Sequence[KnobColumn], moved: Floats) -> tuple[Interaction, ...]:
+    """Pairs by the mean size of what only both together do, as a share of all that moves the points."""
+    sizes = np.abs(moved).mean(axis=0)
+    found = [
+        Interaction(columns[a], columns[b], float((sizes[a, b] + sizes[b, a]) / max(float(sizes.sum()), 1e-300)))
+        for a, b in combinations(range(len(columns)), 2)
+    ]
+    return tuple(sorted(found, key=lambda pair: -pair.share))

@@ -1,0 +1,185 @@
+"""The trials of a sweep as points: what each knob was set to, and the rate that came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from conf.experiment import Experiment
+from conf.knobs import KNOB, KNOBS
+from conf.schema import Value
+from sweeps.reading import TrialReading
+from sweeps.trial import Trial
+from train_core.measurement import Outcome
+
+RatesAre = Literal["measured", "predicted"]
+Set: TypeAlias = str | int | float | bool | None
+FOLLOWS = ("data_parallel_size", "layers_per_stage")
+"""Follows from the other sizes, or has a value for every stage."""
+WORDS = {
+    "world_size": "number of devices",
+    "tensor_parallel_size": "tensor-parallel size",
+    "pipeline_parallel_size": "pipeline stages",
+    "virtual_pipeline_size": "chunks per stage",
+    "schedule": "pipeline schedule",
+    "sequence_parallel": "sequence parallelism",
+    "zero_stage": "ZeRO stage",
+    "recompute": "recomputation",
+    "micro_batch_size": "micro-batch size",
+    "global_batch_size": "global batch size",
+    "num_micro_batches": "micro-batches per step",
+}
+"""What people call a knob; the others are called by their name in the configuration."""
+
+
+@dataclass(frozen=True)
+class KnobPoint:
+    """One trial.
+
+    Attributes:
+        rate: model FLOP/s per device; None where it ran out of memory, or does not fit on paper.
+    """
+
+    settings: Mapping[str, Set]
+    rate: float | None
+
+
+@dataclass(frozen=True)
+class KnobColumn:
+    """A knob that varies.
+
+    Attributes:
+        values: all that it was set to, in order.
+        together_with: other knobs that change whenever it does, so that no trial tells them apart.
+    """
+
+    name: str
+    values: tuple[Set, ...]
+    together_with: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        others = f" (with {', '.join(map(in_words, self.together_with))})" if self.together_with else ""
+        return in_words(self.name) + others
+
+    def code(self, value: Set) -> int:
+        """A value by its place in their order, which is all that a tree asks for."""
+        return self.values.index(value)
+
+
+@dataclass(frozen=True)
+class KnobTable:
+    """Points whose rates are all of one kind.
+
+    Attributes:
+        num_others: trials that say nothing here: they failed otherwise, were ended early, or are still to run.
+    """
+
+    rates_are: RatesAre
+    points: tuple[KnobPoint, ...]
+    num_others: int = 0
+
+    @cached_property
+    def rated(self) -> tuple[KnobPoint, ...]:
+        return tuple(point for point in self.points if point.rate is not None)
+
+    @cached_property
+    def columns(self) -> tuple[KnobColumn, ...]:
+        """The knobs that vary over the points with a rate, those that always change together as one."""
+        return columns_of(self.rated)
+
+
+def measured_table(results: Sequence[TrialReading]) -> KnobTable:
+    """What the trials of a sweep measured, and which ran out of memory."""
+    points, baselines = [], []
+    for result in results:
+        rate = result.performance.model_flops_per_second_per_device if result.performance else None
+        if result.experiment is not None and (rate is not None or result.outcome is Outcome.OUT_OF_MEMORY):
+            points.append(KnobPoint(settings_of(result.experiment, result.trial.point), rate))
+            baselines += [points[-1]] if result.trial.is_baseline else []
+    started = [result for result in results if result.outcome not in (None, Outcome.INFEASIBLE)]
+    return KnobTable("measured", _without_outsiders(points, baselines), len(started) - len(points))
+
+
+def predicted_table(trials: Iterable[Trial]) -> KnobTable:
+    """What is predicted of points; those that do not fit are points without a rate."""
+    points, baselines = [], []
+    for trial in trials:
+        if trial.experiment is not None and trial.estimate is not None:
+            rate = None if trial.infeasible_reason else trial.estimate.model_flops_per_second_per_device
+            points.append(KnobPoint(settings_of(trial.experiment, trial.point), rate))
+            baselines += [points[-1]] if trial.is_baseline else []
+    return KnobTable("predicted", _without_outsiders(points, baselines))
+
+
+def _without_outsiders(points: Sequence[KnobPoint], baselines: Sequence[KnobPoint]) -> tuple[KnobPoint, ...]:
+    """The points without a baseline that is none of the axes' points: a value that it alone has is no knob's doing."""
+    counts = Counter((name, value) for point in points for name, value in point.settings.items())
+    outside = [each for each in baselines if any(counts[item] == 1 for item in each.settings.items())]
+    return tuple(point for point in points if not any(point is each for each in outside))
+
+
+def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str, Set]:
+    """Every knob of the plan, and what else the sweep's point sets."""
+    knobs = [knob.name for knob in KNOBS if knob.name not in FOLLOWS]
+    settings: dict[str, Set] = {name: _plain(experiment.value_of(name)) for name in knobs}
+    settings["num_micro_batches"] = experiment.num_micro_batches
+    others = {key: value for key, value in point.items() if key.rsplit(".", 1)[-1] not in (*settings, *FOLLOWS)}
+    return settings | others
+
+
+def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:
+    """The knobs that vary over these points."""
+    found: dict[tuple[int, ...], KnobColumn] = {}
+    for name in _varying(points):
+        column = KnobColumn(name, _in_order(name, {point.settings[name] for point in points}))
+        pattern = _pattern([point.settings[name] for point in points])
+        first = found.get(pattern)
+        found[pattern] = KnobColumn(first.name, first.values, (*first.together_with, name)) if first else column
+    return tuple(found.values())
+
+
+def in_words(name: str) -> str:
+    return WORDS.get(name) or name.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def shown(value: Set) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _varying(points: Sequence[KnobPoint]) -> list[str]:
+    names = points[0].settings if points else {}
+    distinct = {name: len({point.settings.get(name) for point in points}) for name in names}
+    # The size of a batch and the number of its micro-batches follow from each other; the one that the sweep chose among
+    # few values is the knob, and the other has a value for almost every layout.
+    batches = sorted(name for name in ("global_batch_size", "num_micro_batches") if distinct.get(name, 0) > 1)
+    left_out = max(batches, key=lambda name: distinct[name]) if len(batches) > 1 else None
+    if distinct.get("global_batch_size") == 1:
+        left_out = "num_micro_batches"
+    return [name for name in names if distinct[name] > 1 and name != left_out]
+
+
+def _in_order(name: str, values: Iterable[Set]) -> tuple[Set, ...]:
+    known = KNOB[name].values if name in KNOB else ()
+    return tuple(sorted(values, key=lambda value: _place(value, known)))
+
+
+def _place(value: Set, known: Sequence[object]) -> tuple[int, float, str]:
+    if value in known:
+        return 0, known.index(value), ""
+    if isinstance(value, int | float):
+        return 1, float(value), ""
+    return 2, 0.0, shown(value)
+
+
+def _pattern(values: Sequence[Set]) -> tuple[int, ...]:
+    """Which points share a value: equal for two knobs that change together."""
+    first: dict[Set, int] = {}
+    return tuple(first.setdefault(value, len(first)) for value in values)
+
+
+def _plain(value: object) -> Set:
+    return value if isinstance(value, str | int | float | bool) else None

@@ -1,0 +1,133 @@
+"""Which metrics a run has: a small set of keys that stays as it is, in units that people read.
+
+The part before the slash says what a number is: predicted (`pred`), measured (`meas`), both compared (`error`), held
+against the baseline (`scale`), of one step (`step`), or the sweep's best (`best`). The rest is short, because MLflow's
+columns are narrow. docs/metrics.md explains every key.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from conf.units import GIBIBYTE, TERA
+from results.scaling import Scaling
+from train_core.costs import Estimate
+from train_core.measurement import Performance, StepMetrics
+
+PERCENT = 100
+
+
+class Quantity(NamedTuple):
+    """A field of a value of ours, and what MLflow calls it.
+
+    Attributes:
+        times, over: MLflow gets the field's value multiplied and divided by these.
+    """
+
+    name: str
+    field: str
+    times: int = 1
+    over: float = 1.0
+
+    def of(self, holder: object) -> float | None:
+        """None where there is no number, as in what an earlier version wrote."""
+        value: float | None = getattr(holder, self.field, None)
+        return None if value is None else value * self.times / self.over
+
+
+RATES = (
+    Quantity("TFLOPS", "model_flops_per_second_per_device", over=TERA),
+    Quantity("MFU_pct", "model_flops_utilization", times=PERCENT),
+    Quantity("HW_TFLOPS", "hardware_flops_per_second_per_device", over=TERA),
+    Quantity("step_s", "step_seconds"),
+    Quantity("tok_per_s", "tokens_per_second"),
+)
+"""What a prediction and a measurement share."""
+
+MEASURED = (
+    *RATES,
+    Quantity("step_min_s", "step_seconds_min"),
+    Quantity("step_max_s", "step_seconds_max"),
+    Quantity("devices", "num_devices"),
+    Quantity("loss", "final_loss"),
+    Quantity("peak_TFLOPS", "peak_flops_per_second", over=TERA),
+    Quantity("own_TFLOPS", "tflops_as_printed"),
+    Quantity("J_per_step", "energy_joules_per_step"),
+    Quantity("J_per_token", "energy_joules_per_token"),
+    Quantity("watts", "energy_watts"),
+)
+MEASURED_TERMS = (
+    Quantity("compute_s", "compute_seconds"),
+    Quantity("tensor_s", "tensor_seconds"),
+    Quantity("pipe_wait_s", "pipeline_wait_seconds"),
+    Quantity("data_s", "data_seconds"),
+    Quantity("sync_s", "synchronization_seconds"),
+    Quantity("optim_s", "optimizer_seconds"),
+)
+PREDICTED_TERMS = (
+    Quantity("compute_s", "compute_seconds"),
+    Quantity("tensor_s", "tensor_seconds"),
+    Quantity("pipe_s", "pipeline_seconds"),
+    Quantity("bubble_s", "bubble_seconds"),
+    Quantity("data_s", "data_seconds"),
+    Quantity("wait_s", "waiting_seconds"),
+    Quantity("optim_s", "optimizer_seconds"),
+)
+STEPS = (
+    Quantity("loss", "loss"),
+    Quantity("held_out_loss", "held_out_loss"),
+    Quantity("grad_norm", "gradient_norm"),
+    Quantity("lr", "learning_rate"),
+    Quantity("seconds", "step_seconds"),
+    Quantity("tok_per_s", "tokens_per_second"),
+    Quantity("TFLOPS", "model_flops_per_second_per_device", over=TERA),
+)
+STEP_PREFIX = "step/"
+RANK_MEMORY = "system/rank_mem_GiB"
+"""MLflow shows keys of this prefix on a page of their own."""
+
+
+def in_gib(num_bytes: int) -> float:
+    return num_bytes / GIBIBYTE
+
+
+def of_step(metrics: StepMetrics) -> dict[str, float]:
+    return _keyed("step", STEPS, metrics)
+
+
+def predicted(estimate: Estimate) -> dict[str, float]:
+    """What the cost model says of a step, and where its seconds go."""
+    memory = {
+        "pred/mem_GiB": in_gib(estimate.peak_memory_bytes),
+        "pred/free_GiB": in_gib(estimate.memory_capacity_bytes - estimate.peak_memory_bytes),
+    }
+    return _keyed("pred", RATES, estimate) | memory | _keyed("pred", PREDICTED_TERMS, estimate.step_terms)
+
+
+def measured(performance: Performance) -> dict[str, float]:
+    """What was measured; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
+    values = _keyed("meas", MEASURED, performance)
+    if performance.peak_memory_bytes:
+        values["meas/mem_GiB"] = in_gib(max(performance.peak_memory_bytes))
+    if performance.breakdown is not None:
+        values |= _keyed("meas", MEASURED_TERMS, performance.breakdown.slowest)
+    return values
+
+
+def compared(estimate: Estimate, performance: Performance) -> dict[str, float]:
+    """How far the predicted step is above (+) or below (-) the measured one, in percent of the measured one."""
+    return {"error/step_pct": 100 * (estimate.step_seconds / performance.step_seconds - 1)}
+
+
+def scaled(relation: Scaling) -> dict[str, float]:
+    """Scaling efficiency by its kind. The baseline's own is 100 % of either kind, so that curves begin there."""
+    kinds = ("weak", "strong") if relation.kind == "baseline" else (relation.kind,)
+    efficiency = {f"scale/{kind}_pct": relation.efficiency for kind in kinds}
+    values = {key: PERCENT * value for key, value in efficiency.items() if value is not None}
+    return values if relation.speed_up is None else values | {"scale/speedup": relation.speed_up}
+
+
+def _keyed(prefix: str, quantities: tuple[Quantity, ...], holder: object) -> dict[str, float]:
+    """The quantities of which the holder has a number."""
+    found = {f"{prefix}/{quantity.name}": quantity.of(holder) for quantity in quantities}
+    return {key: value for key, value in found.items() if value is not None}

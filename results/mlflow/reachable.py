@@ -1,0 +1,108 @@
+"""Whether an MLflow store can be opened, found out within seconds.
+
+MLflow itself tries again for minutes, and prints a page each time. So what it is going to open is opened here first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+from conf.credentials import hide_credentials, without_credentials
+from conf.errors import UsageError
+
+REACH_SECONDS = 5.0
+OUT_OF_DATE = "out-of-date database schema"
+"""What MLflow says of a store that an older MLflow wrote."""
+
+NEWER = "Can't locate revision"
+"""What alembic, by which MLflow keeps its tables, says of a store that a newer MLflow wrote."""
+
+KEPT = "The sweeps' folders keep everything"
+
+
+def require_server(uri: str) -> None:
+    """Ask whether a server answers.
+
+    Any HTTP answer will do, because a proxy in front may refuse `/health` and still pass the API on. The user and the
+    password that the address may hold are left out: urllib takes none there, and messages must not show them.
+
+    Raises:
+        UsageError: nothing answers.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
+    address = without_credentials(uri)
+    try:
+        with urllib.request.urlopen(address.rstrip("/") + "/health", timeout=REACH_SECONDS):
+            return
+    except urllib.error.HTTPError as answer:
+        answer.close()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UsageError(
+            f"tracking.uri = {address!r}: no MLflow server answers ({reason})",
+            "Start it or correct the address, then import again with the report command: the sweep's folders keep"
+            " everything.",
+        ) from None
+
+
+def require_sqlite(path: Path) -> None:
+    """Open the file for writing, if there is one.
+
+    Raises:
+        UsageError: it is no SQLite database, or may not be written, or another program keeps it locked.
+    """
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(path, timeout=REACH_SECONDS)) as store:
+            store.execute("BEGIN IMMEDIATE")
+            store.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            store.rollback()
+    except sqlite3.Error as error:
+        raise UsageError(
+            f"The MLflow store {path} cannot be opened ({error})",
+            f"{KEPT}: move a damaged store aside, and `trisweep reindex` makes it anew.",
+        ) from None
+
+
+def require_database(uri: str) -> None:
+    """Connect to a database server once.
+
+    Raises:
+        UsageError: it cannot be reached, or refuses the user, or the driver for it is not installed.
+    """
+    import sqlalchemy
+
+    limit = {"connect_timeout": int(REACH_SECONDS)} if uri.startswith("postgresql") else {}
+    try:
+        engine = sqlalchemy.create_engine(uri, connect_args=limit)
+        with engine.connect():
+            pass
+        engine.dispose()
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
+        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        raise UsageError(
+            f"tracking.uri = {without_credentials(uri)!r} cannot be opened ({hide_credentials(said)[:300]})",
+            f"Start it or correct the address, then import again with the report command. {KEPT}.",
+        ) from None
+
+
+def remedy_of(said: str, uri: str) -> str | None:
+    """What helps where MLflow refused its store; None where that is not known."""
+    address = without_credentials(uri)
+    if OUT_OF_DATE in said:
+        return (
+            f"An older MLflow wrote the store: take a backup of it, then give `mlflow db upgrade {address}`. {KEPT}, so"
+            " a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
+        )
+    if NEWER in said:
+        return (
+            f"A newer MLflow wrote the store: install that one, or move the store aside and give `trisweep reindex`."
+            f" {KEPT}."
+        )
+    return None

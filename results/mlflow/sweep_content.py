@@ -1,0 +1,146 @@
+"""What the MLflow run of a whole sweep contains: the question, how its trials ended, the best of them, the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conf.knobs import KNOBS
+from results.mlflow import metric_keys
+from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
+from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
+from results.scaling import Scaling, scalings
+from results.units import tflops
+from sweeps.reading import TrialReading, ranked
+from sweeps.trial import SweepRecord
+from train_core.measurement import Outcome
+
+BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
+OPEN = (Outcome.PENDING, Outcome.RUNNING)
+MEANINGS = {
+    "tp": "tensor-parallel ranks",
+    "pp": "pipeline stages",
+    "dp": "data-parallel replicas",
+    "mb": "sequences in a micro-batch",
+    "gb": "sequences in a step",
+    "vp": "chunks of layers on each stage",
+    "sp": "sequence parallel",
+    "zero": "stage of ZeRO",
+    "cp": "context-parallel ranks",
+    "ep": "expert-parallel ranks",
+    "etp": "tensor-parallel ranks of an expert",
+    "zg": "ranks that share one sharded copy",
+    "layers": "layers of the stages",
+    "every": "layers of which one is recomputed",
+    "pd": "stages next to each other, replicas apart",
+    "offload": "optimizer in the host's memory",
+}
+"""Codes in names of layouts, in the order in which a person meets them."""
+
+
+def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str = "") -> list[RunContent]:
+    """The parent, and after it one child for every trial in the order of the results.
+
+    Args:
+        report: changes when the report does, which is among the parent's artifacts.
+    """
+    relations = scalings(results)
+    baseline = next((result for result in results if result.trial.is_baseline), None)
+    name = shown_name(baseline) if baseline else ""
+    since = baseline.measurement.ended if baseline and baseline.measurement else 0.0
+    trials = [
+        trial_run(record, result, Related(relation, name, since))
+        for result, relation in zip(results, relations, strict=True)
+    ]
+    return [_parent(record, results, relations, report), *trials]
+
+
+def _parent(
+    record: SweepRecord, results: Sequence[TrialReading], relations: Sequence[Scaling], report: str
+) -> RunContent:
+    is_live = any(result.outcome in OPEN for result in results)
+    ends = [result.measurement.ended for result in results if result.measurement]
+    end_ms = milliseconds(max(ends, default=record.created))
+    best = next(iter(ranked(list(results))), None)
+    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results, best)}
+    tags |= {"best_layout": best.label} if best else {}
+    return RunContent(
+        key=SWEEP,
+        name=record.name,
+        status="RUNNING" if is_live else "FINISHED",
+        start_ms=milliseconds(record.created),
+        end_ms=None if is_live else end_ms,
+        attempt="",
+        tags=common_tags(record) | _baseline_tags(results) | {key: tag(value) for key, value in tags.items()},
+        params={},
+        metrics=tuple(at(end_ms, _counts(results) | _best(best) | _best_scaling(relations))),
+        artifacts=report,
+    )
+
+
+def _counts(results: Sequence[TrialReading]) -> dict[str, float]:
+    """The same keys at every moment, since MLflow cannot take one back."""
+    outcomes = [result.outcome for result in results]
+    failed = [outcome for outcome in outcomes if outcome and outcome.is_final]
+    return {
+        "trials/measured": sum(result.performance is not None for result in results),
+        "trials/pending": outcomes.count(Outcome.PENDING),
+        "trials/running": outcomes.count(Outcome.RUNNING),
+        "trials/infeasible": outcomes.count(Outcome.INFEASIBLE),
+        "trials/failed": len([each for each in failed if each not in (Outcome.COMPLETED, Outcome.INFEASIBLE)]),
+        "trials/left_out": outcomes.count(None),
+    }
+
+
+def _best(best: TrialReading | None) -> dict[str, float]:
+    if best is None or best.performance is None:
+        return {}
+    values = metric_keys.measured(best.performance)
+    return {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
+
+
+def _best_scaling(relations: Sequence[Scaling]) -> dict[str, float]:
+    """The highest efficiency of each kind; the baseline itself does not count."""
+    found = [(relation.kind, relation.efficiency) for relation in relations if relation.kind in ("weak", "strong")]
+    best = {kind: max(value for other, value in found if other == kind and value is not None) for kind, _ in found}
+    return {f"best/{kind}_pct": metric_keys.PERCENT * efficiency for kind, efficiency in best.items()}
+
+
+def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
+    """The baseline that the trials of this very sweep are held against: of a proxy, the proxy's own."""
+    for result in results:
+        if result.trial.is_baseline:
+            point = {f"baseline.{key}": tag(str(value)) for key, value in result.trial.point.items()}
+            outcome = result.outcome.value if result.outcome else "LEFT_OUT"
+            return point | {"baseline": tag(shown_name(result)), "baseline_outcome": outcome}
+    return {"baseline": "none"}
+
+
+def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
+    """Markdown, which MLflow shows at the top of the parent's page."""
+    answer = "Nothing has been measured."
+    if best is not None and best.performance is not None:
+        rate = tflops(best.performance.model_flops_per_second_per_device)
+        answer = f"Fastest per device: **{best.label}** with {rate} model TFLOPS per device, measured."
+    where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
+    return "\n\n".join(
+        (
+            record.spec.question,
+            f"{answer} The sweep is of {where}.",
+            "The report is `report.html` among the artifacts.",
+            f"Names of layouts: {_legend(results)}.",
+        )
+    )
+
+
+def _legend(results: Sequence[TrialReading]) -> str:
+    """What the codes mean that stand in the names of this sweep's layouts."""
+    parts = {part for result in results if result.experiment for part in result.label.split("-")}
+    codes = [knob.label.format("") for knob in KNOBS if knob.label.format("") in MEANINGS]
+    used = [code for code in codes if any(_says(part, code) for part in parts)]
+    return ", ".join(f"`{code}` {MEANINGS[code]}" for code in used)
+
+
+def _says(part: str, code: str) -> bool:
+    """Whether a part of a name, such as `tp2`, is of this code."""
+    rest = part.removeprefix(code)
+    return rest != part and (not rest or rest[0].isdigit())

@@ -1,0 +1,177 @@
+"""What the MLflow run of a trial, or of a long training, contains: a pure function of what is on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from conf.experiment import Experiment
+from conf.knobs import KNOBS, value_of
+from results.mlflow import metric_keys
+from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, at, milliseconds, tag
+from results.scaling import Scaling
+from sweeps.reading import Reading, TrialReading
+from sweeps.trial import SweepRecord
+from train_core.costs import Estimate, estimate
+from train_core.measurement import Environment, Performance
+
+GROUPS = ("model", "parallel", "batch", "precision", "training")
+"""The groups of an experiment that are parameters; the artifact `config.json` holds all of them."""
+
+
+@dataclass(frozen=True)
+class Related:
+    """A trial's relation to the baseline of its sweep.
+
+    Attributes:
+        baseline: its short name; empty where the sweep has none.
+        since: when the baseline had been measured, in seconds since the epoch.
+    """
+
+    scaling: Scaling
+    baseline: str
+    since: float = 0.0
+
+
+def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> RunContent:
+    """The child of one trial."""
+    trial, scaling = result.trial, related.scaling
+    run = _run(record, result, trial.estimate)
+    tags = {
+        "kind": "trial",
+        "layout": shown_name(result),
+        "is_baseline": str(trial.is_baseline).lower(),
+        "baseline": related.baseline,
+        "scaling": scaling.kind or "not comparable",
+        "held_constant": scaling.note,
+    }
+    ended = result.measurement.ended if result.measurement else record.created
+    scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaled(scaling))
+    return replace(
+        run,
+        name=shown_name(result),
+        tags=run.tags | {key: tag(value) for key, value in tags.items()},
+        params=run.params or {key: str(value) for key, value in trial.point.items()},
+        metrics=(*run.metrics, *scaled),
+    )
+
+
+def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunContent:
+    """The long training with a plan that was taken from a trial of the sweep."""
+    assert reading.experiment is not None
+    run = _run(record, reading, estimate(reading.experiment))
+    return replace(
+        run,
+        name=f"training {reading.name}",
+        tags=run.tags | {"kind": "training", "layout": reading.experiment.label, "from_trial": from_trial},
+    )
+
+
+def shown_name(result: TrialReading) -> str:
+    """The layout; of a point that cannot exist, what it asks for."""
+    return result.label or ("baseline" if result.trial.is_baseline else result.name)
+
+
+def common_tags(record: SweepRecord) -> dict[str, str]:
+    return {
+        "sweep": record.name,
+        "mode": record.mode,
+        "git_sha": record.git_sha,
+        "mlflow.source.name": "trisweep",
+        "mlflow.source.git.commit": record.git_sha,
+    }
+
+
+def _run(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
+    """What a trial and a long training have in common."""
+    experiment, measurement = result.experiment, result.measurement
+    started = measurement.started if measurement else result.steps[0].time if result.steps else record.created
+    is_final = result.outcome is not None and result.outcome.is_final
+    ended = measurement.ended if measurement else started
+    return RunContent(
+        key=f"{result.name}/{experiment.fingerprint if experiment else ''}",
+        name=result.name,
+        status=STATUS.get(result.outcome, "FAILED"),
+        start_ms=milliseconds(started),
+        end_ms=milliseconds(ended) if is_final else None,
+        # A job that goes on after a requeue keeps its first step; a trial that starts over takes it at another time.
+        attempt=str(result.steps[0].time) if result.steps else "",
+        tags=common_tags(record) | _trial_tags(result),
+        params=_params(experiment),
+        metrics=(
+            *(at(milliseconds(record.created), metric_keys.predicted(prediction)) if prediction else ()),
+            *_step_metrics(result),
+            *_measured_metrics(result.performance, prediction, milliseconds(ended)),
+        ),
+        artifacts=result.submission.job_id or "" if result.submission else "",
+    )
+
+
+def _trial_tags(result: Reading) -> dict[str, str]:
+    measurement, performance = result.measurement, result.performance
+    tags = {
+        "trial_id": result.name,
+        "outcome": result.outcome.value if result.outcome else "LEFT_OUT",
+        "cause": tag(result.cause),
+        "measured": str(performance is not None).lower(),
+    }
+    if performance is not None:
+        tags |= {"flops_formula": performance.flops_formula, "peak_source": performance.peak_source}
+    if measurement and measurement.environment:
+        tags |= _environment_tags(measurement.environment)
+    return tags | _experiment_tags(result.experiment)
+
+
+def _experiment_tags(experiment: Experiment | None) -> dict[str, str]:
+    if experiment is None:
+        return {}
+    return {
+        "fingerprint": experiment.fingerprint,
+        "shape": f"{experiment.num_nodes}x{experiment.tasks_per_node}",
+        "cluster": experiment.place,
+        "model": experiment.model.name,
+        "trainer": experiment.trainer.name,
+    }
+
+
+def _environment_tags(environment: Environment) -> dict[str, str]:
+    return {
+        "device": environment.device,
+        "hostname": environment.hostname,
+        "torch_version": environment.torch_version,
+        "measured_git_sha": environment.git_sha,
+    }
+
+
+def _params(experiment: Experiment | None) -> dict[str, str]:
+    """Every knob by its short name, as in names of layouts, and the groups that make the step by their full names."""
+    if experiment is None:
+        return {}
+    knobs = {
+        knob.label.format("") or knob.name: str(value_of(knob.name, experiment.parallel, experiment.batch))
+        for knob in KNOBS
+        if knob.name != "world_size"
+    }
+    sizes = {"devices": str(experiment.parallel.world_size), "nodes": str(experiment.num_nodes)}
+    tree = experiment.model_dump(mode="json", include=set(GROUPS))
+    return knobs | sizes | {f"{group}.{name}": str(value) for group in GROUPS for name, value in tree[group].items()}
+
+
+def _step_metrics(result: Reading) -> list[LoggedMetric]:
+    return [
+        metric
+        for step in result.steps
+        for metric in at(milliseconds(step.time), metric_keys.of_step(step), step=step.step)
+    ]
+
+
+def _measured_metrics(
+    performance: Performance | None, prediction: Estimate | None, timestamp_ms: int
+) -> list[LoggedMetric]:
+    if performance is None:
+        return []
+    memory = (
+        LoggedMetric(metric_keys.RANK_MEMORY, metric_keys.in_gib(num_bytes), timestamp_ms, rank)
+        for rank, num_bytes in enumerate(performance.peak_memory_bytes)
+    )
+    compared = metric_keys.compared(prediction, performance) if prediction else {}
+    return [*at(timestamp_ms, metric_keys.measured(performance) | compared), *memory]

@@ -1,0 +1,145 @@
+"""Writes run contents into one experiment of MLflow, for one sweep or one long training.
+
+A run is closed by its digest, which is written last. An import that dies in between leaves a run without one, and the
+next import completes it: the store takes every value of a metric once, however often it is sent.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from results.mlflow.run_content import SWEEP, LoggedMetric, RunContent
+from results.mlflow.stored_runs import ATTEMPT, DIGEST, KEY, LAST_STEP, LEFT, PARENT, SWEEP_ID
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# MLflow refuses a request with more entries than this in all, or with more params or tags than this.
+BATCH_LIMIT = 1000
+PARAM_LIMIT = 100
+
+LogFiles = Callable[[Any], None]
+"""Writes the files of a run into the artifact repository that it is given."""
+
+
+class Writer:
+    """The one writer of a sweep's runs, and what it has done so far."""
+
+    def __init__(self, client: MlflowClient, uri: str, experiment_id: str, sweep_id: str) -> None:
+        self.client, self.uri = client, uri
+        self.experiment_id, self.sweep_id = experiment_id, sweep_id
+        self.counts = {"created": 0, "updated": 0, "unchanged": 0}
+        self._existing = self._find()
+
+    def write(self, content: RunContent, parent_run_id: str | None, log_files: LogFiles) -> str:
+        """The id of the run of `content`, which is created or brought up to date as needed."""
+        run = self._existing.get(content.key)
+        if run is not None and _is_current(run, content, parent_run_id):
+            self.counts["unchanged"] += 1
+            return str(run.info.run_id)
+        if run is not None and _starts_over(run, content):
+            self.client.delete_run(run.info.run_id)
+            run = None
+        self.counts["updated" if run else "created"] += 1
+        known, run = run, run or self._create(content, parent_run_id)
+        log_files(self._repository(run.info.artifact_uri))
+        self._close(run.info.run_id, content)
+        self._log(run.info.run_id, content, known, parent_run_id)
+        return str(run.info.run_id)
+
+    def leave(self, contents: Sequence[RunContent]) -> None:
+        """Runs of points that the sweep no longer has: those that measured something are marked, others deleted."""
+        current = {content.key for content in contents}
+        for key, run in self._existing.items():
+            if key in current or run.data.tags.get(DIGEST) == LEFT:
+                continue
+            if run.data.tags.get("measured") == "true":
+                self.client.set_tag(run.info.run_id, "in_sweep", "false")
+                self.client.set_tag(run.info.run_id, DIGEST, LEFT)
+            else:
+                self.client.delete_run(run.info.run_id)
+
+    def delete_all(self) -> None:
+        """Delete every run of the sweep."""
+        for run in self._existing.values():
+            self.client.delete_run(run.info.run_id)
+        self._existing = {}
+
+    def _find(self) -> dict[str, Any]:
+        """Runs of this sweep by key, deleted ones left out."""
+        found: dict[str, Any] = {}
+        token: str | None = None
+        while True:
+            page = self.client.search_runs(
+                [self.experiment_id], f"tags.`{SWEEP_ID}` = '{self.sweep_id}'", max_results=1000, page_token=token
+            )
+            found |= {run.data.tags[KEY]: run for run in page if KEY in run.data.tags}
+            token = page.token
+            if not token:
+                return found
+
+    def _create(self, content: RunContent, parent_run_id: str | None) -> Any:
+        tags = self._tags(content, parent_run_id) | {"mlflow.user": getpass.getuser()}
+        return self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
+
+    def _tags(self, content: RunContent, parent_run_id: str | None) -> dict[str, str]:
+        own = {SWEEP_ID: self.sweep_id, KEY: content.key, ATTEMPT: content.attempt, "in_sweep": "true"}
+        return content.tags | own | ({PARENT: parent_run_id} if parent_run_id else {})
+
+    def _repository(self, artifact_uri: str) -> Any:
+        # A client asks the store for the whole run before each file; the repository is asked for once.
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        return get_artifact_repository(artifact_uri, tracking_uri=self.uri)
+
+    def _close(self, run_id: str, content: RunContent) -> None:
+        if content.end_ms is None:
+            self.client.update_run(run_id, status=content.status)
+        else:
+            self.client.set_terminated(run_id, content.status, content.end_ms)
+
+    def _log(self, run_id: str, content: RunContent, known: Any | None, parent_run_id: str | None) -> None:
+        """Params, metrics but for the steps that the known run holds, and tags, the digest among the very last."""
+        from mlflow.entities import Param, RunTag
+
+        seal = {LAST_STEP: str(content.last_step), DIGEST: content.digest}
+        changed = self._tags(content, parent_run_id) if known else {}
+        tags = [RunTag(key, value) for key, value in (changed | seal).items()]
+        known_params, last_step = (known.data.params, int(known.data.tags.get(LAST_STEP, 0))) if known else ({}, 0)
+        params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
+        while len(params) > PARAM_LIMIT:
+            self.client.log_batch(run_id, params=params[:PARAM_LIMIT])
+            params = params[PARAM_LIMIT:]
+        *rest, last = _batches(content.metrics_after(last_step), BATCH_LIMIT - PARAM_LIMIT - len(tags))
+        for metrics in rest:
+            self.client.log_batch(run_id, metrics)
+        self.client.log_batch(run_id, last, params, tags)
+
+
+def _is_current(run: Any, content: RunContent, parent_run_id: str | None) -> bool:
+    """Whether the run holds the content, below the right parent, whose run somebody may have deleted."""
+    return bool(run.data.tags.get(DIGEST) == content.digest and run.data.tags.get(PARENT) == parent_run_id)
+
+
+def _starts_over(run: Any, content: RunContent) -> bool:
+    """Whether another run must take its place: MLflow takes no metric back, and changes no parameter.
+
+    So it is where the trial was measured anew or is no longer finished, and where an earlier version of this package
+    wrote other keys.
+    """
+    attempt = run.data.tags.get(ATTEMPT, "")
+    measured_anew = bool(attempt and attempt != content.attempt)
+    reopened = run.info.end_time is not None and content.end_ms is None and content.key != SWEEP
+    lost = run.data.metrics.keys() - {metric.key for metric in content.metrics}
+    changed = any(content.params.get(key) != value for key, value in run.data.params.items())
+    return measured_anew or reopened or bool(lost) or changed
+
+
+def _batches(metrics: Sequence[LoggedMetric], size: int) -> list[list[Any]]:
+    """At least one batch, even when there is no metric."""
+    from mlflow.entities import Metric
+
+    logged = [Metric(metric.key, metric.value, metric.timestamp_ms, metric.step) for metric in metrics]
+    return [logged[start : start + size] for start in range(0, max(1, len(logged)), size)]

@@ -1,0 +1,49 @@
+"""Which plan a report shows in detail: the best that was measured at full size, else the best on paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from results.report.section import ReportSubject
+from results.terminal import by_prediction
+from sweeps.reading import TrialReading, ranked
+from sweeps.trial import Trial
+
+
+@dataclass(frozen=True)
+class BestPlan:
+    """The plan that the answer is about.
+
+    Attributes:
+        reading: how it was measured; None where it is known on paper alone.
+    """
+
+    trial: Trial
+    reading: TrialReading | None
+
+    @property
+    def label(self) -> str:
+        return self.trial.experiment.label if self.trial.experiment else self.trial.trial_id
+
+    @property
+    def why(self) -> str:
+        """How it was chosen, to stand behind its name."""
+        return "measured to be the fastest per device" if self.reading else "predicted to be the fastest per device"
+
+
+def best_plan(subject: ReportSubject) -> BestPlan | None:
+    """None where no full-size point fits. A proxy's measurement says nothing of which full-size plan is the best."""
+    record = subject.sweep.record
+    if record.mode == "cluster":
+        for reading in ranked(list(subject.results)):
+            return BestPlan(reading.trial, reading)
+    fitting = (trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None and trial.estimate)
+    return next((BestPlan(trial, None) for trial in fitting), None)
+
+
+def nearest_plan(subject: ReportSubject) -> BestPlan | None:
+    """The plan that lacks least memory, to be shown where none fits."""
+    lacking = [trial for trial in subject.sweep.record.plan if trial.estimate]
+    if not lacking:
+        return None
+    return BestPlan(min(lacking, key=lambda trial: trial.estimate.shortfall_bytes if trial.estimate else 0), None)

@@ -1,0 +1,43 @@
+"""Shapes of plots that several sections use, as Vega-Lite with data inside and without any theme."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+Spec = dict[str, Any]
+Values = list[dict[str, Any]]
+
+MOST_BARS = 24
+BAR_HEIGHT = 22
+
+
+def bars(values: Values, x: str, title: str, **encoding: Any) -> Spec:
+    """Horizontal bars of field `x`, a bar for each `layout`, the first on top."""
+    return {
+        "data": {"values": values},
+        "height": {"step": BAR_HEIGHT},
+        "encoding": {"y": by_layout(values), "x": quantity(x, title)},
+        "layer": [{"mark": {"type": "bar"}, "encoding": encoding}],
+    }
+
+
+def by_layout(values: Values) -> dict[str, Any]:
+    """The layouts one below the other in the order of the values, with names that are never cut."""
+    names = list(dict.fromkeys(value["layout"] for value in values))
+    return {"field": "layout", "type": "nominal", "sort": names, "title": None}
+
+
+def quantity(field: str, title: str) -> dict[str, Any]:
+    return {"field": field, "type": "quantitative", "title": title}
+
+
+def distinct_names(labels: Sequence[str]) -> list[str]:
+    """The labels, with later namesakes numbered because bars of the same name would become one."""
+    seen: Counter[str] = Counter()
+    names = []
+    for label in labels:
+        seen[label] += 1
+        names.append(label if seen[label] == 1 else f"{label} #{seen[label]}")
+    return names

@@ -1,0 +1,71 @@
+"""What of a trial's prediction may be held against what of its measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeps.reading import TrialReading
+from sweeps.trial import Trial
+from train_core.costs import Estimate, StepTime
+from train_core.measurement import Performance, StepTerms
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A trial that was both predicted and measured."""
+
+    reading: TrialReading
+    predicted: Estimate
+    measured: Performance
+
+
+def pairs(results: Sequence[TrialReading]) -> list[Pair]:
+    """The trials that were predicted and measured, in the order of `results`."""
+    return [
+        Pair(result, result.trial.estimate, result.performance)
+        for result in results
+        if result.trial.estimate and result.performance
+    ]
+
+
+def timed(compared: Sequence[Pair]) -> list[Pair]:
+    """Those whose measured step may be held against the predicted one, because no ranks shared a device."""
+    return [pair for pair in compared if has_device_per_rank(pair.reading)]
+
+
+def has_device_per_rank(result: TrialReading) -> bool:
+    """Whether every rank had a device of its own, as the cost model assumes."""
+    experiment, performance = result.trial.experiment, result.performance
+    return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
+
+
+def memory_as_measured(trial: Trial) -> int:
+    """The predicted memory that corresponds to the measured one.
+
+    On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
+    """
+    predicted, experiment = trial.estimate, trial.experiment
+    assert predicted is not None
+    on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
+    return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
+
+
+def predicted_terms(time: StepTime) -> tuple[float, ...]:
+    """Seconds in the order of `StepTerms`, whose docstring says which predicted terms each measured one holds."""
+    return (
+        time.compute_seconds,
+        time.tensor_seconds,
+        time.pipeline_seconds + time.bubble_seconds,
+        time.data_seconds,
+        time.waiting_seconds,
+        time.optimizer_seconds,
+    )
+
+
+def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:
+    return tuple(getattr(terms, name) for name in StepTerms.model_fields)
+
+
+def named(result: TrialReading) -> str:
+    return result.label + (" (baseline)" if result.trial.is_baseline else "")

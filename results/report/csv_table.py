@@ -1,0 +1,37 @@
+"""A report as CSV: everything that is known of every trial, every planned point and every published figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas
+
+from results.collect import collect, plan_frame
+from results.published import PublishedFigure
+from sweeps.reading import TrialReading
+from sweeps.trial import SweepRecord
+
+
+def csv_text(record: SweepRecord, results: Sequence[TrialReading], published: Sequence[PublishedFigure]) -> str:
+    # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
+    table = report_frame(record, results, published).convert_dtypes()
+    return str(table.to_csv(index=False, lineterminator="\n"))
+
+
+def report_frame(
+    record: SweepRecord, results: Sequence[TrialReading], published: Sequence[PublishedFigure]
+) -> pandas.DataFrame:
+    """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
+    # The age of a heartbeat is another one at every reading, and the report is to stay the same.
+    trials = collect(results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
+    parts = [trials]
+    if record.mode == "proxy" and record.plan:
+        parts.append(plan_frame(record.plan).assign(part="plan"))
+    if published:
+        figures_of = [
+            {f"published_{name}": value for name, value in figure.model_dump().items()} for figure in published
+        ]
+        parts.append(pandas.DataFrame(figures_of).assign(part="published"))
+    rows = [row for part in parts for row in part.to_dict("records")]
+    columns = ["part", *dict.fromkeys(column for part in parts for column in part.columns if column != "part")]
+    return pandas.DataFrame(rows, columns=columns)

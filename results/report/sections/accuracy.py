@@ -1,0 +1,302 @@
+"""Predicted against measured: each trial, each term of its step, its memory, and whether the order was right."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conf.units import TERA
+from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
+from results.report.comparable import Pair, measured_terms, memory_as_measured, named, pairs, predicted_terms, timed
+from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.step_term_blocks import TERMS, breakdown_of, step_table, term_bars
+from results.report.table import Cell, ReportTable, number, text
+from results.units import ABSENT, error_percent, gib, percent, rounded, seconds, tflops
+from sweeps.confidence import Interval, interval_of
+from sweeps.reading import TrialReading, ranked
+
+MEMORY = "memory of the fullest rank"
+TRIAL_COLUMNS = (
+    "layout",
+    "step s predicted",
+    "step s measured",
+    "error %",
+    "80 % interval s",
+    "inside",
+    "TFLOPS predicted",
+    "TFLOPS measured",
+    "GiB predicted",
+    "GiB measured",
+    "GiB error %",
+)
+STATISTICS_COLUMNS = ("of", "trials", "median error %", "mean error %", "worst error %", "bias %", "share of step %")
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """How far the cost model was from what was measured; None where no measured trial has a prediction."""
+    best_first = ranked(list(subject.results))
+    compared = pairs(best_first)
+    breakdowns = [result for result in best_first if breakdown_of(result)]
+    if not compared and not breakdowns:
+        return None
+    return Section(
+        name="accuracy",
+        title="Predicted against measured",
+        numbers_are="measured and predicted",
+        finding=_finding(timed(compared)),
+        blocks=tuple(_blocks(subject, compared, breakdowns)),
+    )
+
+
+def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[TrialReading]) -> Iterator[Block]:
+    with_times = timed(compared)
+    if compared:
+        yield Paragraph(_what_is_compared(subject, compared))
+        yield from _cautions(with_times)
+        yield NamedTable("prediction-errors", _statistics_table(compared))
+        yield from (Paragraph(sentence) for sentence in _on_order(with_times))
+        yield from (_scatter(with_times) for _ in with_times[:1])
+        yield NamedTable("beside", _trial_table(compared))
+    if breakdowns:
+        yield Heading("Where the step goes")
+        yield Paragraph(
+            "Measured is the rank with the most work of its own, medians over the timed steps, so that they add up only"
+            " nearly; predicted is the slowest stage. A measured wait is what no work hides, and includes waiting for"
+            " ranks that come later."
+        )
+        yield term_bars(breakdowns)
+        yield NamedTable("terms-beside", step_table(breakdowns))
+
+
+def _finding(compared: Sequence[Pair]) -> str:
+    errors = error_statistics(_seconds(compared))
+    if errors is None:
+        return "No measured trial had a device for each of its ranks, so that no predicted time is held against one."
+    if errors.count == 1:
+        (pair,) = compared
+        return (
+            f"The one trial that can be compared was predicted at {seconds(pair.predicted.step_seconds)} s a step and"
+            f" took {seconds(pair.measured.step_seconds)} s:"
+            f" {error_percent(pair.predicted.step_seconds, pair.measured.step_seconds)} %."
+        )
+    inside = sum(_is_inside(pair) for pair in compared)
+    return (
+        f"Predicted steps are off by {percent(errors.median)} % in the median of {errors.count} trials and by"
+        f" {percent(errors.worst)} % at worst, {_bias_in_words(errors)}; {inside} of {errors.count} lie in their"
+        " interval, which expects four of five."
+    )
+
+
+def _bias_in_words(errors: ErrorStatistics) -> str:
+    side = "too slow" if errors.bias > 0 else "too fast"
+    return f"on average {percent(abs(errors.bias))} % {side}"
+
+
+def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
+    sentence = (
+        "An error is predicted over measured, less one: above zero the step was predicted to take longer than it did."
+        " The bias is the geometric mean of these ratios, less one."
+    )
+    if subject.sweep.record.mode == "proxy":
+        sentence += " These are trials of the proxy, predicted for the machine that measured them."
+    left_out = len(compared) - len(timed(compared))
+    if left_out:
+        sentence += (
+            f" Of {left_out} measured trials only the memory is compared: their ranks shared devices, and the cost"
+            " model gives each rank its own."
+        )
+    return sentence
+
+
+def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
+    """What the interval knows of its own limits, and constants that were fitted here."""
+    outside = dict.fromkeys(side for pair in compared for side in _interval(pair).outside)
+    if outside:
+        yield Paragraph(f"Outside of what the cost model was validated on: {'; '.join(outside)}.", is_caution=True)
+
+
+def _on_order(compared: Sequence[Pair]) -> Iterator[str]:
+    """Whether the prediction puts the trials into the right order, and what following it would have cost."""
+    agreement = rank_correlation([_rates(pair) for pair in compared])
+    if agreement is not None:
+        yield _agreement_sentence(agreement)
+    if len(compared) < 2:
+        return
+    best = max(compared, key=lambda pair: pair.measured.model_flops_per_second_per_device)
+    chosen = max(compared, key=lambda pair: pair.predicted.model_flops_per_second_per_device)
+    if best is chosen:
+        yield f"The trial that was predicted to be the fastest per device is the fastest: {best.reading.label}."
+        return
+    lost = 1 - chosen.measured.model_flops_per_second_per_device / best.measured.model_flops_per_second_per_device
+    yield (
+        f"The trial that was predicted to be the fastest per device is {chosen.reading.label}; measured, it is"
+        f" {percent(lost)} % slower than {best.reading.label}."
+    )
+
+
+def _agreement_sentence(agreement: RankCorrelation) -> str:
+    return (
+        f"The order by rate per device agrees with Kendall's tau = {agreement.kendall:.2f} (p ="
+        f" {agreement.kendall_chance:.2g}) and Spearman's rho = {agreement.spearman:.2f} over {agreement.count} trials:"
+        " 1 is the same order, 0 is what chance gives."
+    )
+
+
+def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
+    """The step, each of its terms where it was broken down, and memory."""
+    with_times = timed(compared)
+    quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
+    quantities += [(name, _of_term(with_times, index)) for index, name in enumerate(TERMS)]
+    quantities.append((MEMORY, _memory(compared)))
+    found = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
+    rows = tuple(_statistics_row(name, errors, share) for name, errors, share in found if errors is not None)
+    return ReportTable(STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"of"}, frozenset({0}))
+
+
+def _statistics_row(name: str, errors: ErrorStatistics, share: float | None) -> tuple[Cell, ...]:
+    sizes = (number(percent(value), value) for value in (errors.median, errors.mean, errors.worst))
+    return (
+        text(name),
+        number(str(errors.count), errors.count),
+        *sizes,
+        number(f"{100 * errors.bias:+.1f}", errors.bias),
+        number(percent(share), share),
+    )
+
+
+def _share(name: str, compared: Sequence[Pair]) -> float | None:
+    """The median share of the measured step that a term takes, which says how much its error matters."""
+    if name not in TERMS:
+        return None
+    index = TERMS.index(name)
+    terms = [measured_terms(pair.measured.breakdown.slowest) for pair in compared if pair.measured.breakdown]
+    shares = [value / sum(part or 0.0 for part in of_step) for of_step in terms if (value := of_step[index])]
+    return statistics.median(shares) if shares else None
+
+
+def _trial_table(compared: Sequence[Pair]) -> ReportTable:
+    rows = tuple(_trial_row(pair) for pair in compared)
+    return ReportTable(TRIAL_COLUMNS, rows, frozenset(TRIAL_COLUMNS) - {"layout", "80 % interval s", "inside"})
+
+
+def _trial_row(pair: Pair) -> tuple[Cell, ...]:
+    measured = pair.measured
+    expected, memory = memory_as_measured(pair.reading.trial), max(measured.peak_memory_bytes, default=None)
+    predicted, error, interval, is_inside, rate = _predicted_cells(pair)
+    return (
+        text(named(pair.reading)),
+        predicted,
+        number(seconds(measured.step_seconds), measured.step_seconds),
+        error,
+        interval,
+        is_inside,
+        rate,
+        _rate_cell(measured.model_flops_per_second_per_device),
+        number(gib(expected), expected),
+        number(gib(memory), memory),
+        _error_cell(expected, memory),
+    )
+
+
+def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
+    """Seconds, their error, their interval, whether it held, and the rate; nothing where ranks shared a device."""
+    if not timed([pair]):
+        absent = number(ABSENT, None)
+        return absent, absent, absent, text(ABSENT), absent
+    predicted, measured, interval = pair.predicted, pair.measured, _interval(pair)
+    return (
+        number(seconds(predicted.step_seconds), predicted.step_seconds),
+        _error_cell(predicted.step_seconds, measured.step_seconds),
+        Cell(f"{seconds(interval.low_seconds)} to {seconds(interval.high_seconds)}", interval.low_seconds),
+        text("yes" if _is_inside(pair) else "no"),
+        _rate_cell(predicted.model_flops_per_second_per_device),
+    )
+
+
+def _scatter(compared: Sequence[Pair]) -> Plot:
+    """Rates and not seconds, because trials of different batches have steps of different length."""
+    points = [_point(pair) for pair in compared]
+    rates = [rate for point in points for rate in (point["predicted"], point["measured"])]
+    limits = [0.95 * min(rates), 1.05 * max(rates)]
+    scale = {"type": "log" if limits[1] > 10 * limits[0] else "linear", "domain": limits, "nice": False, "zero": False}
+    x = {"field": "predicted", "type": "quantitative", "scale": scale, "title": "predicted model TFLOPS per device"}
+    y = {"field": "measured", "type": "quantitative", "scale": scale, "title": "measured model TFLOPS per device"}
+    tooltip = [{"field": name} for name in ("layout", "predicted", "measured", "error")]
+    return Plot(
+        "predicted-measured",
+        "Every point is a trial. On the dashed line, what was predicted was measured; above it the trial was faster"
+        " than predicted.",
+        {
+            "layer": [
+                {
+                    "data": {"values": [{"predicted": limit, "measured": limit} for limit in limits]},
+                    "mark": {"type": "line", "strokeDash": [4, 4], "color": "var(--soft)"},
+                    "encoding": {"x": x, "y": y},
+                },
+                {
+                    "data": {"values": points},
+                    "mark": {"type": "point", "filled": True, "size": 70},
+                    "encoding": {"x": x, "y": y, "tooltip": tooltip},
+                },
+            ],
+            "height": 320,
+        },
+    )
+
+
+def _point(pair: Pair) -> dict[str, Any]:
+    predicted, measured = (rate / TERA for rate in _rates(pair))
+    error = error_percent(pair.predicted.step_seconds, pair.measured.step_seconds)
+    shown = {"predicted": rounded(predicted), "measured": rounded(measured)}
+    return {"layout": named(pair.reading), **shown, "error": f"{error} % of the step"}
+
+
+def _seconds(compared: Sequence[Pair]) -> list[tuple[float, float]]:
+    return [(pair.predicted.step_seconds, pair.measured.step_seconds) for pair in compared]
+
+
+def _rates(pair: Pair) -> tuple[float, float]:
+    predicted, measured = pair.predicted, pair.measured
+    return predicted.model_flops_per_second_per_device, measured.model_flops_per_second_per_device
+
+
+def _of_term(compared: Sequence[Pair], index: int) -> list[tuple[float, float]]:
+    """Predicted and measured seconds of one term, of the trials where both are known."""
+    found = []
+    for pair in compared:
+        breakdown = pair.measured.breakdown
+        measured = measured_terms(breakdown.slowest)[index] if breakdown else None
+        if measured is not None:
+            found.append((predicted_terms(pair.predicted.step_terms)[index], measured))
+    return found
+
+
+def _memory(compared: Sequence[Pair]) -> list[tuple[float, float]]:
+    """Predicted and measured bytes of the fullest rank, of the trials that measured them."""
+    return [
+        (memory_as_measured(pair.reading.trial), max(pair.measured.peak_memory_bytes))
+        for pair in compared
+        if pair.measured.peak_memory_bytes
+    ]
+
+
+def _interval(pair: Pair) -> Interval:
+    experiment = pair.reading.experiment
+    assert experiment is not None
+    return interval_of(experiment, pair.predicted.implementation, pair.predicted)
+
+
+def _is_inside(pair: Pair) -> bool:
+    interval = _interval(pair)
+    return interval.low_seconds <= pair.measured.step_seconds <= interval.high_seconds
+
+
+def _error_cell(predicted: float, measured: float | None) -> Cell:
+    if not measured:
+        return number(ABSENT, None)
+    return number(error_percent(predicted, measured), error_of(predicted, measured))
+
+
+def _rate_cell(rate: float) -> Cell:
+    return number(tflops(rate), rate)

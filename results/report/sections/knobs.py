@@ -1,0 +1,222 @@
+"""Which knob mattered: in what was measured, in what is predicted, and in what others published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from results.knobs.finding import finding
+from results.knobs.out_of_memory import memory_counts, memory_shares
+from results.knobs.published_order import published_order
+from results.knobs.sensitivity import Sensitivity, sensitivity, too_few
+from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
+from results.report.knob_plots import dependence_plot, pair_plot, shares_plot
+from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
+from results.report.table import Cell, ReportTable, number, text
+from results.units import ABSENT, gib, percent, seconds
+from sweeps.planner.explain import Explanation, explain
+from sweeps.planner.strategy import Strategy
+from sweeps.reading import ranked
+from sweeps.trial import SweepRecord, Trial
+from train_core.costs import IMPLEMENTATIONS, Estimate
+
+FEWEST_SHOWN = 6
+"""A sweep of fewer trials is read in its own table."""
+MOST_PAIRS, MOST_NEIGHBOURS, MOST_NAMED = 5, 8, 3
+NUMERIC = ("share %", "four draws of five %", "first in draws %", "alone (fANOVA) %", "gain %")
+SHARE_COLUMNS = ("knob", *NUMERIC[:4], "fastest at", NUMERIC[4])
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """None where the sweep has only a few trials, or varies fewer than two knobs."""
+    record = subject.sweep.record
+    tables = [measured_table(subject.results), predicted_table(_planned(record))]
+    tables = [table for table in tables if len(table.rated) >= FEWEST_SHOWN and len(table.columns) >= 2]
+    if not tables:
+        return None
+    found = {table.rates_are: sensitivity(table) for table in tables if not too_few(table)}
+    explained, first = _explained(subject), tables[0]
+    blocks: list[Block] = []
+    for table in tables:
+        blocks += _of_table(table, found.get(table.rates_are))
+    blocks += _neighbours(explained) if explained else []
+    blocks += _published(record.name, found, tables)
+    said = finding(found[first.rates_are]) if first.rates_are in found else f"The trials do not tell: {too_few(first)}."
+    is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
+    kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
+    return Section("knobs", "Which knob mattered", kind, said, tuple(blocks))
+
+
+def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
+    kind = table.rates_are
+    yield Heading("In the trials that were measured" if kind == "measured" else "In the points that are predicted")
+    if found is None:
+        yield Paragraph(f"Not told: {too_few(table)}.")
+    else:
+        yield Paragraph(finding(found)) if kind == "predicted" else Paragraph(_NEVER_MIXED)
+        yield Paragraph(_method(table, found), is_caution=not found.is_told)
+        yield NamedTable(f"knobs-{kind}", _shares_table(found))
+        yield shares_plot(found)
+        yield dependence_plot(found)
+        if found.interactions:
+            yield NamedTable(f"knob-pairs-{kind}", _pairs_table(found))
+            yield pair_plot(table, found.interactions[0])
+    if memory := _memory_table(table):
+        yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(table))
+        yield NamedTable(f"knobs-memory-{kind}", memory)
+
+
+def _method(table: KnobTable, found: Sensitivity) -> str:
+    others = f" {table.num_others} more trials ended otherwise, or have yet to run." if table.num_others else ""
+    return (
+        f"From {found.num_points} {table.rates_are} rates (model FLOP/s per device): trees explain"
+        f" {percent(max(0.0, found.explained))} % of the differences between trials that they have not seen. A share is"
+        f" of all that moves the trials away from their mean (SHAP); of 40 draws of as many trials, with replacement,"
+        f" 32 lie within the two numbers beside it. Trials without a rate are not in it.{others}"
+    )
+
+
+def _shares_table(found: Sensitivity) -> ReportTable:
+    rows = [
+        (
+            text(effect.column.words),
+            number(percent(effect.share), effect.share),
+            Cell(f"{percent(effect.low)} to {percent(effect.high)}", effect.low),
+            number(percent(effect.first), effect.first),
+            number(percent(effect.fanova), effect.fanova),
+            text(shown(effect.fastest_at)),
+            number(f"{100 * effect.gain:.0f}", effect.gain),
+        )
+        for effect in found.effects
+    ]
+    marked = {number for number, effect in enumerate(found.effects) if found.is_told and effect in found.leaders}
+    return ReportTable(SHARE_COLUMNS, tuple(rows), frozenset(NUMERIC), frozenset(marked))
+
+
+def _pairs_table(found: Sensitivity) -> ReportTable:
+    rows = [
+        (text(f"{pair.first.words} x {pair.second.words}"), number(percent(pair.share), pair.share))
+        for pair in found.interactions[:MOST_PAIRS]
+    ]
+    return ReportTable(("what only both together do", "share %"), tuple(rows), frozenset({"share %"}))
+
+
+def _memory_table(table: KnobTable) -> ReportTable | None:
+    counts = memory_counts(table)
+    if not counts:
+        return None
+    rows = [
+        (
+            text(each.column.words),
+            text(each.words),
+            number(str(each.num_trials), each.num_trials),
+            number(str(each.num_out), each.num_out),
+            number(percent(each.share), each.share),
+        )
+        for each in counts
+    ]
+    out = "ran out" if table.rates_are == "measured" else "do not fit"
+    columns = ("knob", "value", "trials", out, "of them %")
+    return ReportTable(columns, tuple(rows), frozenset(columns[2:]))
+
+
+def _decides(table: KnobTable) -> str:
+    """Which knobs decide whether there is a rate at all; empty where the trials do not tell."""
+    shares = memory_shares(table)[:MOST_NAMED]
+    named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares)
+    return f" What decides it (SHAP): {named}." if named else ""
+
+
+def _planned(record: SweepRecord) -> Sequence[Trial]:
+    """What is predicted: of a proxy's sweep the full size, else the trials themselves."""
+    return record.plan if record.mode == "proxy" else record.trials
+
+
+def _explained(subject: ReportSubject) -> Explanation | None:
+    """The plan that a reader would take: the fastest that was measured at full size, else the best on paper."""
+    record = subject.sweep.record
+    fitting = [trial for trial in _planned(record) if trial.estimate and not trial.infeasible_reason]
+    best: Trial | None = max(fitting, key=_predicted_rate, default=None)
+    if record.mode == "cluster":
+        best = next((result.trial for result in ranked(list(subject.results))), best)
+    if best is None or best.experiment is None or best.experiment.mixed is not None:
+        return None
+    experiment = best.experiment
+    strategy = Strategy(experiment.parallel, experiment.batch)
+    return explain(strategy, experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
+
+
+def _predicted_rate(trial: Trial) -> float:
+    return trial.estimate.model_flops_per_second_per_device if trial.estimate else 0.0
+
+
+def _neighbours(explained: Explanation) -> Iterator[Block]:
+    if explained.estimate is None or not explained.alternatives:
+        return
+    yield Heading("Around the best plan, on paper")
+    yield Paragraph(
+        f"Predicted: `{explained.label}` with one knob changed at a time, and what follows from that knob. A share"
+        " above says what a knob did over the whole sweep; this says what it would still do here."
+    )
+    rows = [
+        (
+            text(in_words(each.knob)),
+            text(each.value),
+            _predicted_cell(each.estimate, "step_seconds", seconds),
+            number(ABSENT if each.slower is None else f"{100 * each.slower:+.1f}", each.slower),
+            _predicted_cell(each.estimate, "peak_memory_bytes", gib),
+            text(each.reason or ""),
+        )
+        for each in explained.alternatives[:MOST_NEIGHBOURS]
+    ]
+    columns = ("knob", "value", "predicted step s", "slower %", "predicted GiB", "why not")
+    yield NamedTable("knobs-neighbours", ReportTable(columns, tuple(rows), frozenset(columns[2:5])))
+
+
+def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[float | None], str]) -> Cell:
+    value = getattr(estimate, name) if estimate else None
+    return number(shown_as(value), value)
+
+
+def _published(sweep: str, found: Mapping[RatesAre, Sensitivity], tables: Sequence[KnobTable]) -> Iterator[Block]:
+    """The order that a study found beside ours."""
+    places = published_order(sweep)
+    if not places:
+        return
+    ours = {f"{kind}, by rate": [effect.column for effect in found[kind].effects] for kind in found}
+    for table in tables:
+        if columns := [column for column, _ in memory_shares(table)]:
+            ours[f"{table.rates_are}, by memory"] = columns
+    doubt = "" if places[0].confirmed == "yes" else " It is recalled, and was not confirmed by a look-up."
+    yield Heading("The order that the study found")
+    yield Paragraph(f"Published: {places[0].source}.{doubt} {_PLACES}")
+    rows = [
+        (
+            text(in_words(place.knob)),
+            number(str(place.place), place.place),
+            *(_place_among(columns, place.knob) for columns in ours.values()),
+        )
+        for place in places
+    ]
+    heads = ("knob", "published place", *ours)
+    yield NamedTable("knobs-published", ReportTable(heads, tuple(rows), frozenset(heads[1:])))
+
+
+def _place_among(columns: Sequence[KnobColumn], knob: str) -> Cell:
+    names = [(column.name, *column.together_with) for column in columns]
+    place = next((place for place, together in enumerate(names, start=1) if knob in together), None)
+    return number(ABSENT if place is None else str(place), place)
+
+
+_PLACES = (
+    "Places of ours are by share: among the trials that have a rate, and in what decides whether a trial runs out of"
+    " memory, which a search that scores failures learns as well. A knob that did not vary has none."
+)
+_NEVER_MIXED = "These rates were measured; what is predicted stands below by itself, and the two are never mixed."
+_RAN_OUT = (
+    "How often trials with each value ran out of memory, of those that ran out or have a rate. The knob whose values"
+    " differ most comes first."
+)
+_DOES_NOT_FIT = (
+    "How many points with each value do not fit on paper, of those that can exist. The knob whose values differ most"
+    " comes first."
+)

@@ -1,0 +1,192 @@
+"""Memory of the best plan: what a rank of every pipeline stage holds, against what its device has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conf.units import GIBIBYTE
+from results.report.best_plan import BestPlan, best_plan, nearest_plan
+from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.table import ReportTable, number
+from results.units import gib, percent, rounded
+from train_core.costs import MEMORY_KINDS, Estimate
+
+KINDS = {
+    "weights_bytes": "weights",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "activations_bytes": "activations",
+    "working_bytes": "working",
+    "logits_bytes": "logits",
+    "communication_bytes": "communication",
+    "reserved_bytes": "reserved",
+}
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """None where no plan was priced."""
+    best = best_plan(subject) or nearest_plan(subject)
+    if best is None or best.trial.estimate is None:
+        return None
+    measured = _measured_by_stage(best, len(best.trial.estimate.stages))
+    return Section(
+        name="memory",
+        title="Memory by pipeline stage",
+        numbers_are="measured and predicted" if measured else "predicted",
+        finding=_finding(best, best.trial.estimate, measured),
+        blocks=tuple(_blocks(best, best.trial.estimate, measured)),
+    )
+
+
+def _finding(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> str:
+    needs, has = gib(predicted.peak_memory_bytes), gib(predicted.memory_capacity_bytes)
+    if not predicted.fits:
+        return (
+            f"No plan fits; `{best.label}` lacks least: stage {predicted.worst_stage} is predicted to need {needs} GiB"
+            f" of the {has} that its device has, {gib(predicted.shortfall_bytes)} too much."
+        )
+    sentence = (
+        f"Stage {predicted.worst_stage} of `{best.label}` is the fullest: predicted {needs} GiB of {has}, or"
+        f" {percent(predicted.memory_share)} %"
+    )
+    tight = ", which is so close that what a prediction leaves out may decide" if predicted.is_tight else ""
+    peak = f". Measured, the fullest rank took {gib(max(measured))} GiB" if measured else ""
+    return f"{sentence}{tight}{peak}."
+
+
+def _blocks(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Iterator[Block]:
+    yield Paragraph(
+        "Bytes of one rank at the fullest moment of a step. Working is what the layer at work needs beside what is"
+        " kept; reserved is the framework's share, the collectives library's, and gaps."
+    )
+    if measured:
+        yield Paragraph(_what_was_measured(best))
+    yield _bars(best, predicted, measured)
+    yield NamedTable("memory-stages", _table(best, predicted, measured))
+
+
+def _what_was_measured(best: BestPlan) -> str:
+    assert best.trial.experiment is not None
+    if best.trial.experiment.cluster.device.kind == "gpu":
+        return (
+            "Measured is the allocator's maximum on the fullest rank of each stage, which sees neither the framework's"
+            " memory nor gaps: hold it against the prediction without reserved."
+        )
+    return (
+        "Measured is the resident set's maximum on the fullest rank of each stage, which holds Python and torch too:"
+        " hold it against the whole prediction."
+    )
+
+
+def _measured_by_stage(best: BestPlan, num_stages: int) -> list[int]:
+    """Bytes on the fullest rank of each stage; nothing where not every rank's were measured."""
+    performance, experiment = best.reading.performance if best.reading else None, best.trial.experiment
+    if performance is None or experiment is None or experiment.parallel.pipeline_before_data:
+        return []
+    peaks = performance.peak_memory_bytes
+    if not peaks or len(peaks) != experiment.parallel.world_size:
+        return []
+    each = len(peaks) // num_stages  # ranks of one stage are consecutive
+    return [max(peaks[stage * each : (stage + 1) * each]) for stage in range(num_stages)]
+
+
+def capacities(best: BestPlan, num_stages: int) -> list[int]:
+    """Bytes that a device of each stage has; they differ where stages run on several types."""
+    experiment = best.trial.experiment
+    assert experiment is not None
+    listed = [
+        block.cluster.device.memory_bytes
+        for block, count in zip(experiment.blocks, experiment.stages_per_block, strict=True)
+        for _ in range(count)
+    ]
+    assert len(listed) == num_stages
+    return listed
+
+
+def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
+    kinds = [KINDS[name] for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
+    colour = {"type": "nominal", "title": None, "scale": {"domain": kinds}}
+    x = {
+        "field": "stage",
+        "type": "ordinal",
+        "title": "pipeline stage",
+        "axis": {"labelAngle": 0, "labelOverlap": True},
+    }
+    y = {"type": "quantitative", "title": "GiB of one rank"}
+    layers: list[dict[str, Any]] = [
+        {
+            "data": {"values": list(_bar_values(predicted))},
+            "mark": "bar",
+            "encoding": {
+                "x": x,
+                "y": {"field": "GiB", **y},
+                "color": {"field": "what", **colour},
+                "order": {"field": "order", "type": "quantitative"},
+                "tooltip": [{"field": name} for name in ("stage", "what", "GiB")],
+            },
+        },
+        {
+            "data": {"values": _capacity_values(best, len(predicted.stages))},
+            "mark": {"type": "tick", "thickness": 2, "color": "var(--ink)"},
+            "encoding": {
+                "x": x,
+                "y": {"field": "device has", **y},
+                "tooltip": [{"field": name} for name in ("stage", "device has")],
+            },
+        },
+    ]
+    if measured:
+        values = [{"stage": stage, "GiB": _gibibytes(peak)} for stage, peak in enumerate(measured)]
+        layers.append(
+            {
+                "data": {"values": values},
+                "mark": {"type": "point", "filled": True, "shape": "diamond", "size": 90, "color": "var(--measured)"},
+                "encoding": {
+                    "x": x,
+                    "y": {"field": "GiB", **y},
+                    "tooltip": [{"field": name} for name in ("stage", "GiB")],
+                },
+            }
+        )
+    diamonds = " Diamonds are the measured peak of each stage's fullest rank." if measured else ""
+    caption = "Predicted GiB of one rank of every stage, stacked by what they hold; the lines are what a device has."
+    caption += diamonds
+    return Plot("memory-stages-bars", caption, {"layer": layers, "height": 320})
+
+
+def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
+    for number_of_stage, stage in enumerate(predicted.stages):
+        for order, name in enumerate(MEMORY_KINDS):
+            if held := getattr(stage, name):
+                yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(held), "order": order}
+
+
+def _capacity_values(best: BestPlan, num_stages: int) -> list[dict[str, Any]]:
+    listed = capacities(best, num_stages)
+    return [{"stage": stage, "device has": _gibibytes(capacity)} for stage, capacity in enumerate(listed)]
+
+
+def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> ReportTable:
+    kinds = [name for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
+    heads = ["stage", *(f"{KINDS[name]} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
+    columns = (*heads, "measured GiB") if measured else tuple(heads)
+    rows = []
+    for index, (stage, capacity) in enumerate(
+        zip(predicted.stages, capacities(best, len(predicted.stages)), strict=True)
+    ):
+        sizes = [getattr(stage, name) for name in kinds]
+        share = stage.total_bytes / capacity
+        rows.append(
+            (
+                number(str(index), index),
+                *(number(gib(size), size) for size in (*sizes, stage.total_bytes, capacity)),
+                number(percent(share), share),
+                *(number(gib(peak), peak) for peak in measured[index : index + 1]),
+            )
+        )
+    return ReportTable(columns, tuple(rows), frozenset(columns), frozenset({predicted.worst_stage}))
+
+
+def _gibibytes(num_bytes: int) -> float:
+    return rounded(num_bytes / GIBIBYTE, 4)

@@ -1,0 +1,238 @@
+"""Weak and strong scaling: efficiency on every number of devices, the law that fits, and what others published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from conf.schema import Value
+from results.published import PublishedFigure, chosen_figures
+from results.report.charts import Spec, Values, quantity
+from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.table import Cell, ReportTable, number, text
+from results.scaling.study import Study, StudyPoint, measured_study, predicted_study
+from results.units import count, percent, seconds, significant
+from sweeps.repeats.points import measured_points
+from sweeps.trial import SweepRecord
+
+COLUMNS = (
+    "layout",
+    "ranks",
+    "devices",
+    "batch",
+    "step s",
+    "speed-up",
+    "efficiency %",
+    "95 % interval",
+    "of ideal %",
+    "runs",
+)
+NUMERIC = frozenset(COLUMNS) - {"layout", "95 % interval"}
+HELD = {"weak": "the batch of each replica", "strong": "the global batch"}
+CURVE_STEPS = 24
+MOST_DOUBLINGS = 20
+SHAPES = {
+    "measured": "circle",
+    "predicted for the same trials": "triangle-up",
+    "predicted at full size": "diamond",
+    "published": "stroke",
+}
+COLOURS = {
+    "measured": "var(--measured)",
+    "predicted for the same trials": "var(--soft)",
+    "predicted at full size": "var(--predicted)",
+    "published": "var(--published)",
+}
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """None of a sweep that is no scaling study."""
+    record = subject.sweep.record
+    if record.spec.scaling is None:
+        return None
+    measured = measured_study(record, subject.results)
+    sharing = (
+        frozenset(point.num_ranks for point in measured.points if point.shares_devices) if measured else frozenset()
+    )
+    same = predicted_study(record, record.trials, without=sharing)
+    full = predicted_study(record, record.plan) if record.mode == "proxy" else None
+    published = [each for each in chosen_figures(record.spec.published) if each.scaling_kind == record.spec.scaling]
+    studies = {"measured": measured, "predicted for the same trials": same, "predicted at full size": full}
+    known = {name: study for name, study in studies.items() if study is not None}
+    if not known:
+        return None
+    blocks = (*_said(subject, measured), *_tables(known), *_published(published), _plot(known, published))
+    is_measured = measured is not None
+    title = f"{record.spec.scaling.capitalize()} scaling"
+    return Section(
+        "scaling", title, "measured and predicted" if is_measured else "predicted", _finding(record, known), blocks
+    )
+
+
+def _finding(record: SweepRecord, known: dict[str, Study]) -> str:
+    """The efficiency on the most devices, measured where it was, else predicted."""
+    name, study = next(iter(known.items()))
+    last, kind = study.last, record.spec.scaling
+    if name != "measured":
+        return f"Nothing was measured yet; on paper {_on(last)} keep {percent(last.efficiency)} % ({kind})."
+    cores = _shared(study)
+    return (
+        f"{_on(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
+        f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]} is held constant."
+    )
+
+
+def _on(point: StudyPoint) -> str:
+    return f"{count(point.num_devices)} devices" if point.num_devices > 1 else "1 device"
+
+
+def _shared(study: Study) -> str:
+    shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
+    devices = max(point.num_devices for point in study.points)
+    return f"; {' and '.join(shared)} ranks shared {devices} devices" if shared else ""
+
+
+def _said(subject: ReportSubject, measured: Study | None) -> Iterator[Block]:
+    record = subject.sweep.record
+    declared = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
+    yield Paragraph(
+        f"Held constant: {HELD[record.spec.scaling or 'weak']}. Baseline: {_point(declared.baseline)}. Efficiency is"
+        " the rate per device over the baseline's; of ideal is MFU, in which 100 % would be every device at its peak"
+        " all the time: a poor baseline makes any efficiency look good, and of ideal shows it."
+    )
+    if measured is None:
+        return
+    points = measured_points(subject.results)
+    yield Paragraph(f"Intervals: {points[0].seconds.method}; those of both rates add by their squares.")
+    if shared := [point for point in measured.points if point.shares_devices]:
+        devices = shared[0].num_devices
+        yield Paragraph(
+            f"{' and '.join(str(point.num_ranks) for point in shared)} ranks shared {devices} devices (cores of a CPU,"
+            f" each a device). Their rate is that of {devices} devices, they are left out of the fit, and nothing is"
+            " predicted for them.",
+            is_caution=True,
+        )
+
+
+def _point(values: dict[str, Value]) -> str:
+    return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in values.items()) or "the configuration as is"
+
+
+def _tables(known: dict[str, Study]) -> Iterator[Block]:
+    for name, study in known.items():
+        yield Paragraph(f"{name.capitalize()}. {_law(study)}")
+        yield NamedTable(f"scaling-{name.replace(' ', '-')}", _table(study))
+
+
+def _law(study: Study) -> str:
+    if study.fit is None:
+        return "No law is fitted, because no point beyond the baseline has a device for each rank."
+    fit = study.fit
+    points = f"{fit.num_points} point{'s' if fit.num_points > 1 else ''}"
+    low, high = study.fit_bounds
+    ends = f" ({percent(low)} to {percent(high)} % at the ends of the intervals)" if low < high else ""
+    return (
+        f"{fit.law}'s law, fitted to {points}: {percent(fit.serial_share)} % of the baseline's step is what more"
+        f" devices do not speed up{ends}."
+    )
+
+
+def _table(study: Study) -> ReportTable:
+    return ReportTable(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
+
+
+def _row(point: StudyPoint) -> tuple[Cell, ...]:
+    note = f" ({point.num_ranks} ranks share {point.num_devices} devices)" if point.shares_devices else ""
+    return (
+        text(point.label + note),
+        number(count(point.num_ranks), point.num_ranks),
+        number(count(point.num_devices), point.num_devices),
+        number(count(point.global_batch_size), point.global_batch_size),
+        number(seconds(point.step_seconds), point.step_seconds),
+        number(significant(point.speed_up), point.speed_up),
+        number(percent(point.efficiency), point.efficiency),
+        text(_interval(point) if point.num_runs else "-"),
+        number(percent(point.utilization), point.utilization),
+        number(str(point.num_runs) if point.num_runs else "-", point.num_runs),
+    )
+
+
+def _interval(point: StudyPoint) -> str:
+    return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
+
+
+def _published(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
+    for figure in figures:
+        devices = f" on {figure.num_devices:,} devices" if figure.num_devices else ""
+        yield Paragraph(
+            f"Published: {figure.source}, {figure.model}: {figure.scaling_efficiency_percent:g} %"
+            f" {figure.scaling_kind} scaling{devices} (confirmed: {figure.confirmed}). {figure.notes}"
+        )
+
+
+def _plot(known: dict[str, Study], published: Sequence[PublishedFigure]) -> Plot:
+    values = [value for name, study in known.items() for value in _values(name, study)]
+    most = max(value["factor"] for value in values)
+    values += [
+        {"series": "published", "factor": factor, "efficiency": figure.scaling_efficiency_percent}
+        for figure in published
+        for factor in (1, most)
+    ]
+    curves = [value for name, study in known.items() for value in _curve(name, study)]
+    caption = (
+        "Efficiency over devices, as a multiple of the baseline's. Circles with whiskers were measured, with their 95 %"
+        " intervals; triangles and diamonds are predicted; thin lines are the fitted law. The published figure is a"
+        " dashed level, because its source does not say from which number of devices on."
+    )
+    return Plot("scaling", caption, _spec(values, curves))
+
+
+def _values(name: str, study: Study) -> Values:
+    return [
+        {
+            "series": name,
+            "layout": point.label,
+            "factor": point.factor,
+            "efficiency": 100 * point.efficiency,
+            "low": 100 * point.efficiency_low,
+            "high": 100 * point.efficiency_high,
+        }
+        for point in study.points
+        # On paper every rank has a device, which is another question where they share some.
+        if not point.shares_devices
+    ]
+
+
+def _curve(name: str, study: Study) -> Values:
+    if study.fit is None:
+        return []
+    most = max(point.factor for point in study.points)
+    factors = [most ** (step / CURVE_STEPS) for step in range(CURVE_STEPS + 1)]
+    return [{"series": name, "factor": factor, "efficiency": 100 * study.fit.efficiency(factor)} for factor in factors]
+
+
+def _spec(values: Values, curves: Values) -> Spec:
+    names = list(dict.fromkeys(value["series"] for value in values))
+    powers = [2**power for power in range(MOST_DOUBLINGS) if 2**power <= max(value["factor"] for value in values)]
+    axis = {"values": powers, "format": "~g"}
+    x = quantity("factor", "devices over the baseline's") | {"scale": {"type": "log", "base": 2}, "axis": axis}
+    y = quantity("efficiency", "efficiency %") | {"scale": {"zero": False}}
+    scale = {"domain": names, "range": [COLOURS[name] for name in names]}
+    colour = {"field": "series", "type": "nominal", "title": None, "scale": scale}
+    shapes = {"domain": names, "range": [SHAPES[name] for name in names]}
+    shape = {"field": "series", "type": "nominal", "title": None, "scale": shapes}
+    of = {name: {"filter": {"field": "series", "equal": name}} for name in names}
+    layers: list[Spec] = [
+        {"data": {"values": curves}, "mark": {"type": "line", "strokeWidth": 1}, "encoding": {"x": x, "y": y}},
+        {
+            "transform": [{"filter": "datum.series != 'published'"}],
+            "mark": {"type": "point", "filled": True, "size": 70},
+        },
+    ]
+    layers[1]["encoding"] = {"x": x, "y": y, "shape": shape}
+    if "measured" in of:
+        whiskers = {"x": x, "y": quantity("low", "efficiency %"), "y2": {"field": "high"}}
+        layers.append({"transform": [of["measured"]], "mark": {"type": "rule"}, "encoding": whiskers})
+    if "published" in of:
+        dashed = {"type": "line", "strokeDash": [6, 4]}
+        layers.append({"transform": [of["published"]], "mark": dashed, "encoding": {"x": x, "y": y}})
+    return {"data": {"values": values}, "height": 300, "encoding": {"color": colour}, "layer": layers}

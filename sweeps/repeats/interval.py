@@ -1,0 +1,78 @@
+"""How sure a measured time is: a confidence interval from repeats, or, of a single run, the spread of its steps.
+
+Where any point of a sweep was measured more than once, Student's t is applied to the logarithm of the median seconds of
+a step. The spread between runs is pooled over all points, as a machine disturbs each of them by a factor; so three runs
+of three points say more than three runs of one, and a point that was measured once has an interval too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, pi, sqrt
+from statistics import fmean, median
+
+CONFIDENCE = 0.95
+MEDIAN_OVER_MEAN = sqrt(pi / 2)
+"""The standard error of a median over that of a mean, of many normal values; of one or two values they are the same."""
+T_QUANTILES = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131)
+"""Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom. Source: any table of the distribution."""
+T_OF_MORE = 2.12
+"""That of 16 degrees of freedom, for all numbers from there on: at most 8 % too wide."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Seconds of a step, between which the true value lies with 95 % confidence where `num_runs` of any point say so.
+
+    Attributes:
+        num_runs: of this point.
+        method: how the interval was made, in words for people.
+    """
+
+    low: float
+    high: float
+    num_runs: int
+    method: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of the logarithm of a run's seconds, from so many degrees of freedom."""
+
+    deviation: float
+    freedom: int
+
+
+def pooled_spread(points: Sequence[Sequence[float]]) -> Spread | None:
+    """The spread between runs of the same point, pooled over all points; None where no point has two runs."""
+    repeated = [[log(seconds) for seconds in runs] for runs in points if len(runs) > 1]
+    freedom = sum(len(runs) - 1 for runs in repeated)
+    if not freedom:
+        return None
+    squares = sum((value - fmean(runs)) ** 2 for runs in repeated for value in runs)
+    return Spread(sqrt(squares / freedom), freedom)
+
+
+def of_runs(runs: Sequence[float], spread: Spread) -> Interval:
+    """The interval of the median of one or more runs."""
+    error = spread.deviation / sqrt(len(runs)) * (MEDIAN_OVER_MEAN if len(runs) > 2 else 1.0)
+    middle, half = median(log(seconds) for seconds in runs), t_quantile(spread.freedom) * error
+    method = f"95 %: t on log seconds, spread of runs pooled over the sweep's points ({spread.freedom} d.o.f.)"
+    return Interval(exp(middle - half), exp(middle + half), len(runs), method)
+
+
+def of_one_run(fastest: float, slowest: float, noise: float) -> Interval:
+    """Of a run that nothing was repeated beside: its fastest and slowest step, and what the machine's noise adds.
+
+    Args:
+        noise: by which factor the peaks vary that were measured beside the runs; 1.0 where none were.
+    """
+    # A run met the machine somewhere between its best and its worst moment, and nobody knows where.
+    widened = f", widened by the x{noise:.2g} of the peaks" if noise > 1.0 else ""
+    return Interval(fastest / sqrt(noise), slowest * sqrt(noise), 1, f"fastest to slowest step of the one run{widened}")
+
+
+def t_quantile(freedom: int) -> float:
+    """Student's t at 97.5 %; beyond the table a little too large, so that intervals err on the wide side."""
+    return T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else T_OF_MORE

@@ -1,0 +1,77 @@
+"""`trisweep init` makes a folder that works as it is, and never overwrites what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> Path:
+    """A folder that was made where no Slurm is; its name has to be quoted for a shell."""
+    place = tmp_path_factory.mktemp("init")
+    done = trisweep("init", "my folder", cwd=place)
+    assert done.returncode == 0, done.stderr
+    (place / "said").write_text(done.stdout)
+    return place / "my folder"
+
+
+def test_every_command_that_it_names_works(home: Path, trisweep: Command) -> None:
+    said = (home.parent / "said").read_text()
+    enter, *commands = (shlex.split(line) for line in re.findall(r"^  (.*)$", said, re.MULTILINE))
+    assert enter == ["cd", "my folder"]
+    assert [command[1] for command in commands] == ["show", "plan", "plan", "sweep"]
+    for program, *arguments in commands:
+        assert program == "trisweep"
+        done = trisweep(*arguments, cwd=home)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert "my-cluster" in done.stdout
+
+
+def test_it_says_that_numbers_are_an_example_where_no_slurm_answers(home: Path) -> None:
+    assert "No Slurm answered, so all numbers of the cluster are an example" in (home.parent / "said").read_text()
+    text = (home / "config" / "cluster" / "my-cluster.yaml").read_text()
+    assert "num_nodes: 4 # that a job may take; an example" in text
+
+
+def test_its_files_are_listed_as_yours_from_a_folder_below_too(home: Path, trisweep: Command) -> None:
+    (home / "below").mkdir(exist_ok=True)
+    document = json.loads(trisweep("list", "--json", cwd=home / "below").stdout)
+    own = {f"{group}/{row['name']}" for group, rows in document["groups"].items() for row in rows if row["is_own"]}
+    assert own == {"cluster/my-cluster", "slurm/my-cluster", "model/my-model", "sweep/my-sweep"}
+    assert all(row["says"] for rows in document["groups"].values() for row in rows)
+
+
+def test_what_is_there_is_kept(home: Path, trisweep: Command) -> None:
+    (home / "config" / "model" / "my-model.yaml").unlink()
+    changed = home / "config" / "slurm" / "my-cluster.yaml"
+    changed.write_text("partition: mine\n")
+    document = json.loads(trisweep("init", "--json", cwd=home).stdout)
+    assert document["written"] == [str(home / "config" / "model" / "my-model.yaml")]
+    assert str(changed) in document["kept"]
+    assert changed.read_text() == "partition: mine\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--name", "../x"), "--name = '../x': is not a name for a cluster"),
+        (("--partition", "gpu"), "--partition = 'gpu': is no partition that Slurm knows"),
+        (("file",), "cannot be written"),
+        (("file/below",), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, trisweep: Command
+) -> None:
+    (tmp_path / "file").touch()
+    done = trisweep("init", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in " ".join(done.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

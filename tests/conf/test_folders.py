@@ -1,0 +1,161 @@
+"""Clusters, models and sweeps of one's own lie in folders of one's own, which come before the package's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.folders import CONF_DIR, VARIABLE, further_folders, groups, options, own_folders, path_of
+from conf.load import load, load_cluster
+from conf.overrides import Overrides
+from launcher.where import compose_for_slurm
+
+Own = Callable[..., Path]
+SELENE = (CONF_DIR / "cluster" / "selene.yaml").read_text()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Own:
+    """`own("name", {"cluster/mine.yaml": text})`: a folder of configuration with these files."""
+
+    def make(name: str, files: dict[str, str]) -> Path:
+        for path, text in files.items():
+            target = tmp_path / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        return tmp_path / name
+
+    return make
+
+
+def cluster(name: str, num_nodes: int = 384) -> dict[str, str]:
+    text = SELENE.replace("name: selene", f"name: {name}").replace("num_nodes: 384", f"num_nodes: {num_nodes}")
+    return {f"cluster/{name}.yaml": text}
+
+
+def test_an_own_cluster_is_chosen_by_its_name_like_any_other(own: Own) -> None:
+    with further_folders([own("a folder, with = and é", cluster("mine"))]):
+        assert load(["cluster=mine"]).cluster.name == "mine"
+        assert load_cluster("mine").num_nodes == 384
+        assert {"mine", "selene"} <= set(options("cluster"))
+    assert "mine" not in options("cluster")
+
+
+def test_an_own_file_holds_before_the_packages_of_the_same_name(own: Own) -> None:
+    with further_folders([own("a", cluster("selene", num_nodes=3))]):
+        assert load(["cluster=selene"]).cluster.num_nodes == 3
+        assert path_of("cluster", "selene") != CONF_DIR / "cluster" / "selene.yaml"
+    assert load(["cluster=selene"]).cluster.num_nodes > 3
+
+
+def test_the_command_line_holds_before_the_variable_and_that_before_the_file(
+    own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third, fourth = (own(str(n), cluster("mine", num_nodes=n)) for n in (1, 2, 3, 4))
+    (tmp_path / "trisweep.yaml").write_text("config_dirs: ['4']\n")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert load_cluster("mine").num_nodes == 4
+    monkeypatch.setenv(VARIABLE, f"{third}:{second}")
+    assert load_cluster("mine").num_nodes == 3
+    with further_folders([first]):
+        assert load_cluster("mine").num_nodes == 1
+        assert own_folders() == (first, third, second, fourth)
+
+
+def test_slurm_settings_with_the_name_of_an_own_cluster_are_taken_without_asking(own: Own) -> None:
+    text = (CONF_DIR / "slurm" / "default.yaml").read_text().replace("partition: null", "partition: ours")
+    with further_folders([own("a", {**cluster("mine"), "slurm/mine.yaml": text})]):
+        assert compose_for_slurm(Overrides.parse(["cluster=mine"])).settings.slurm.partition == "ours"
+
+
+@pytest.mark.parametrize(
+    ("group", "of", "change"),
+    [("model", "tiny", "name"), ("sweep", "smoke", "name"), ("trainer", "megatron-lm", "name")],
+)
+def test_every_group_takes_own_files(own: Own, group: str, of: str, change: str) -> None:
+    text = (CONF_DIR / group / f"{of}.yaml").read_text().replace(f"{change}: {of}", f"{change}: ours")
+    with further_folders([own("a", {f"{group}/ours.yaml": text})]):
+        chosen = load([f"{group}=ours"])
+        assert getattr(chosen, group).name == "ours"
+
+
+def test_an_unknown_option_is_compared_with_own_files_too(own: Own) -> None:
+    with (
+        further_folders([own("a", cluster("quokka"))]),
+        pytest.raises(ConfigError, match=r"Did you mean quokka\?"),
+    ):
+        load(["cluster=quoka"])
+
+
+def test_a_folder_that_is_not_there_or_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for path, problem in (("nowhere", "does not exist"), ("file", "is a file")):
+        with (
+            pytest.raises(ConfigError, match=rf"--config-dir = '.*{path}': {problem}"),
+            further_folders([tmp_path / path]),
+        ):
+            pass
+        monkeypatch.setenv(VARIABLE, str(tmp_path / path))
+        with pytest.raises(ConfigError, match=rf"{VARIABLE} = "):
+            load()
+
+
+def test_a_folder_whose_root_would_replace_ours_is_refused(own: Own) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"holds a config\.yaml, which would take the place of the root"),
+        further_folders([own("a", {"config.yaml": "lr: 1\n"})]),
+    ):
+        pass
+
+
+def test_an_own_file_that_is_not_yaml_is_named_with_its_folder_and_line(own: Own) -> None:
+    folder = own("a", {"cluster/mine.yaml": "name: mine\nnum_nodes: [1\n"})
+    with further_folders([folder]), pytest.raises(ConfigError, match=rf"{folder}/cluster/mine\.yaml, line \d+'"):
+        load(["cluster=mine"])
+
+
+def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(own: Own) -> None:
+    with (
+        further_folders([own("a", {"cluster/mine.yaml": SELENE})]),
+        pytest.raises(ConfigError, match=r"cluster\.name = 'selene': is not the name of the file /.*mine\.yaml"),
+    ):
+        load(["cluster=mine"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("config_dirs: nowhere", "config_dirs: input should be a valid list"),
+        ("config_dir: [a]", "config_dir: extra inputs are not permitted"),
+        ("- a", "is not a mapping"),
+        ("a: [", "is not valid YAML"),
+        ("config_dirs: [nowhere]", "nowhere': does not exist"),
+    ],
+)
+def test_a_wrong_trisweep_yaml_is_named(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trisweep.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"trisweep\.yaml.*{problem}"):
+        load()
+
+
+def test_the_output_folder_of_trisweep_yaml_holds_unless_another_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "it's a 'quoted' place, é"
+    (place / "below").mkdir(parents=True)
+    (place / "trisweep.yaml").write_text("output_dir: my runs\n")
+    monkeypatch.chdir(place / "below")
+    assert load().output_dir == str(place / "my runs")
+    assert load(["output_dir=here"]).output_dir == "here"
+
+
+def test_own_folders_add_no_group(own: Own) -> None:
+    with further_folders([own("a", {"clusters/mine.yaml": "a: 1"})]):
+        assert "clusters" not in groups()

@@ -1,0 +1,74 @@
+"""Every command that README and the pages show is one that exists, and those that take seconds are run here."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.docs.documented import ROOT, shown_commands
+
+RUN_HERE = ("plan", "estimate", "sweep")
+RUN_ELSEWHERE = {
+    "advance": "tests/launcher/test_advance.py",
+    "calibrate": "tests/cli/calibrate",
+    "cancel": "tests/slurm/test_commands.py",
+    "doctor": "tests/cli/test_doctor.py",
+    "export": "tests/cli/test_train.py",
+    "logs": "tests/cli/test_logs.py",
+    "pause": "tests/launcher/test_advance.py",
+    "rehearse": "tests/cli/test_rehearse.py",
+    "report": "tests/cli/test_report.py",
+    "rerun": "tests/cli/test_rerun.py",
+    "resume": "tests/launcher/test_advance.py",
+    "retry": "tests/slurm/test_commands.py",
+    "status": "tests/cli/test_status.py",
+    "train": "tests/cli/test_train.py",
+    "ui": "tests/results/mlflow/test_ui.py",
+}
+"""Commands that need a measured sweep, a cluster or minutes, and where a smaller one of each is run."""
+
+COMMANDS = shown_commands()
+TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,8,1\n"
+
+
+def words_of(program: str) -> list[list[str]]:
+    return [shlex.split(command)[1:] for command in COMMANDS if command.startswith(f"{program} ")]
+
+
+def test_the_pages_show_commands() -> None:
+    assert len(words_of("trisweep")) > 40
+    assert len(words_of("make")) > 10
+
+
+@pytest.mark.parametrize("words", [words for words in words_of("trisweep") if words[0] in RUN_HERE], ids=" ".join)
+def test_a_shown_command_runs(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("in.csv", "mine.csv", "ours.csv"):
+        (tmp_path / name).write_text(TABLE)
+    dry = ["--dry-run"] if words[0] == "sweep" and not {"--dry-run", "--cfg"} & set(words) else []
+    done = CliRunner().invoke(app, [*words, *dry])
+    assert done.exit_code == 0, done.output
+    assert done.output.strip()
+
+
+@pytest.mark.parametrize("words", [words for words in words_of("trisweep") if words[0] not in RUN_HERE], ids=" ".join)
+def test_a_shown_command_that_takes_longer_has_these_options_and_is_run_by_another_test(words: list[str]) -> None:
+    if words[0].startswith("--"):
+        return  # of Typer itself
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    command = group.commands[words[0]]
+    command.make_context(words[0], list(words[1:]))
+    assert (ROOT / RUN_ELSEWHERE[words[0]]).exists()
+
+
+@pytest.mark.parametrize("words", words_of("make"), ids=" ".join)
+def test_a_shown_target_exists_and_calls_what_exists(words: list[str]) -> None:
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

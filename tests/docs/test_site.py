@@ -1,0 +1,37 @@
+"""The documentation as a site: its generated pages are what the code says today, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.making import PAGES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_generated_page_is_what_the_code_says_today(path: Path) -> None:
+    assert path.read_text() == PAGES[path](), "run python -m docs.making"
+
+
+def test_the_site_is_built_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    front = (tmp_path / "index.html").read_text()
+    assert 'src="https://' not in front
+    assert 'rel="stylesheet" href="https://' not in front
+
+
+def test_every_key_of_the_configuration_says_what_it_means() -> None:
+    page = next(path for path in PAGES if path.stem == "keys").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 200
+    assert [row for row in rows if row.endswith("|  |")] == []

@@ -1,0 +1,53 @@
+"""A report in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+DRAWN_MILLISECONDS = 20_000
+
+
+@dataclass
+class Visit:
+    """A page that was opened, and what it should not do."""
+
+    page: Page
+    troubles: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def column(self, number: int, table: str = "trials") -> list[str]:
+        """The texts of the visible rows in a column, which counts from 1."""
+        return self.page.locator(f"#table-{table} tbody tr:visible td:nth-child({number})").all_inner_texts()
+
+    def click_head(self, name: str, table: str = "trials") -> None:
+        self.page.locator(f"#table-{table} th button", has_text=name).first.click()
+
+
+Open = Callable[..., Visit]
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Open]:
+    """Open a file in a new tab and wait until its plots are drawn."""
+    contexts = []
+
+    def open_page(path: Path, width: int = 1400, **settings: Any) -> Visit:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **settings))
+        page = contexts[-1].new_page()
+        seen = Visit(page)
+        page.on("console", lambda message: seen.troubles.append(message.text))
+        page.on("pageerror", lambda error: seen.troubles.append(str(error)))
+        page.on("request", lambda request: seen.requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-plots=drawn]", timeout=DRAWN_MILLISECONDS)
+        return seen
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,0 +1,155 @@
+"""All counters of a rank, followed over the timed steps, and what they say together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+
+from train_core.parallel.collectives import Axis, gather_objects
+from train_core.process.machine import machine_id
+from train_core.watch.energy.amd import amd_counter
+from train_core.watch.energy.counter import CountedPart, EnergyCounter, FollowedCounter
+from train_core.watch.energy.nvml import nvml_counter
+from train_core.watch.energy.rapl import rapl_counters
+
+
+def counters_of(device: torch.device) -> list[EnergyCounter]:
+    """Every counter that this rank can read: of its device, and of the host around it."""
+    if device.type == "cpu":
+        return rapl_counters("device")
+    found = _gpu_counter(torch.cuda.get_device_properties(device))
+    return ([found] if found else []) + rapl_counters("host")
+
+
+def _gpu_counter(properties: object) -> EnergyCounter | None:
+    if torch.version.hip is None:
+        return nvml_counter(str(getattr(properties, "uuid", "")))
+    # AMD SMI knows a GPU by its place on the bus, which older versions of torch do not tell.
+    domain, bus, slot = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    if domain is None or bus is None or slot is None:
+        return None
+    return amd_counter(f"{domain:04x}:{bus:02x}:{slot:02x}.0")
+
+
+class EnergyFields(TypedDict, total=False):
+    """Fields of a `Performance`."""
+
+    energy_joules_per_step: float
+    energy_joules_per_token: float
+    energy_watts: float
+    energy_seconds: float
+    energy_source: str
+    energy_idle_watts: float | None
+    energy_host_joules_per_step: float
+
+
+@dataclass(frozen=True)
+class PartPower:
+    """What one counter said over the timed steps.
+
+    Attributes:
+        machine: whose counter it is; ranks of one machine may read the same one.
+        idle_watts: before the first step; None where nobody waited for it.
+    """
+
+    machine: str
+    name: str
+    kind: str
+    counts: CountedPart
+    watts: float
+    idle_watts: float | None
+
+
+@dataclass(frozen=True)
+class EnergyOfJob:
+    """What all counters of a job said, each counted once.
+
+    Attributes:
+        seconds: between the two readings; 0 where no step was timed.
+        is_whole: every rank had a counter for its device.
+    """
+
+    parts: Sequence[PartPower]
+    seconds: float
+    is_whole: bool
+
+    def fields(self, step_seconds: float, tokens_per_step: int) -> EnergyFields:
+        """The fields of a `Performance` that are known."""
+        said = EnergyFields()
+        devices = [part for part in self.parts if part.counts == "device"]
+        watts, host_watts = _sum(devices), _sum([part for part in self.parts if part.counts == "host"])
+        if self.is_whole and watts > 0:
+            said["energy_joules_per_step"] = watts * step_seconds
+            said["energy_joules_per_token"] = watts * step_seconds / tokens_per_step
+            said["energy_watts"], said["energy_seconds"] = watts, self.seconds
+            said["energy_source"] = _words(devices)
+            said["energy_idle_watts"] = _idle(devices)
+        if host_watts > 0:
+            said["energy_host_joules_per_step"] = host_watts * step_seconds
+        return said
+
+
+class EnergyMeter:
+    """Follows the counters of one rank. A rank that can read none follows none, and says so at the end."""
+
+    def __init__(self, device: torch.device, counters: Sequence[EnergyCounter] | None = None) -> None:
+        self.counters = counters_of(device) if counters is None else list(counters)
+        self.followed: list[FollowedCounter] = []
+        self.idle_watts: dict[str, float] = {}
+        self.began = self.seconds = 0.0
+
+    def measure_idle(self, seconds: float) -> None:
+        """Wait so long, and note the power of devices that do nothing."""
+        if not seconds or not self.counters:
+            return
+        self.begin()
+        time.sleep(seconds)
+        self.follow()
+        self.idle_watts = {part.name: part.watts for part in self._parts()}
+        self.followed, self.seconds = [], 0.0
+
+    def begin(self) -> None:
+        """Read all counters for the first time; nothing where that was done."""
+        if not self.followed:
+            self.followed, self.began = [FollowedCounter(counter) for counter in self.counters], time.perf_counter()
+
+    def follow(self) -> None:
+        """Read all counters again; nothing before they were read for the first time."""
+        for followed in self.followed:
+            followed.follow()
+        if self.followed:
+            self.seconds = time.perf_counter() - self.began
+
+    def of_all_ranks(self, axis: Axis) -> EnergyOfJob:
+        """What the counters of all ranks said; every rank calls it."""
+        gathered: list[tuple[list[PartPower], float]] = gather_objects((self._parts(), self.seconds), axis)
+        once = {(part.machine, part.name): part for parts, _ in gathered for part in parts}
+        is_whole = all(any(part.counts == "device" for part in parts) for parts, _ in gathered)
+        return EnergyOfJob(list(once.values()), max(seconds for _, seconds in gathered), is_whole)
+
+    def _parts(self) -> list[PartPower]:
+        machine, idle = machine_id(), self.idle_watts
+        return [
+            PartPower(machine, of.name, of.kind, of.counts, followed.joules / self.seconds, idle.get(of.name))
+            for followed in self.followed
+            if (of := followed.counter) and followed.joules is not None and self.seconds
+        ]
+
+
+def _sum(parts: Sequence[PartPower]) -> float:
+    return sum(part.watts for part in parts)
+
+
+def _idle(parts: Sequence[PartPower]) -> float | None:
+    known = [part.idle_watts for part in parts if part.idle_watts is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _words(parts: Sequence[PartPower]) -> str:
+    kinds, machines = " and ".join(dict.fromkeys(part.kind for part in parts)), len({part.machine for part in parts})
+    counters = "1 counter" if len(parts) == 1 else f"{len(parts)} counters"
+    return f"{kinds}, {counters} on {machines} machine{'s' if machines > 1 else ''}"
