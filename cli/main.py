@@ -23,6 +23,7 @@ from cli import (
     pause,
     plan,
     rehearse,
+    reindex,
     report,
     rerun,
     retry,
@@ -66,6 +67,7 @@ app.command()(with_options_of_all(pause.resume))
 app.command()(with_options_of_all(retry.retry))
 app.command()(with_options_of_all(cancel.cancel))
 app.command()(with_options_of_all(report.report))
+app.command()(with_options_of_all(reindex.reindex))
 app.command()(with_options_of_all(rerun.rerun))
 app.command()(with_options_of_all(doctor.doctor))
 app.command()(with_options_of_all(own_folder.init))

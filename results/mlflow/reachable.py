@@ -5,6 +5,7 @@ MLflow itself tries again for minutes, and prints a page each time. So what it i
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import urllib.error
 import urllib.request
@@ -15,11 +16,8 @@ from conf.credentials import hide_credentials, without_credentials
 from conf.errors import UsageError
 
 REACH_SECONDS = 5.0
-OUT_OF_DATE = "out-of-date database schema"
-"""What MLflow says of a store that an older MLflow wrote."""
-
-NEWER = "Can't locate revision"
-"""What alembic, by which MLflow keeps its tables, says of a store that a newer MLflow wrote."""
+OTHER_VERSION = re.compile(r"out-of-date database schema \(found version (\w+)")
+"""What MLflow says of a store that another version of it wrote, be it older or newer."""
 
 KEPT = "The sweeps' folders keep everything"
 
@@ -94,15 +92,19 @@ def require_database(uri: str) -> None:
 
 def remedy_of(said: str, uri: str) -> str | None:
     """What helps where MLflow refused its store; None where that is not known."""
-    address = without_credentials(uri)
-    if OUT_OF_DATE in said:
-        return (
-            f"An older MLflow wrote the store: take a backup of it, then give `mlflow db upgrade {address}`. {KEPT}, so"
-            " a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
-        )
-    if NEWER in said:
-        return (
-            f"A newer MLflow wrote the store: install that one, or move the store aside and give `trisweep reindex`."
-            f" {KEPT}."
-        )
-    return None
+    found = OTHER_VERSION.search(said)
+    if found is None:
+        return None
+    anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
+    if _is_known(found[1]):
+        address = without_credentials(uri)
+        return f"An older MLflow wrote it: take a backup of it, then give `mlflow db upgrade {address}`. {anew}"
+    return f"A newer MLflow wrote it: install that one. {anew}"
+
+
+def _is_known(revision: str) -> bool:
+    """Whether the MLflow that is installed has had this layout of its tables, and so can upgrade it."""
+    import mlflow
+
+    versions = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
+    return any(versions.glob(f"{revision}_*.py"))

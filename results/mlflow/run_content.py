@@ -13,6 +13,8 @@ from train_core.measurement import Outcome
 VERSION = "2"
 """Of the keys, tags and artifacts; another number has every run written anew, once."""
 
+DIGITS = 5
+
 MAX_TAG_LENGTH = 4000
 """MLflow promises to take 5,000 bytes, and a letter may need more than one."""
 
@@ -80,9 +82,9 @@ class RunContent:
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
-def at(timestamp_ms: int, values: Mapping[str, float], step: int = 0) -> list[LoggedMetric]:
-    """The values as metrics of one moment."""
-    return [LoggedMetric(key, float(value), timestamp_ms, step) for key, value in values.items()]
+def at(timestamp_ms: int, values: Mapping[str, float]) -> list[LoggedMetric]:
+    """The values as metrics of one moment, with as many digits as a column of MLflow's table shows."""
+    return [LoggedMetric(key, float(f"{value:.{DIGITS}g}"), timestamp_ms, 0) for key, value in values.items()]
 
 
 def milliseconds(time_seconds: float) -> int:

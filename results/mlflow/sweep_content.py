@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conf.knobs import KNOBS
+from results.legend import legend_text
 from results.mlflow import metric_keys
 from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
 from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
@@ -16,25 +16,6 @@ from train_core.measurement import Outcome
 
 BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
 OPEN = (Outcome.PENDING, Outcome.RUNNING)
-MEANINGS = {
-    "tp": "tensor-parallel ranks",
-    "pp": "pipeline stages",
-    "dp": "data-parallel replicas",
-    "mb": "sequences in a micro-batch",
-    "gb": "sequences in a step",
-    "vp": "chunks of layers on each stage",
-    "sp": "sequence parallel",
-    "zero": "stage of ZeRO",
-    "cp": "context-parallel ranks",
-    "ep": "expert-parallel ranks",
-    "etp": "tensor-parallel ranks of an expert",
-    "zg": "ranks that share one sharded copy",
-    "layers": "layers of the stages",
-    "every": "layers of which one is recomputed",
-    "pd": "stages next to each other, replicas apart",
-    "offload": "optimizer in the host's memory",
-}
-"""Codes in names of layouts, in the order in which a person meets them."""
 
 
 def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str = "") -> list[RunContent]:
@@ -46,7 +27,9 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     relations = scalings(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
     name = shown_name(baseline) if baseline else ""
-    since = baseline.measurement.ended if baseline and baseline.measurement else 0.0
+    both = zip(results, relations, strict=True)
+    ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
+    since = max(ends, default=0.0)
     trials = [
         trial_run(record, result, Related(relation, name, since))
         for result, relation in zip(results, relations, strict=True)
@@ -127,20 +110,6 @@ def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReadi
             record.spec.question,
             f"{answer} The sweep is of {where}.",
             "The report is `report.html` among the artifacts.",
-            f"Names of layouts: {_legend(results)}.",
+            f"Names of layouts: {legend_text(result.experiment for result in results if result.experiment)}.",
         )
     )
-
-
-def _legend(results: Sequence[TrialReading]) -> str:
-    """What the codes mean that stand in the names of this sweep's layouts."""
-    parts = {part for result in results if result.experiment for part in result.label.split("-")}
-    codes = [knob.label.format("") for knob in KNOBS if knob.label.format("") in MEANINGS]
-    used = [code for code in codes if any(_says(part, code) for part in parts)]
-    return ", ".join(f"`{code}` {MEANINGS[code]}" for code in used)
-
-
-def _says(part: str, code: str) -> bool:
-    """Whether a part of a name, such as `tp2`, is of this code."""
-    rest = part.removeprefix(code)
-    return rest != part and (not rest or rest[0].isdigit())

@@ -9,6 +9,7 @@ to date.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from conf.sites import TrackingSpec
 from results.mlflow.artifacts import log_sweep_files, log_trial_files, report_digest
 from results.mlflow.reachable import remedy_of
 from results.mlflow.run_content import RunContent
-from results.mlflow.store import connect, database_path, experiment_id, flush, tracking_uri
+from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, tracking_uri
 from results.mlflow.stored_runs import first_if_all_stored
 from results.mlflow.sweep_content import sweep_runs
 from results.mlflow.trial_content import training_run
@@ -61,11 +62,14 @@ def import_sweep(
     tracking: TrackingSpec,
     output_dir: Path,
     read: Callable[[Sweep], Sequence[TrialReading]] = Sweep.read,
+    *,
+    anew: bool = False,
 ) -> ImportSummary:
     """Bring the runs of this sweep up to date with its folder.
 
     Args:
         read: called once no other import runs, as an older state could undo a newer one.
+        anew: delete what the store has of the sweep first.
 
     Raises:
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
@@ -75,15 +79,15 @@ def import_sweep(
         results = read(sweep)
         contents = sweep_runs(record, results, report_digest(folder))
         sweep_id = _tracking_id(folder.tracking_id)
-        if unchanged := _nothing_to_do(contents, tracking, output_dir, sweep_id):
+        if not anew and (unchanged := _nothing_to_do(contents, tracking, output_dir, sweep_id)):
             return unchanged
-        writer = _writer(tracking, output_dir, sweep_id)
+        writer = _writer(tracking, output_dir, sweep_id, anew=anew)
         whole, *trials = contents
         parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, folder))
         for trial, result in zip(trials, results, strict=True):
             writer.write(trial, parent, partial(log_trial_files, reading=result))
         writer.leave(contents)
-        keep_view(writer.client, writer.experiment_id, sweep_id, _view_name(record), whole.start_ms)
+        keep_view(writer.client, writer.experiment_id, sweep_id, _view_name(record), contents)
         flush(tracking, output_dir)
     return _summary(writer, parent)
 
@@ -94,12 +98,15 @@ def import_training(
     from_trial: str,
     tracking: TrackingSpec,
     output_dir: Path,
+    *,
+    anew: bool = False,
 ) -> ImportSummary:
     """Bring the run of a long training up to date with its folder: losses, rates, and how it ended.
 
     Args:
         record: of the sweep whose trial `from_trial` gave its plan.
         tracking: the record's, with the credentials that it does not keep.
+        anew: as for `import_sweep`.
 
     Raises:
         UsageError: as `import_sweep`.
@@ -107,9 +114,9 @@ def import_training(
     with _only_writer(output_dir), _failures_explained(tracking, output_dir):
         content = training_run(record, training, from_trial)
         training_id = _tracking_id(training.folder.tracking_id)
-        if unchanged := _nothing_to_do([content], tracking, output_dir, training_id):
+        if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
             return unchanged
-        writer = _writer(tracking, output_dir, training_id)
+        writer = _writer(tracking, output_dir, training_id, anew=anew)
         return _summary(writer, writer.write(content, None, partial(log_trial_files, reading=training)))
 
 
@@ -119,9 +126,24 @@ def _view_name(record: SweepRecord) -> str:
     return f"{record.name} {'proxy' if record.mode == 'proxy' else next(iter(clusters), record.mode)}"
 
 
-def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> Writer:
+def move_store_aside(output_dir: Path) -> list[Path]:
+    """Rename the SQLite store and its artifacts, if they are there; their new paths."""
+    with _only_writer(output_dir):
+        moved = []
+        for path in (database_path(output_dir), artifact_dir(output_dir)):
+            aside = path.with_name(f"{path.name}.old-{int(time.time())}")
+            if path.exists():
+                moved.append(path.rename(aside))
+        return moved
+
+
+def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> Writer:
     client = connect(tracking, output_dir)
-    return Writer(client, tracking_uri(tracking, output_dir), experiment_id(client, tracking, output_dir), sweep_id)
+    uri, experiment = tracking_uri(tracking, output_dir), experiment_id(client, tracking, output_dir)
+    writer = Writer(client, uri, experiment, sweep_id)
+    if anew:
+        writer.delete_all()
+    return writer
 
 
 def _summary(writer: Writer, run_id: str) -> ImportSummary:

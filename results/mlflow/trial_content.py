@@ -158,9 +158,9 @@ def _params(experiment: Experiment | None) -> dict[str, str]:
 
 def _step_metrics(result: Reading) -> list[LoggedMetric]:
     return [
-        metric
+        LoggedMetric(key, value, milliseconds(step.time), step.step)
         for step in result.steps
-        for metric in at(milliseconds(step.time), metric_keys.of_step(step), step=step.step)
+        for key, value in metric_keys.of_step(step).items()
     ]
 
 

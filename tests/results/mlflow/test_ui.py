@@ -86,7 +86,7 @@ def test_the_ui_answers_on_loopback_shows_the_runs_and_leaves_nothing_behind(
     assert charts == f"{address}/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART" + (
         f"&viewStateShareKey={view[1]}"
     )
-    assert report == f"{address}/#/experiments/1/runs/{run_id}/artifacts/report.html"
+    assert report == f"{address}/#/experiments/1/runs/{run_id}/artifacts/report.html?workflowType=machine_learning"
     assert "<title>MLflow</title>" in read(address)
     assert '"name": "made-up"' in read(f"{address}/get-artifact?path=sweep.json&run_uuid={run_id}")
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr]

@@ -1,0 +1,37 @@
+"""`trisweep reindex` on the smoke sweep."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tests.cli.conftest import Command
+
+WHAT_STORES_SHARE = (
+    "SELECT name, status, start_time, end_time FROM runs WHERE lifecycle_stage = 'active' ORDER BY name, start_time",
+    "SELECT name, key, value, timestamp, step FROM metrics JOIN runs USING (run_uuid) ORDER BY 1, 2, 4, 5, 3",
+    "SELECT name, key, params.value FROM params JOIN runs USING (run_uuid) ORDER BY 1, 2, 3",
+)
+
+
+def rows(database: Path) -> list[list[object]]:
+    with closing(sqlite3.connect(database)) as store:
+        return [store.execute(query).fetchall() for query in WHAT_STORES_SHARE]
+
+
+def test_a_lost_store_is_made_anew_from_the_folders(finished: Path, trisweep: Command, tmp_path: Path) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "mlflow.db").unlink()
+    done = trisweep("reindex", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "kept as runs/mlartifacts.old-" in done.stdout
+    assert "runs written" in done.stdout
+    assert rows(tmp_path / "runs" / "mlflow.db") == rows(finished / "runs" / "mlflow.db")
+
+
+def test_a_folder_without_sweeps_is_named(trisweep: Command, tmp_path: Path) -> None:
+    done = trisweep("reindex", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"There is no sweep in {tmp_path / 'runs'}" in " ".join(done.stderr.split())

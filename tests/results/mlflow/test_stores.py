@@ -1,0 +1,246 @@
+"""Stores that are made anew, of other programs and versions, and what a sweep no longer has. All of them are real."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import UsageError
+from conf.sites import TrackingSpec
+from results.mlflow.run_content import LoggedMetric
+from results.mlflow.store import artifact_dir, connect, database_path
+from results.mlflow.sweep_import import import_sweep, move_store_aside
+from results.mlflow.views import VIEW, view_key
+from sweeps.sweep import Sweep
+from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, trial
+from train_core.measurement import Outcome
+from train_core.trial_folder import TrialFolder
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
+
+STRONG = trial("strong", world_size=2, tensor_parallel_size=2)
+WEAK = trial("weak", world_size=2, global_batch_size=16)
+IMPOSSIBLE = trial("impossible", world_size=3, tensor_parallel_size=2)
+TRIALS = (trial("base", is_baseline=True), STRONG, WEAK, IMPOSSIBLE)
+HOW = {"base": performance(100.0), "strong": performance(160.0, 2), "weak": performance(190.0, 2)}
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("empty")
+    connect(SQLITE, output_dir).search_experiments()
+    return database_path(output_dir)
+
+
+@pytest.fixture
+def output_dir(tmp_path: Path, empty_store: Path) -> Path:
+    """With a store that has MLflow's tables and nothing in them."""
+    path = tmp_path / "runs"
+    path.mkdir()
+    shutil.copy(empty_store, database_path(path))
+    return path
+
+
+def runs_in(output_dir: Path, tracking: TrackingSpec = SQLITE) -> dict[str, Any]:
+    """Active runs of ours by trial id; the parent is `sweep`."""
+    client = connect(tracking, output_dir)
+    experiment: Any = client.get_experiment_by_name(tracking.experiment)
+    found = client.search_runs([experiment.experiment_id], max_results=1000)
+    return {run.data.tags.get("trial_id", "sweep"): run for run in found if "trisweep.key" in run.data.tags}
+
+
+def contents_of(output_dir: Path, tracking: TrackingSpec = SQLITE) -> dict[str, Any]:
+    """Everything that the store says of a sweep but for the ids of runs, which are random."""
+    client, runs = connect(tracking, output_dir), runs_in(output_dir, tracking)
+    names = {run.info.run_id: name for name, run in runs.items()}
+    told = {}
+    for name, run in runs.items():
+        tags = {key: names.get(value, value) for key, value in run.data.tags.items()}
+        metrics = {
+            key: [(each.value, each.timestamp, each.step) for each in client.get_metric_history(run.info.run_id, key)]
+            for key in run.data.metrics
+        }
+        files = sorted((each.path, each.file_size) for each in client.list_artifacts(run.info.run_id))
+        times = (run.info.status, run.info.start_time, run.info.end_time)
+        told[name] = (run.info.run_name, times, tags, run.data.params, metrics, files)
+    return told
+
+
+def test_every_trial_has_its_efficiency_with_its_kind_what_is_held_constant_and_the_baseline(
+    write_sweep: WriteSweep, output_dir: Path
+) -> None:
+    import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
+    runs = runs_in(output_dir)
+    assert runs["strong"].data.metrics["scale/strong_pct"] == pytest.approx(80)
+    assert runs["weak"].data.metrics["scale/weak_pct"] == pytest.approx(95)
+    assert runs["weak"].data.metrics["scale/speedup"] == pytest.approx(1.9)
+    assert runs["weak"].data.tags["scaling"] == "weak"
+    assert runs["weak"].data.tags["held_constant"] == "batch of 8 per device held constant, 1 device to 2"
+    assert runs["base"].data.metrics["scale/weak_pct"] == runs["base"].data.metrics["scale/strong_pct"] == 100
+    assert {run.data.tags["baseline"] for run in runs.values()} == {"tp1-pp1-dp1-mb1-gb8"}
+    assert runs["impossible"].data.tags["scaling"] == "not comparable"
+
+
+def test_the_parent_has_the_best_figures_the_legend_and_the_report(write_sweep: WriteSweep, output_dir: Path) -> None:
+    sweep = write_sweep(TRIALS, HOW)
+    sweep.folder.report("html").write_text("<h1>A made-up report</h1>")
+    import_sweep(sweep, SQLITE, output_dir)
+    parent = runs_in(output_dir)["sweep"]
+    best = {key: value for key, value in parent.data.metrics.items() if key.startswith("best/")}
+    assert best["best/TFLOPS"] == pytest.approx(0.1)
+    assert (best["best/weak_pct"], best["best/strong_pct"]) == (pytest.approx(95), pytest.approx(80))
+    assert (parent.data.metrics["trials/measured"], parent.data.metrics["trials/infeasible"]) == (3, 1)
+    note = parent.data.tags["mlflow.note.content"]
+    assert "Fastest per device: **tp1-pp1-dp1-mb1-gb8** with 0.100 model TFLOPS" in note
+    assert "tensor-parallel" in note
+    names = {item.path for item in connect(SQLITE, output_dir).list_artifacts(parent.info.run_id)}
+    assert names == {"report.html", "sweep.json"}
+    sweep.folder.report("html").write_text("<h1>Another report</h1>")
+    assert import_sweep(sweep, SQLITE, output_dir).updated == 1, "the report is part of what the parent holds"
+
+
+def test_a_view_shows_the_trials_and_lets_charts_begin_with_what_differs(
+    write_sweep: WriteSweep, output_dir: Path
+) -> None:
+    sweep = write_sweep(TRIALS, HOW)
+    done = import_sweep(sweep, SQLITE, output_dir)
+    tags = connect(SQLITE, output_dir).get_experiment(done.experiment_id).tags
+    view = json.loads(tags[VIEW + view_key(sweep.folder.tracking_id.read_text().strip())])
+    state = json.loads(view["state"])
+    assert view["name"] == "made-up proxy: trials"
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`meas/TFLOPS`", False)
+    assert state["compareRunCharts"][0]["type"] == "PARALLEL"
+    assert state["compareRunCharts"][0]["selectedParams"] == ["tp", "dp", "gb", "devices"]
+
+
+def test_a_store_that_is_made_anew_is_equal_to_the_one_before(write_sweep: WriteSweep, output_dir: Path) -> None:
+    sweep = write_sweep(TRIALS, HOW)
+    import_sweep(sweep, SQLITE, output_dir)
+    before = contents_of(output_dir)
+    import_sweep(sweep, SQLITE, output_dir, anew=True)
+    assert contents_of(output_dir) == before
+    assert [path.name.split("-")[0] for path in move_store_aside(output_dir)] == ["mlflow.db.old", "mlartifacts.old"]
+    assert move_store_aside(output_dir) == []
+    elsewhere = output_dir / "elsewhere"  # this process keeps the store open that it knows under the old name
+    import_sweep(sweep, SQLITE, elsewhere, anew=True)
+    assert contents_of(elsewhere) == before
+
+
+def test_runs_with_the_keys_of_an_earlier_version_are_replaced_by_runs_with_ours(
+    write_sweep: WriteSweep, output_dir: Path
+) -> None:
+    sweep = write_sweep(TRIALS, HOW)
+    import_sweep(sweep, SQLITE, output_dir)
+    new, client = contents_of(output_dir), connect(SQLITE, output_dir)
+    for name, run in runs_in(output_dir).items():
+        old = "trials.COMPLETED" if name == "sweep" else "predicted.step_seconds"
+        client.log_metric(run.info.run_id, old, 1.0)
+        client.set_tag(run.info.run_id, "trisweep.digest", "of the earlier version")
+    assert import_sweep(sweep, SQLITE, output_dir).created == 5
+    assert contents_of(output_dir) == new
+    assert import_sweep(sweep, SQLITE, output_dir).unchanged == 5
+
+
+def test_an_experiment_of_another_program_is_left_alone(write_sweep: WriteSweep, output_dir: Path) -> None:
+    client = connect(SQLITE, output_dir)
+    foreign = client.create_experiment(SQLITE.experiment, artifact_location=artifact_dir(output_dir).as_uri())
+    empty = client.create_run(foreign, run_name="somebody's regression")
+    with pytest.raises(UsageError, match=r"holds runs of another program.*somebody's regression.*experiment=NAME"):
+        import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
+    assert len(client.search_runs([foreign])) == 1
+    client.delete_run(empty.info.run_id)
+    assert import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir).created == 5, "an empty one may be taken"
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        ("0584bdc529eb", r"backup of it, then give `mlflow db upgrade sqlite:///.*mlflow\.db`"),
+        ("ffffffffffff", r"A newer MLflow wrote it"),
+    ],
+)
+def test_a_store_of_another_version_of_mlflow_says_what_helps(
+    write_sweep: WriteSweep, output_dir: Path, version: str, remedy: str
+) -> None:
+    with closing(sqlite3.connect(database_path(output_dir))) as store:
+        store.execute("UPDATE alembic_version SET version_num = ?", (version,))
+        store.commit()
+    with pytest.raises(UsageError, match=remedy):
+        import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir)
+
+
+def test_a_store_that_cannot_be_opened_is_one_message_within_seconds(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    database_path(tmp_path / "runs").mkdir()
+    start = time.monotonic()
+    with pytest.raises(UsageError, match=r"mlflow\.db cannot be opened \(unable to open database file\)"):
+        import_sweep(write_sweep(TRIALS, HOW), SQLITE, tmp_path / "runs")
+    assert time.monotonic() - start < 10
+
+
+def test_a_database_server_that_does_not_answer_is_one_message_within_seconds(
+    write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    nowhere = TrackingSpec(kind="database", uri="postgresql://ada:secret@127.0.0.1:9/runs", experiment="made-up")
+    start = time.monotonic()
+    with pytest.raises(UsageError, match=r"'postgresql\+psycopg2://127\.0\.0\.1:9/runs' cannot be opened") as refused:
+        import_sweep(write_sweep(TRIALS, HOW), nowhere, tmp_path)
+    assert "secret" not in str(refused.value)
+    assert time.monotonic() - start < 15
+
+
+def test_a_baseline_that_cannot_exist_is_called_so(write_sweep: WriteSweep, output_dir: Path) -> None:
+    nothing = trial("infeasible-", is_baseline=True, world_size=3, tensor_parallel_size=2)
+    nothing = nothing.model_copy(update={"point": {}})
+    import_sweep(write_sweep((nothing, STRONG), {"strong": performance(160.0, 2)}), SQLITE, output_dir)
+    runs = runs_in(output_dir)
+    assert runs["infeasible-"].info.run_name == "baseline"
+    assert runs["sweep"].data.tags["baseline_outcome"] == "INFEASIBLE"
+
+
+def test_points_that_a_sweep_no_longer_has_are_deleted_and_marked_where_they_were_measured(
+    write_sweep: WriteSweep, output_dir: Path
+) -> None:
+    whole = write_sweep(TRIALS, HOW)
+    import_sweep(whole, SQLITE, output_dir)
+    restricted = Sweep(whole.folder, whole.record.model_copy(update={"trials": TRIALS[:2]}))
+    import_sweep(restricted, SQLITE, output_dir)
+    assert {name: run.data.tags["in_sweep"] for name, run in runs_in(output_dir).items()} == {
+        "sweep": "true",
+        "base": "true",
+        "strong": "true",
+        "weak": "false",
+    }
+    assert import_sweep(restricted, SQLITE, output_dir).unchanged == 3
+    again = import_sweep(whole, SQLITE, output_dir)
+    assert (again.created, again.updated, again.unchanged) == (1, 2, 2), "the parent counts, and the marked one is back"
+    assert runs_in(output_dir)["weak"].data.tags["in_sweep"] == "true"
+
+
+def test_a_loss_that_is_no_number_is_kept_as_it_is(write_sweep: WriteSweep, output_dir: Path) -> None:
+    sweep = write_sweep(TRIALS[:1])
+    files = TrialFolder(sweep.folder.trial("base").path)
+    files.path.mkdir(parents=True)
+    for number, loss in enumerate((4.0, math.nan, math.inf), start=1):
+        files.append_metrics(step(number).model_copy(update={"loss": loss}))
+    finish(sweep.folder, TRIALS[0], (Outcome.FAILED, "the loss is not a number"))
+    import_sweep(sweep, SQLITE, output_dir)
+    run = runs_in(output_dir)["base"]
+    history = connect(SQLITE, output_dir).get_metric_history(run.info.run_id, "step/loss")
+    assert history[0].value == 4.0
+    assert math.isnan(history[1].value)
+    assert history[2].value > 1e300, "MLflow writes the largest number for infinity"
+    assert import_sweep(sweep, SQLITE, output_dir).unchanged == 2
+
+
+def test_two_contents_are_equal_exactly_when_their_digests_are() -> None:
+    one = LoggedMetric("a", 1.0, 2, 3)
+    assert repr(one) != repr(one._replace(value=1.0000000000000002))
