@@ -12,9 +12,10 @@ from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose, re
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.setup import Setup
-from conf.world import ClusterSpec
+from conf.world import ClusterSpec, EfficiencySpec
 from results.report.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
+from train_core.costs.scale import SCALE, Scale
 from train_core.costs.setting import Setting
 from train_core.costs.trainers.implementation import Implementation
 from train_core.costs.trainers.trisweep import TRISWEEP
@@ -29,6 +30,11 @@ CONSTANTS = (
     Constant("memory", 0.02, 1.0, 0.3),
     Constant("link", 0.01, 1.0, 0.5),
     Constant("kernel_seconds", 1e-7, 1e-2, 0.8),
+    Constant("shown", 0.02, 1.0, 0.5),
+    Constant("latency", 0.2, 20.0, 0.5),
+    Constant("slowest", 0.001, 0.1, 0.5),
+    Constant("taper", 0.003, 1.0, 0.5),
+    Constant("launch", 0.1, 10.0, 0.4),
 )
 """Fields of `EfficiencySpec`. The bounds are physical: no share above 1, no kernel that takes only a few cycles.
 
@@ -135,7 +141,7 @@ def refit_cluster(
     if not counted:
         sharing = f" ({len(trials)} ran with ranks that shared devices)" if trials else ""
         raise UsageError(f"No trial has a step time to fit to{sharing}", "Run points of the sweep first.")
-    present = {each.name: float(getattr(cluster.efficiency, each.name)) for each in constants}
+    present = present_values(cluster.efficiency, constants)
     ratios = log_ratios(cluster, counted)
     chosen = choose(ratios, constants, present)
     found = refit(ratios, chosen.fitted, present)
@@ -145,6 +151,14 @@ def refit_cluster(
         left_alone=chosen.left_alone,
         trials=_fitted_trials(cluster, trials, chosen.fitted, present, found),
     )
+
+
+def present_values(
+    efficiency: EfficiencySpec, constants: Sequence[Constant] = CONSTANTS, scale: Scale = SCALE
+) -> dict[str, float]:
+    """What the constants are now: a cluster's own, else those of scale."""
+    stated = {**scale.model_dump(), **efficiency.model_dump(exclude_none=True)}
+    return {each.name: float(stated[each.name]) for each in constants}
 
 
 def _fitted_trials(

@@ -16,6 +16,7 @@ from conf.schema import BatchPlan, Value
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.scaling import Scaling
 from results.units import gib, percent, tflops
+from sweeps.confidence import interval_of
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 from train_core.costs import STEP_TERMS, Estimate
@@ -44,7 +45,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
         | {"failing_rank": measurement.failing_rank if measurement else None}
         | {"started": measurement.started if measurement else None, "ended": measurement.ended if measurement else None}
         | _progress(result)
-        | _predicted(trial.estimate)
+        | _predicted(trial)
         | _per_token(trial)
         | _measured(result.performance)
         | _estimated(trial.experiment, result.performance)
@@ -61,7 +62,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
 
 def plan_row(trial: Trial) -> Row:
     """A point that is predicted only, with the same identity and `predicted_*` names."""
-    return _identity(trial) | _layout(trial) | _predicted(trial.estimate) | _per_token(trial)
+    return _identity(trial) | _layout(trial) | _predicted(trial) | _per_token(trial)
 
 
 def _identity(trial: Trial) -> Row:
@@ -119,11 +120,23 @@ def _progress(result: TrialReading) -> Row:
     }
 
 
-def _predicted(estimate: Estimate | None) -> Row:
+def _predicted(trial: Trial) -> Row:
+    estimate = trial.estimate
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
     values |= {"predicted_by_type": _by_type(estimate.blocks if estimate else ())}
+    values |= _expected(trial)
     return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
+
+
+def _expected(trial: Trial) -> Row:
+    """Between which seconds four measurements of five of such a step are expected."""
+    known = trial.experiment and trial.estimate
+    found = interval_of(trial.experiment, known.implementation, known) if trial.experiment and known else None
+    return {
+        "predicted_low_step_seconds": found.low_seconds if found else None,
+        "predicted_high_step_seconds": found.high_seconds if found else None,
+    }
 
 
 def _measured(performance: Performance | None) -> Row:

@@ -10,7 +10,7 @@ from benchmarks.fitting.constants import constants_with
 from benchmarks.measured_rows import MeasuredRow
 from benchmarks.replayed_calibrations import ReplayedCalibration
 from calibrate.measured_runs import Constants, PricedRuns
-from calibrate.refit_cluster import CONSTANTS
+from calibrate.refit_cluster import CONSTANTS, present_values
 from calibrate.robust_fit import Floats, Values, choose, refit
 from train_core.costs.setting import Setting
 
@@ -62,8 +62,8 @@ def _calibrated_errors(rows: Sequence[MeasuredRow], values: Values, chosen: Sequ
     def ratios(moved: Values) -> Floats:
         return few.log_ratios(lambda setting: constants_of(setting, moved))
 
-    efficiency = constants_with(values, few.settings[0]).efficiency
-    present = {each.name: float(getattr(efficiency, each.name)) for each in CONSTANTS}
+    begun = constants_with(values, few.settings[0])
+    present = present_values(begun.efficiency, scale=begun.scale)
     found = refit(ratios, choose(ratios, CONSTANTS, present).fitted, present)
     errors: Floats = np.abs(np.expm1(runs.log_ratios(lambda setting: constants_of(setting, found))))
     return errors

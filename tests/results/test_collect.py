@@ -41,6 +41,7 @@ def test_predicted_and_measured_have_columns_of_their_own_with_the_same_field_na
     base = row(collect(Sweep.stored_in(folder).read()), "base")
     assert base["measured_tokens_per_second"] == 100.0
     assert base["predicted_step_seconds"] == pytest.approx(1.11)
+    assert base["predicted_low_step_seconds"] < 1.11 < base["predicted_high_step_seconds"]
     assert base["measured_step_seconds"] == pytest.approx(2.56)
     assert base["scaling_efficiency"] == 1.0
 

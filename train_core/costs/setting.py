@@ -31,7 +31,7 @@ class Setting:
             own.
         matmul_recipe: as in PrecisionPlan.
         expert_tensor_parallel_size: as in ParallelPlan, like the next three: one value for all plans priced together.
-        scale: what sharing devices and many nodes costs.
+        scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
     """
 
     model: ModelSpec
@@ -45,6 +45,12 @@ class Setting:
     offload_optimizer: bool = False
     pipeline_before_data: bool = False
     scale: Scale = SCALE
+
+    @property
+    def own_scale(self) -> Scale:
+        """`scale`, but for the constants that the cluster has of its own."""
+        own = self.cluster.efficiency.own_scale
+        return self.scale.model_copy(update=dict(own)) if own else self.scale
 
     @property
     def dtype_bytes(self) -> int:

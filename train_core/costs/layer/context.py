@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from conf.units import FLOAT32_BYTES
 from train_core.costs.layer.attention_time import core_backward, core_forward
 from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, tokens_of
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds, transfer_seconds
@@ -18,6 +19,18 @@ from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 
 PASSES = 3  # a sum reads both addends and writes the result
+GATHERED_FORWARD_BYTES = 41
+"""Bytes that torch's context parallelism moves per block and element of the core's output, on top of the block.
+
+Keys and values are put into one buffer (8); the block's output becomes fp32 (6) and is merged by two differences and a
+product, none of them fused (32), of which half of the blocks do half and copy the whole (27 in all: 33 in the mean).
+"""
+GATHERED_BACKWARD_BYTES = 57
+"""The same backward: the buffer again (8), sums of three gradients in fp32 (33 in the mean, copies included), and those
+of keys and values in one buffer (16).
+
+Source of both: torch, distributed/tensor/experimental/_attention.py, _templated_ring_attention and its backward.
+"""
 
 
 class CoreSeconds(NamedTuple):
@@ -53,8 +66,18 @@ def core_seconds(setting: Setting, shard: Shard) -> CoreSeconds:
 
 def exchanged_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes of the keys and values that one rank starts from and passes on."""
-    held: Integers = tokens_of(setting, shard) * (2 * setting.model.key_value_size) // shard.tensor_parallel_size
-    return held * setting.dtype_bytes
+    return _exchanged_elements(setting, shard) * setting.dtype_bytes
+
+
+def _exchanged_elements(setting: Setting, shard: Shard) -> Integers:
+    """Keys and values of a rank; where they are gathered, those of each group were repeated for its query heads before.
+
+    Source of the latter: torchtitan, models/llama/model.py, `repeat_kv`.
+    """
+    model = setting.model
+    width = 2 * model.key_value_size if setting.implementation.context_ring else model.query_size + model.attended_size
+    held: Integers = tokens_of(setting, shard) * width // shard.tensor_parallel_size
+    return held
 
 
 def buffer_bytes(setting: Setting, shard: Shard) -> Integers:
@@ -72,9 +95,13 @@ def block_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:
     values that go round. Each is one pass through memory and two launches more.
     """
     c, exchanged = shard.context_parallel_size, exchanged_bytes(setting, shard)
-    output = tokens_of(setting, shard) * setting.model.query_size // shard.tensor_parallel_size * setting.dtype_bytes
+    elements = tokens_of(setting, shard) * setting.model.query_size // shard.tensor_parallel_size
+    output = elements * setting.dtype_bytes
     forward = memory_bound_seconds(setting, PASSES * output, 2)
     backward = memory_bound_seconds(setting, PASSES * (output + exchanged), 3)
+    if not setting.implementation.context_ring:
+        forward = memory_bound_seconds(setting, GATHERED_FORWARD_BYTES * elements, 6)
+        backward = memory_bound_seconds(setting, GATHERED_BACKWARD_BYTES * elements, 8)
     return np.where(c > 1, c * forward, 0.0), np.where(c > 1, c * backward, 0.0)
 
 
@@ -82,28 +109,41 @@ def exchange_seconds(setting: Setting, shard: Shard, forward: Floats, backward: 
     """Seconds of the exchange, forward and backward, that the core does not hide.
 
     A ring sends keys and values to the next rank while the core computes with those at hand; backward their gradients
-    go with them. Other trainers gather all keys and values at once, beside the first block alone.
+    go with them. Other trainers gather all keys and values at once, beside the first block alone; backward they send
+    gradients round in fp32, each beside the next block and the last beside none.
 
     Args:
         forward, backward: seconds of the core, in all its blocks.
     """
-    beside = _beside_ring if setting.implementation.context_ring else _beside_gather
     c = shard.context_parallel_size
-    there, back = beside(setting, shard, forward / c), beside(setting, shard, backward / c, times=2.0)
+    if setting.implementation.context_ring:
+        there, back = _beside_ring(setting, shard, forward / c), _beside_ring(setting, shard, backward / c, times=2.0)
+    else:
+        there, back = _beside_gather(setting, shard, forward / c), _beside_gather(setting, shard, backward / c)
+        back = back + _gradients_beside_blocks(setting, shard, backward / c)
     return np.where(c > 1, there, 0.0), np.where(c > 1, back, 0.0)
 
 
 def _beside_ring(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:
     """Seconds that show of `c - 1` hops, each beside one block of the core."""
-    c = shard.context_parallel_size
+    hop = _hop_seconds(setting, shard, times * exchanged_bytes(setting, shard))
+    return (shard.context_parallel_size - 1) * shown_seconds(setting, hop, block)
+
+
+def _gradients_beside_blocks(setting: Setting, shard: Shard, block: Floats) -> Floats:
+    """Seconds that show of `c` hops of gradients in fp32, each beside one block but the last."""
+    hop = _hop_seconds(setting, shard, _exchanged_elements(setting, shard) * float(FLOAT32_BYTES))
+    return (shard.context_parallel_size - 1) * shown_seconds(setting, hop, block) + hop
+
+
+def _hop_seconds(setting: Setting, shard: Shard, num_bytes: Floats) -> Floats:
     # A ring is as slow as its widest hop; a transfer over half of the group's extent is on that tier.
-    stride = -(-c * shard.tensor_parallel_size // 2)
-    hop = transfer_seconds(setting, times * exchanged_bytes(setting, shard), stride)
-    return (c - 1) * shown_seconds(setting, hop, block)
+    stride = -(-shard.context_parallel_size * shard.tensor_parallel_size // 2)
+    return transfer_seconds(setting, num_bytes, stride)
 
 
-def _beside_gather(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:
-    """Seconds that show of gathering all keys and values, or of scattering their gradients too."""
+def _beside_gather(setting: Setting, shard: Shard, block: Floats) -> Floats:
+    """Seconds that show of gathering all keys and values beside one block of the core."""
     c = shard.context_parallel_size
-    gathered = gather_seconds(setting, c * (times * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)
+    gathered = gather_seconds(setting, c * (1.0 * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)
     return shown_seconds(setting, gathered, block)

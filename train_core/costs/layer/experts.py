@@ -151,7 +151,8 @@ def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats | float, Flo
     recipe = recipe_of(setting)
     casts = 0 if recipe is None else 2 * recipe.kernels
     forward, backward = (ROUTING_KERNELS + MOVES_KERNELS + sent.num_experts * (products + casts) for products in (2, 4))
-    return forward * setting.implementation.launch_seconds, backward * setting.implementation.launch_seconds
+    one = setting.implementation.launch_seconds * setting.cluster.efficiency.launch
+    return forward * one, backward * one
 
 
 def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | float:

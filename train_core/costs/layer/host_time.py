@@ -25,11 +25,13 @@ def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floa
     trainer = setting.implementation
     if setting.cluster.device.kind == "cpu" or trainer.launch_seconds == 0.0:
         return 0.0, 0.0  # a CPU rank computes where it would launch, which is in what its kernels take
+    slower = setting.cluster.efficiency.launch
+    one, call = trainer.launch_seconds * slower, trainer.collective_call_seconds * slower
     more = np.where(has_fused_softmax(setting, shard), 0, SOFTMAX_LAUNCHES)
-    reduces = np.where(shard.tensor_parallel_size > 1, TENSOR_COLLECTIVES * trainer.collective_call_seconds, 0.0)
-    forward = (trainer.forward_launches + more) * trainer.launch_seconds + reduces
-    backward = (trainer.backward_launches + more) * trainer.launch_seconds + reduces
-    core = (trainer.core_launches + more) * trainer.launch_seconds
+    reduces = np.where(shard.tensor_parallel_size > 1, TENSOR_COLLECTIVES * call, 0.0)
+    forward = (trainer.forward_launches + more) * one + reduces
+    backward = (trainer.backward_launches + more) * one + reduces
+    core = (trainer.core_launches + more) * one
     again = np.where(shard.recompute == FULL, forward, np.where(shard.recompute == SELECTIVE, core, 0.0))
     return forward, backward + again
 

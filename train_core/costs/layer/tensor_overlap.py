@@ -48,7 +48,7 @@ def _gathered_again(setting: Setting, shard: Shard, gather: Floats) -> Floats | 
     """Gathers of the two products that a selection of operators makes again; what was scattered it keeps."""
     if not setting.implementation.selective_operators:
         return 0.0
-    return np.where(shard.recompute == SELECTIVE, 2.0 * setting.scale.shown * gather, 0.0)
+    return np.where(shard.recompute == SELECTIVE, 2.0 * setting.own_scale.shown * gather, 0.0)
 
 
 def _beside(setting: Setting, comm: Floats, product: Floats) -> Floats:

@@ -71,11 +71,11 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
             bandwidth = link.bandwidth_bytes_per_second * _reached(link, blocks, link.num_devices // below)
             bandwidth *= setting.cluster.efficiency.link * ports
             if link.num_devices > setting.cluster.devices_per_node:
-                bandwidth /= 1.0 + setting.scale.taper * log2(blocks)
+                bandwidth /= 1.0 + setting.own_scale.taper * log2(blocks)
             slowest = min(slowest, bandwidth)
             # A ring hops from each block of the tier below to the next, in every block of this tier.
             hops = (blocks - 1) * -(-num_ranks // members)
-            latency += setting.scale.latency * link.latency_seconds * hops
+            latency += setting.own_scale.latency * link.latency_seconds * hops
         inside, below = members, link.num_devices
     return slowest, latency
 
@@ -131,7 +131,7 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     paired = [_reached(link, 2, link.num_devices // size) for link, size in zip(links, below, strict=True)]
     bandwidths = [link.bandwidth_bytes_per_second * share for link, share in zip(links, paired, strict=True)]
     bandwidth = np.array(bandwidths)[tier] * setting.cluster.efficiency.link
-    latency = setting.scale.latency * np.array([link.latency_seconds for link in links])[tier]
+    latency = setting.own_scale.latency * np.array([link.latency_seconds for link in links])[tier]
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
 
 
@@ -145,7 +145,7 @@ def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: float
         hiding: seconds of the computation that can run beside it.
         overlap: share of the collective that the trainer starts early enough for that.
     """
-    return comm - overlap * (1.0 - setting.scale.shown) * np.minimum(comm, hiding)
+    return comm - overlap * (1.0 - setting.own_scale.shown) * np.minimum(comm, hiding)
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:

@@ -241,4 +241,4 @@ def slower_share(setting: Setting, num_devices: Integers) -> Floats:
 
     That is what the largest of n normal values is expected to be, n being large (a Gumbel distribution).
     """
-    return setting.scale.slowest * np.sqrt(2.0 * np.log(num_devices))
+    return setting.own_scale.slowest * np.sqrt(2.0 * np.log(num_devices))

@@ -43,7 +43,8 @@ class Implementation(Frozen):
             (`deallocate_pipeline_outputs`; source: arXiv 2205.05198).
         scattered_transfers: each tensor-parallel rank sends a part of the activation to the next stage, which gathers
             it again (arXiv 2104.04473, section 4.1).
-        context_ring: context ranks pass keys and values on beside the blocks of the core; else they gather all at once.
+        context_ring: context ranks pass keys and values on beside the blocks of the core, as TransformerEngine does;
+            else they gather those of all query heads at once, and merge outputs in fp32, as torch does.
         overlaps_weight_gradient: tensor-parallel collectives of backward run beside the gradients' products: the
             reduction of the input gradient beside the weight gradient of the same product, and the gather that sequence
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
