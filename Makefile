@@ -23,7 +23,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
@@ -118,6 +118,9 @@ docs: .venv/.installed-dev ## the documentation as a site in site/, its generate
 	$(BIN)/python -m docs.making
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
+
+screenshots: .venv/.installed-dev ## the pictures of README and docs, from REPORT=runs/175b-proxy/report.html
+	$(BIN)/python -m docs.making.screenshots $(or $(REPORT),runs/175b-proxy/report.html)
 
 clean: ## remove the environment and the caches; results in runs/ stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info

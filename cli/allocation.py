@@ -31,7 +31,7 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
     require_time(settings.slurm, settings.launcher)
     print_plan(record, place.composition)
     asked = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
-    typer.echo(asked.sbatch)  # by no rich console, which would wrap its lines
+    typer.echo(asked.sbatch, err=console.stderr)  # by no rich console, which would wrap its lines
     unit = "GPU-hours" if asked.shape.uses_gpus else "core-hours"
     chosen = sum(trial.selected for trial in record.trials)
     console.print(

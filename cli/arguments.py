@@ -12,6 +12,7 @@ from conf.credentials import hide_credentials, shown_tree
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders, groups, options
 from conf.load import Composition, compose
+from conf.model_from import KEY, expanded
 from conf.overrides import Override, Overrides
 
 
@@ -25,7 +26,7 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     if group in known and incomplete != group:
         offered = [f"{group}={option}" for option in _known(context, group)]
     else:
-        offered = [f"{name}=" for name in known if name != "sweep"]
+        offered = [f"{name}=" for name in (*known, KEY) if name != "sweep"]
     return [text for text in offered if text.startswith(incomplete)]
 
 
@@ -56,7 +57,7 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     if sweep == "":
         raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
-    return chosen + Overrides.parse(texts or ())
+    return chosen + Overrides.parse(expanded(texts or ()))
 
 
 def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from launcher.budget import Budget, Cost, predicted_seconds
+from results.layout_cell import LayoutCell
 
 if TYPE_CHECKING:
     from sweeps.trial import Trial
@@ -19,12 +20,12 @@ HEADS = ("device-hours", "dollars", "kWh", "hours")
 def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
     """A line per trial with what its steps should cost, without start-up; all together; and what they cost at most."""
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
-    table.add_column("predicted", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("predicted", ratio=1)
     for head in HEADS:
         table.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), LEAST_WIDTH))
     predicted = [_cost(trial, budget, predicted_seconds(trial)) for trial in trials]
     for trial, cost in zip(trials, predicted, strict=True):
-        table.add_row(trial.trial_id, *map(_written, cost))
+        table.add_row(LayoutCell(trial.trial_id), *map(_written, cost))
     table.add_row("all together, one after another", *map(_written, total(predicted)), style="bold")
     at_most = [_cost(trial, budget, budget.seconds_at_most(trial)) for trial in trials]
     table.add_row("the same, if each runs into its time limit", *map(_written, total(at_most)), style="bold")

@@ -12,6 +12,9 @@ import typer
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from cli.next_command import ui_command
+from cli.report_comparison import compare, second_sweep
+from cli.report_live import serve_live
+from conf.errors import UsageError
 
 if TYPE_CHECKING:
     from conf.load import Composition
@@ -26,14 +29,39 @@ OutFolder = Annotated[
 ]
 
 
-def report(name: SweepName, overrides: OverrideTexts = None, out: OutFolder = None, as_json: AsJson = False) -> None:
-    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow."""
+Live = Annotated[bool, typer.Option("--live", help="Serve the page on loopback while the sweep runs; write nothing.")]
+LivePort = Annotated[int, typer.Option("--port", help="Port of --live on loopback; 0: any free.", min=0, max=65535)]
+
+
+def report(
+    name: SweepName,
+    overrides: OverrideTexts = None,
+    out: OutFolder = None,
+    live: Live = False,
+    port: LivePort = 5001,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow.
+
+    With a second sweep, by its name or its folder, compare the two instead: `trisweep report A B`.
+    """
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
+    if live and (out is not None or as_json):
+        raise UsageError("--live serves a page and writes nothing", "Leave out --out and --json.")
+    second, overrides = second_sweep(overrides)
+    if live and second is not None:
+        raise UsageError("--live serves the report of one sweep, and two were named", "Name one.")
+    if second is not None:
+        compare(name, second, overrides, out, as_json=as_json)
+        return
     asked = composed(name, overrides)
     if as_json:
         leave_stdout_to_json()
+    if live:
+        serve_live(existing_folder(asked), lambda sweep: _asked_part(sweep, asked), port)
+        return
     sweep = Sweep.stored_in(existing_folder(asked))
     tracking = asked.settings.tracking
     content = report_on(sweep, tracking, asked) if out is None else report_elsewhere(sweep, out, asked)

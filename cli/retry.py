@@ -8,15 +8,22 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import OverrideTexts, SweepName, composed
-from cli.console import console, counted, print_unwrapped
+from cli.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.console import console, counted, leave_stdout_to_json, print_unwrapped
+from cli.state_document import print_state
 from conf.errors import UsageError
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
 Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
 
 
-def retry(name: SweepName, overrides: OverrideTexts = None, failed: Failed = False, trial: Trials = None) -> None:
+def retry(
+    name: SweepName,
+    overrides: OverrideTexts = None,
+    failed: Failed = False,
+    trial: Trials = None,
+    as_json: AsJson = False,
+) -> None:
     """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
     from launcher.controller import start_now
     from launcher.orders import retry as retry_trials
@@ -24,6 +31,8 @@ def retry(name: SweepName, overrides: OverrideTexts = None, failed: Failed = Fal
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
+    if as_json:
+        leave_stdout_to_json()
     if not failed and not trial:
         raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
     sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
@@ -40,6 +49,8 @@ def retry(name: SweepName, overrides: OverrideTexts = None, failed: Failed = Fal
     else:
         words = shlex.join(("trisweep", "sweep", name, *(overrides or ())))
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
+    if as_json:
+        print_state("retry", sweep.folder, to_run_again=again)
 
 
 def _to_run(trial_ids: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,8 @@ from conf.catalogue import option_called, shown_source
 from conf.credentials import hide_credentials, shown_tree
 from conf.folders import options
 from conf.load import Composition, choices
+from conf.model_from import KEY
+from conf.overrides import Overrides
 
 All = Annotated[bool, typer.Option("--all", help="Show every group, not just those that were named.")]
 
@@ -21,7 +24,10 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     """Show the values of the named groups, or of all, and the file that each was taken from."""
     asked = composed(None, overrides)
     assert asked.settings  # reading them validates the configuration
+    given = Overrides.parse(overrides or ())
     sources = _sources(asked)
+    if (file := given.chosen(KEY)) is not None:
+        sources["model"] = {KEY: str(Path(file).absolute())}
     named = {_place_of(override.group, sources) for override in asked.overrides}
     tree = shown_tree(asked.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
@@ -31,7 +37,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     for name, values in parts.items():
         for key, path in sources.get(name, {}).items():
             print_unwrapped(f"# {key}: {path}")
-        for override in (each for each in asked.overrides if each.group == name and each.pins):
+        for override in (each for each in given if each.group == name and each.pins):
             print_unwrapped(f"# {hide_credentials(override.text)} from the command line")
         print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
 

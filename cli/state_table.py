@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
+from results.layout_cell import LayoutCell
 from results.terminal import outcome_style
 from results.units import tflops
 from sweeps.age import age_seconds
@@ -42,7 +43,7 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
     now = time.time()
     columns = [column for column in COLUMNS if column.least_width <= width]
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("trial", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("trial", ratio=1)
     table.add_column("state", no_wrap=True)
     for column in columns:
         table.add_column(column.name, no_wrap=True, justify="right")
@@ -51,9 +52,10 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
         table.add_column("last line of the log", no_wrap=True, overflow="ellipsis", max_width=LOG_COLUMNS)
     for state in states:
         outcome = state.outcome or Outcome.PENDING
-        named = [Text(state.name), Text(outcome.value, style=outcome_style(outcome))]
-        numbers = [Text(column.cell(state, now)) for column in columns]
-        table.add_row(*named, *numbers, *([Text(state.cause or state.last_log_line)] if wide else []))
+        texts = [Text(outcome.value, style=outcome_style(outcome))]
+        texts += [Text(column.cell(state, now)) for column in columns]
+        texts += [Text(state.cause or state.last_log_line)] if wide else []
+        table.add_row(LayoutCell(state.name), *texts)
     return table
 
 

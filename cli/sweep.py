@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.allocation import show_allocation, sweep_in_allocation
-from cli.arguments import OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
-from cli.console import console, counted
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
+from cli.console import console, counted, leave_stdout_to_json, print_json
 from cli.live_import import followed_in_mlflow
 from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
+from cli.state_document import print_state
 from cli.sweep_end import end_command
 from cli.sweep_on_slurm import hours_at_most
 from cli.what_is_measured import num_attempts, print_left_out, print_nothing_to_do, print_part, print_remeasured
-from conf.errors import EXIT_INTERRUPTED
+from conf.errors import EXIT_INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from conf.load import Composition
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.where import Place
     from sweeps.restriction import Restriction
     from sweeps.sweep import Sweep
-    from sweeps.trial import SweepRecord
+    from sweeps.trial import SweepFolder, SweepRecord
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
@@ -41,6 +44,7 @@ def sweep(
     remeasure: Remeasure = False,
     fail_fast: FailFast = None,
     cfg: ShowConfig = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan, measure and report: through Slurm with cluster=NAME, else the sweep's proxy on this machine.
 
@@ -59,8 +63,12 @@ def sweep(
     if cfg:
         print_config(composed(name, overrides))
         return
+    if as_json:
+        leave_stdout_to_json()
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
     if is_replayed(place):
+        if as_json:
+            raise UsageError("A sweep over past sweeps has no document", "Leave out --json.")
         print_replay(place)
         return
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
@@ -68,6 +76,8 @@ def sweep(
     if dry_run:
         shown = restriction.record if restriction else record
         show_allocation(place, shown) if in_allocation else _show_what_would_run(place, shown)
+        if as_json:
+            print_json("sweep", _would_run(place, shown))
         return
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
@@ -77,7 +87,12 @@ def sweep(
     if remeasure:
         print_remeasured(remeasure_finished(planned, rules.wants))
     print_part(planned, restriction)
-    if in_allocation:
+    with _state_at_the_end(place.folder, as_json=as_json):
+        _carry_out(place, planned, rules, retry_failed=retry_failed)
+
+
+def _carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
+    if place.on_slurm and place.settings.launcher.kind == "allocation":
         sweep_in_allocation(place, planned, rules, retry_failed=retry_failed)
     elif place.on_slurm:
         from cli.sweep_on_slurm import carry_out
@@ -85,6 +100,25 @@ def sweep(
         carry_out(place, planned, rules, retry_failed=retry_failed)
     else:
         _run_here(place, planned, rules, retry_failed)
+
+
+@contextmanager
+def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
+    """Print how the sweep stands when the command ends, whatever its exit code; after an error, nothing."""
+    try:
+        yield
+    except typer.Exit:
+        if as_json:
+            print_state("sweep", folder, would_run=None)
+        raise
+    if as_json:
+        print_state("sweep", folder, would_run=None)
+
+
+def _would_run(place: Place, record: SweepRecord) -> dict[str, Any]:
+    """What a dry run answers with."""
+    chosen = [trial.trial_id for trial in record.trials if trial.selected]
+    return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
 
 
 def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
@@ -122,7 +156,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         console.rule(f"{counted(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
-        typer.echo(request.sbatch)  # by no rich console, which would wrap its lines
+        typer.echo(request.sbatch, err=console.stderr)  # by no rich console, which would wrap its lines
     print_left_out(record)
     trials, arrays = counted(len(chosen), "trial"), counted(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")

@@ -14,6 +14,7 @@ from cli.console import print_unwrapped
 from cli.next_command import ui_command
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.load import is_name
+from conf.model_from import expanded
 from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 from train_core.costs import Estimate, estimate
@@ -57,7 +58,7 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     from train_core.__main__ import main
 
     # Hydra reads the arguments of the process itself.
-    sys.argv = ["train_core", *given]
+    sys.argv = ["train_core", *expanded(given)]
     main()
 
 

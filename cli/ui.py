@@ -32,14 +32,14 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
         if links.report is not None:
             print_unwrapped(f"Report:    {hide_credentials(links.report)}")
         if settings.tracking.kind != "server":
-            _print_way_in(port)
+            print_way_in(port)
 
     kind = settings.tracking.kind
     print_unwrapped(f"Starting the MLflow UI of {shown_path(output_dir) if kind == 'sqlite' else 'the ' + kind} ...")
     serve_ui(settings.tracking, output_dir, port, show)
 
 
-def _print_way_in(port: int) -> None:
+def print_way_in(port: int) -> None:
     """How a person who is signed in from another computer gets to a page that is served to this one alone."""
     if "SSH_CONNECTION" in os.environ or shutil.which("sbatch"):
         user, host = getpass.getuser(), socket.gethostname()

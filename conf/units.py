@@ -4,6 +4,7 @@ TERA = 1e12
 GIGA = 1e9
 MEBIBYTE = 2**20
 GIBIBYTE = 2**30
+JOULES_PER_KWH = 3.6e6
 
 FLOAT32_BYTES = 4
 """The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""

@@ -330,6 +330,32 @@ class EfficiencySpec(Frozen):
         return {name: constant for name, constant in value.items() if name != "jitter"}
 
 
+class SiteSpec(Frozen):
+    """What electricity means where the cluster stands. Nothing is assumed where nothing is declared.
+
+    Attributes:
+        grid_co2_grams_per_kwh: what the grid emits for a kilowatt-hour; null leaves carbon out.
+        grid_co2_source: where that is from, and of which year.
+        power_usage_effectiveness: what the whole site draws over what its computers draw (PUE); null counts the
+            computers alone.
+        power_usage_effectiveness_source: where that is from.
+    """
+
+    grid_co2_grams_per_kwh: NonNegative | None = None
+    grid_co2_source: str = ""
+    power_usage_effectiveness: Annotated[float, Field(ge=1)] | None = None
+    power_usage_effectiveness_source: str = ""
+
+    def grams_co2(self, kwh: float) -> float | None:
+        """For energy that computers draw, with what the site adds where that is declared.
+
+        None where the grid's emission is not declared.
+        """
+        if self.grid_co2_grams_per_kwh is None:
+            return None
+        return kwh * (self.power_usage_effectiveness or 1.0) * self.grid_co2_grams_per_kwh
+
+
 class ClusterSpec(Frozen):
     """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider.
 
@@ -348,6 +374,7 @@ class ClusterSpec(Frozen):
         host_bytes_per_second: what one device's share of the host moves between its memory, its cores and the device,
             while it updates offloaded weights. The usual value is an assumption: a PCIe 4.0 x16 slot, and an eighth of
             the memory of a node with two sockets.
+        site: where the cluster stands; folders written before there was such a key say nothing of it.
     """
 
     name: Name
@@ -362,6 +389,7 @@ class ClusterSpec(Frozen):
     reserved_memory_source: str
     links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
     host_bytes_per_second: Positive = 25e9
+    site: SiteSpec = SiteSpec()
 
     @property
     def num_devices(self) -> int:

@@ -121,7 +121,7 @@ class Conductor:
         foreign = [
             trial.trial_id
             for trial in asked
-            if draft(Proposal(trial.point, "", trial.repeat)).trial_id != trial.trial_id
+            if draft(Proposal(trial.point, "", repeat=trial.repeat)).trial_id != trial.trial_id
         ]
         return [Dropped(trial_ids=tuple(foreign))] if foreign else []
 

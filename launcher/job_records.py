@@ -14,7 +14,6 @@ from launcher.slurm_query import ENDED_STATES
 from sweeps.reading import Reading
 from train_core.whole_files import write_atomically
 
-RECORD = "slurm_job.json"
 ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
 COLUMNS = (
@@ -41,7 +40,7 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
             if record is not None and _is_its_end(record, each):
                 with contextlib.suppress(OSError):
                     text = to_json(record, indent=1).decode()
-                    write_atomically(each.folder.path / RECORD, text, durable=False)
+                    write_atomically(each.folder.slurm_job, text, durable=False)
                     num_written += 1
     return num_written
 
@@ -58,7 +57,7 @@ def _lacks_record(reading: Reading) -> bool:
     submission = reading.submission
     if submission is None or not reading.is_in_slurm or submission.inside is not None or reading.job_id is None:
         return False
-    path = reading.folder.path / RECORD
+    path = reading.folder.slurm_job
     # A trial that ran again has another job, which is younger than the record of the one before.
     is_old = path.exists() and path.stat().st_mtime < submission.submitted
     return reading.measurement is not None and (is_old or not path.exists())

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.units import ABSENT, count, gib, percent, seconds, tflops
+from sweeps.repeats.points import MEASURED_PEAK, NOISY_RATIO
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 
@@ -38,9 +39,9 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
     """
     table = _table(
         "Measured here, ranked by TFLOPS per device",
-        "TFLOPS: model FLOPs per device. MFU: of the peak. GiB: the fullest rank (on a CPU its resident memory,"
-        " Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle one is shown;"
-        " +-: half of the interval in which the step's seconds lie.",
+        f"TFLOPS: model FLOPs per device. MFU: of the peak{_of_which_peak(frame)}. GiB: the fullest rank (on a CPU its"
+        " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
+        " one is shown; +-: half of the interval in which the step's seconds lie.",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
@@ -58,6 +59,15 @@ def ranked_table(frame: pandas.DataFrame) -> Table:
             _ratio(_given(row, "speed_up")),
         )
     return table
+
+
+def _of_which_peak(frame: pandas.DataFrame) -> str:
+    """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
+    rows = [row for row in _plain_rows(frame) if row["measured_peak_source"] == MEASURED_PEAK]
+    peaks = [_given(row, "measured_peak_flops_per_second") or 0.0 for row in rows]
+    if not peaks or max(peaks) <= NOISY_RATIO * min(peaks):
+        return ""
+    return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
 
 
 def plan_table(trials: Sequence[Trial]) -> Table:
@@ -124,11 +134,15 @@ def _numeric(table: Table, *names: str) -> None:
 
 def _ranked_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     """A row for each point, by its middle run; of a point that was not measured, for each trial."""
-    rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    rows = _plain_rows(frame)
     measured = {row["fingerprint"] for row in rows if row["is_middle_run"] is True}
     return sorted(
         (row for row in rows if row["is_middle_run"] is True or row["fingerprint"] not in measured), key=_rank
     )
+
+
+def _plain_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:

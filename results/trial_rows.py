@@ -1,7 +1,8 @@
 """What is known of one trial as plain values: what it is, how it ended, what was predicted and what was measured.
 
-A name begins with `predicted_`, `live_` (the last step of a trial that runs) or `measured_`, so that no number can be
-taken for one of another kind. Reports and JSON show these rows.
+A name begins with `predicted_`, `live_` (the last step of a trial that runs), `measured_`, or `estimated_` (from a
+measured time and declared watts, prices or emissions), so that no number can be taken for one of another kind. Reports
+and JSON show these rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from conf.experiment import Experiment
 from conf.knobs import KNOBS
 from conf.schema import BatchPlan, Value
+from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.scaling import Scaling
 from results.units import gib, percent, tflops
 from sweeps.reading import TrialReading
@@ -21,6 +23,8 @@ from train_core.measurement import BlockRates, Environment, Outcome, Performance
 
 Row = dict[str, Any]
 
+MILLION = 1e6
+CO2 = "grams_co2_per_million_tokens"
 # These fields hold a value for every rank, step or type of devices, which is no cell of a table.
 NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
 PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in NO_CELLS)
@@ -41,7 +45,9 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
         | {"started": measurement.started if measurement else None, "ended": measurement.ended if measurement else None}
         | _progress(result)
         | _predicted(trial.estimate)
+        | _per_token(trial)
         | _measured(result.performance)
+        | _estimated(trial.experiment, result.performance)
         | {
             "scaling_kind": relation.kind,
             "scaling_efficiency": relation.efficiency,
@@ -55,7 +61,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
 
 def plan_row(trial: Trial) -> Row:
     """A point that is predicted only, with the same identity and `predicted_*` names."""
-    return _identity(trial) | _layout(trial) | _predicted(trial.estimate)
+    return _identity(trial) | _layout(trial) | _predicted(trial.estimate) | _per_token(trial)
 
 
 def _identity(trial: Trial) -> Row:
@@ -129,6 +135,37 @@ def _measured(performance: Performance | None) -> Row:
     parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
     by_type = {"measured_by_type": _by_type(performance.blocks if performance else ())}
     return values | by_type | {"measured_peak_memory_bytes": memory} | parts
+
+
+def _per_token(trial: Trial) -> Row:
+    """Energy, money and carbon on paper."""
+    found = declared_footprint(trial.experiment, trial.estimate) if trial.experiment and trial.estimate else None
+    return _footprint("predicted", found)
+
+
+def _estimated(experiment: Experiment | None, performance: Performance | None) -> Row:
+    """The same from the measured time; `estimated_co2_from` says whether carbon is from counters or declared watts."""
+    if experiment is None or performance is None:
+        return _footprint("estimated", None) | {"estimated_co2_from": None}
+    declared, best = declared_footprint(experiment, performance), best_known_footprint(experiment, performance)
+    carbon = f"estimated_{CO2}"
+    return _footprint("estimated", declared) | {
+        carbon: _grams(best),
+        "estimated_co2_from": None if _grams(best) is None else best.energy_is,
+    }
+
+
+def _footprint(prefix: str, found: Footprint | None) -> Row:
+    return {
+        f"{prefix}_joules_per_token": found.joules_per_token if found else None,
+        f"{prefix}_dollars_per_million_tokens": found.dollars(MILLION) if found else None,
+        f"{prefix}_{CO2}": _grams(found) if found else None,
+    }
+
+
+def _grams(found: Footprint) -> float | None:
+    tonnes = found.tonnes_co2(MILLION)
+    return None if tonnes is None else tonnes * GRAMS_PER_TONNE
 
 
 def _by_type(blocks: Sequence[BlockRates]) -> str | None:

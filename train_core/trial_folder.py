@@ -61,6 +61,7 @@ class JobFolder:
     logs = Member("logs")
     code = Member("code")
     submitit = Member("submitit")
+    slurm_job = Member("slurm_job.json")
 
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
         self.path = path if isinstance(path, Path) else Path(path)  # of thousands, none is taken apart twice

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from results.report.section import ReportSubject
 from results.terminal import by_prediction
 from sweeps.reading import TrialReading, ranked
-from sweeps.trial import Trial
+from sweeps.trial import SweepRecord, Trial
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,24 @@ def best_plan(subject: ReportSubject) -> BestPlan | None:
     if record.mode == "cluster":
         for reading in ranked(list(subject.results)):
             return BestPlan(reading.trial, reading)
-    fitting = (trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None and trial.estimate)
-    return next((BestPlan(trial, None) for trial in fitting), None)
+    trial = best_on_paper(record)
+    return BestPlan(trial, None) if trial else None
+
+
+def best_on_paper(record: SweepRecord) -> Trial | None:
+    """The best of the points that fit on as many devices as the baseline, or of all, where none of them does.
+
+    Fewer devices are easily faster per device, and are no answer to how to use that many.
+    """
+    fitting = [trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None and trial.estimate]
+    baseline = next((trial for trial in record.plan if trial.is_baseline and trial.experiment), None)
+    alike = [trial for trial in fitting if baseline and num_devices(trial) == num_devices(baseline)]
+    return next(iter(alike or fitting), None)
+
+
+def num_devices(trial: Trial) -> int:
+    """How many devices the trial asks for; 0 of one that cannot exist."""
+    return trial.experiment.parallel.world_size if trial.experiment else 0
 
 
 def nearest_plan(subject: ReportSubject) -> BestPlan | None:

@@ -88,7 +88,9 @@ def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
         for name, members in groups.items()
         for step, at in sorted(_losses(members).items())
     ]
-    colour = {"field": "batch", "type": "nominal", "title": None}
+    colour: Spec = {"field": "batch", "type": "nominal", "title": None}
+    if len(groups) == 1:
+        colour["legend"] = None
     lowest = quantity("lowest", "training loss") | {"scale": {"zero": False}}
     return {
         "data": {"values": values},

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from results.report.head import Head
 from results.report.section import Block, Facts, Heading, KeyFigures, NamedTable, Paragraph, Section
-from sweeps.trial import SweepRecord
 
 
-def markdown(record: SweepRecord, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
+def markdown(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
     """The whole report as one text."""
-    parts = [f"# Sweep {record.name}", record.spec.question, *_restriction(record)]
+    parts = [f"# {head.title}", head.question, head.note]
     for section in sections:
         parts += [_heading(section), section.finding, *(text for block in section.blocks for text in _block(block))]
         if section is sections[0] and legend:
             parts += ["Layouts: " + "; ".join(f"`{part}` {meaning}" for part, meaning in legend) + "."]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def restriction(record: SweepRecord) -> str:
-    """What was overridden; empty where the sweep is as its file states it."""
-    return f"Not the whole sweep as it is filed, but with: {', '.join(record.overrides)}" if record.overrides else ""
-
-
-def _restriction(record: SweepRecord) -> list[str]:
-    return [restriction(record)]
 
 
 def _heading(section: Section) -> str:

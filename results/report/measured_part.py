@@ -12,12 +12,11 @@ from results.report.table import ReportTable, number, text
 from results.scaling import Scaling
 from results.units import percent, significant
 from sweeps.reading import TrialReading
+from sweeps.repeats.points import NOISY_RATIO, machine_noise
 from sweeps.trial import SweepRecord
 from train_core.measurement import NOT_KNOWN, Outcome, Performance
 
 Item = TypeVar("Item")
-NOISY_PEAK_RATIO = 1.15
-"""Runs whose peaks differ by more than this factor did not have the machine for themselves."""
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
 SCALING_COLUMNS = ("layout", "kind", "devices", "efficiency %", "speed-up", "what is held constant")
 
@@ -74,12 +73,13 @@ def _as_printed(figures: Sequence[float]) -> str:
 
 def noise_notes(performances: Sequence[Performance]) -> list[str]:
     """A warning if the peak varied: it is the same matrix product every time, so something else used the machine."""
-    peaks = [p.peak_flops_per_second for p in performances if p.peak_source in PEAK_SOURCES]
-    if not peaks or max(peaks) <= NOISY_PEAK_RATIO * min(peaks):
+    noise = machine_noise(performances)
+    if noise is None or noise <= NOISY_RATIO:
         return []
     return [
-        f"The peak measured in each run varied by a factor of {significant(max(peaks) / min(peaks), 2)}: other work"
-        " shared this machine, and differences between layouts that are smaller than that mean little."
+        f"The peak measured in each run varied by a factor of {significant(noise, 2)}: other work shared this machine,"
+        " and differences between layouts that are smaller than that mean little. Each MFU refers to the peak of its"
+        " own run, so that MFUs of different runs are not comparable here, and may exceed 100 %."
     ]
 
 

@@ -12,24 +12,22 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from results.report.markdown import restriction
+from results.report.head import Head
 from results.report.section import Block, Plot, Section
 from results.report.table import LONGEST_CELL, SHOWN_OF_LONG, ReportTable
-from sweeps.trial import SweepRecord
 
 LONGEST_WORD = 30
 """Columns whose texts are all shorter are not broken into lines."""
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def page(record: SweepRecord, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
+def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
     """The page as text; the libraries that draw its plots are in it once."""
     return (
         _environment()
         .get_template("report.html")
         .render(
-            record=record,
-            restriction=restriction(record),
+            head=head,
             sections=sections,
             legend=legend,
             library=plot_library() if any(_has_plot(section) for section in sections) else "",

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from conf.errors import UsageError
 from results.published import chosen_figures
 from results.report.csv_table import csv_text
+from results.report.head import head_of
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import ReportSubject, Section
@@ -20,11 +21,13 @@ from results.report.sections import (
     accuracy,
     answer,
     device_types,
+    energy,
     knobs,
     learned,
     memory,
     pareto,
     predicted,
+    provenance,
     published,
     scaling,
     timeline,
@@ -49,7 +52,9 @@ TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
     pareto.section,
     learned.section,
     knobs.section,
+    energy.section,
     published.section,
+    provenance.section,
 )
 """The sections in the order of the report. One that has nothing to show is left out."""
 
@@ -74,17 +79,23 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
         UsageError: a file cannot be written.
     """
     folder, record = sweep
-    sections, legend = sections_of(ReportSubject(sweep, results)), answer.layouts(record)
+    sections, legend, head = sections_of(ReportSubject(sweep, results)), answer.layouts(record), head_of(record)
     place = SweepFolder(out) if out else folder
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
     texts = (
-        markdown(record, sections, legend),
+        markdown(head, sections, legend),
         csv_text(record, results, chosen_figures(record.spec.published)),
-        page(record, sections, legend),
+        page(head, sections, legend),
     )
     for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
         _write(path, text, record.name)
     return paths
+
+
+def report_page(sweep: Sweep, results: Sequence[TrialReading]) -> str:
+    """The HTML page alone, as text."""
+    sections = sections_of(ReportSubject(sweep, results))
+    return page(head_of(sweep.record), sections, answer.layouts(sweep.record))
 
 
 def _write(path: Path, text: str, sweep: str) -> None:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from conf.knobs import KNOBS, layers_in_short
 from conf.units import GIBIBYTE, TERA
+from results.layout_cell import LayoutCell
 from results.search.rows import MILLION, Row, knob_cells
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
@@ -103,7 +104,7 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
         per_million = mixed_row(plan, spaces, training)["predicted_dollars_per_million_tokens"]
         table.add_row(
             str(position),
-            _layout(plan, spaces[0].setting.model.num_layers),
+            LayoutCell(_layout(plan, spaces[0].setting.model.num_layers)),
             "\n".join(_shown(block) for block in plan.blocks),
             seconds(plan.step_seconds),
             tflops(_flops_per_device(plan, spaces)),

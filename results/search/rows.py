@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from conf.knobs import KNOBS, Knob, layers_in_short
 from conf.settings import Settings
-from conf.units import GIBIBYTE, TERA
+from conf.units import GIBIBYTE, JOULES_PER_KWH, TERA
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.objectives import (
     SECONDS_PER_HOUR,
@@ -73,6 +73,9 @@ def _training_cells(candidate: Candidate, training: Training) -> Row:
     return {
         "predicted_dollars_per_million_tokens": None if rate is None else rate * seconds / tokens * MILLION,
         "predicted_joules_per_token": watts(space) * seconds / tokens,
+        "predicted_grams_co2_per_million_tokens": space.setting.cluster.site.grams_co2(
+            watts(space) * seconds / tokens * MILLION / JOULES_PER_KWH
+        ),
         "predicted_device_hours_per_million_tokens": space.world_size * seconds / SECONDS_PER_HOUR / tokens * MILLION,
         "predicted_hours": hours,
         "predicted_device_hours": None if hours is None else hours * space.world_size,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
+from results.layout_cell import LayoutCell
 from results.search.rows import layout
 from results.units import count, percent, seconds, tflops
 from sweeps.planner.objectives import ScalingKind
@@ -36,7 +37,7 @@ def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
             seconds(candidate.step_seconds if candidate else None),
             tflops(candidate.model_flops_per_second_per_device if candidate else None),
             percent(point.efficiency),
-            layout(candidate) if candidate else "no plan fits",
+            LayoutCell(layout(candidate)) if candidate else "no plan fits",
         )
     return table
 

@@ -70,7 +70,7 @@ class Rounds:
 
     def _proposal(self, point: MeasuredPoint, turn: int) -> Proposal:
         why = "every point is measured so often" if self.every_point else "it may be the fastest, or is the baseline"
-        return Proposal(point.middle.trial.point, f"round {turn + 1} of at most {self.most}: {why}", turn)
+        return Proposal(point.middle.trial.point, f"round {turn + 1} of at most {self.most}: {why}", repeat=turn)
 
 
 def next_repeat(trial: TrialReading, trials: Sequence[TrialReading]) -> int:

@@ -23,6 +23,12 @@ CASES = {
     "doctor": ("doctor", "--no-job"),
     "rerun": ("rerun", "smoke", "tp1-pp1-dp1"),
     "calibration": ("calibrate", "cluster=frontier", "--dry-run"),
+    "sweep": ("sweep", "smoke", "--here"),
+    "advance": ("advance", "smoke"),
+    "pause": ("pause", "smoke"),
+    "resume": ("resume", "smoke"),
+    "retry": ("retry", "smoke", "--failed"),
+    "cancel": ("cancel", "smoke"),
     "init": ("init", "elsewhere"),
     "list": ("list", "cluster"),
     "show": ("show", "model=tiny"),
@@ -91,3 +97,30 @@ def test_options_that_contradict_it_are_refused(
     done = trisweep(*arguments, cwd=finished)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
+
+
+def test_a_command_that_changes_a_sweep_says_how_it_stands_and_what_was_done(finished: Path, trisweep: Command) -> None:
+    retried = document_of(trisweep, finished, "retry", "smoke", "--failed")
+    assert retried["to_run_again"] == []
+    assert retried["counts"] == {"COMPLETED": 5, "INFEASIBLE": 1}
+    assert document_of(trisweep, finished, "pause", "smoke")["is_paused"]
+    assert not document_of(trisweep, finished, "resume", "smoke")["is_paused"]
+    dry = document_of(trisweep, finished, "sweep", "smoke", "cluster=frontier", "--dry-run")
+    assert len(dry["would_run"]) == 5
+
+
+def test_a_quiet_command_prints_nothing_but_errors_and_its_document(finished: Path, trisweep: Command) -> None:
+    for arguments in (("status", "smoke"), ("plan", "smoke"), ("sweep", "smoke", "--here"), ("list",)):
+        done = trisweep(*arguments, "--quiet", cwd=finished)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert document_of(trisweep, finished, "status", "smoke", "-q")["counts"]
+    wrong = trisweep("status", "nowhere", "-q", cwd=finished)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "sweep = 'nowhere'" in wrong.stderr
+
+
+def test_no_color_leaves_no_escape_sequence(finished: Path, trisweep: Command) -> None:
+    colourful = trisweep("status", "smoke", cwd=finished, FORCE_COLOR="1", TERM="xterm")
+    assert "\x1b[3" in colourful.stdout
+    plain = trisweep("status", "smoke", cwd=finished, FORCE_COLOR="1", TERM="xterm", NO_COLOR="1")
+    assert "\x1b[3" not in plain.stdout

@@ -20,6 +20,8 @@ RUN_ELSEWHERE = {
     "cancel": "tests/slurm/test_commands.py",
     "doctor": "tests/cli/test_doctor.py",
     "export": "tests/cli/test_train.py",
+    "init": "tests/cli/test_init.py",
+    "list": "tests/cli/test_list_and_show.py",
     "logs": "tests/cli/test_logs.py",
     "pause": "tests/launcher/test_advance.py",
     "rehearse": "tests/cli/test_rehearse.py",
@@ -28,6 +30,7 @@ RUN_ELSEWHERE = {
     "rerun": "tests/cli/test_rerun.py",
     "resume": "tests/launcher/test_advance.py",
     "retry": "tests/slurm/test_commands.py",
+    "show": "tests/cli/test_list_and_show.py",
     "status": "tests/cli/test_status.py",
     "train": "tests/cli/test_train.py",
     "ui": "tests/results/mlflow/test_ui.py",
@@ -35,7 +38,8 @@ RUN_ELSEWHERE = {
 """Commands that need a measured sweep, a cluster or minutes, and where a smaller one of each is run."""
 
 COMMANDS = shown_commands()
-TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,8,1\n"
+TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,1,1\n"
+GPT2 = '{"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 4096, "vocab_size": 50304}'
 
 
 def words_of(program: str) -> list[list[str]]:
@@ -52,6 +56,7 @@ def test_a_shown_command_runs(words: list[str], tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     for name in ("in.csv", "mine.csv", "ours.csv"):
         (tmp_path / name).write_text(TABLE)
+    (tmp_path / "config.json").write_text(GPT2)
     dry = ["--dry-run"] if words[0] == "sweep" and not {"--dry-run", "--cfg"} & set(words) else []
     done = CliRunner().invoke(app, [*words, *dry])
     assert done.exit_code == 0, done.output

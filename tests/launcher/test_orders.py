@@ -8,12 +8,15 @@ import pytest
 
 from conf.errors import UsageError
 from conf.schema import Value
-from launcher.orders import pause, require_not_paused, resume, trial_named
+from launcher.orders import pause, remeasure_finished, require_not_paused, resume, trial_named
 from sweeps.history import History
 from sweeps.journal import Asked, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.test_run_here import seeds
+from tests.results.conftest import finish, performance
+from train_core.measurement import Outcome
 
 MANY = 10_000
 
@@ -57,3 +60,19 @@ def test_ten_thousand_trials_that_were_asked_for_are_read_in_a_second(sweep: Swe
     started = time.process_time()
     assert journal.read_new() == []
     assert time.process_time() - started < 0.01
+
+
+def test_a_point_that_is_measured_again_keeps_what_it_measured_before(folder: SweepFolder, record_of: RecordOf) -> None:
+    record = record_of(seeds(2))
+    folder.write_record(record)
+    first, other = record.trials
+    finish(folder, first, performance(100.0))
+    assert remeasure_finished(Sweep(folder, record), lambda trial: True) == [f"{first.trial_id}-r2"]
+    assert remeasure_finished(Sweep(folder, record), lambda trial: trial.trial_id == other.trial_id) == []
+
+    again = Sweep.stored_in(folder).read()[-1]
+    assert (again.trial.repeat, again.trial.is_baseline, again.outcome) == (1, first.is_baseline, Outcome.PENDING)
+    assert again.experiment == first.experiment
+    finish(folder, again.trial, performance(90.0))
+    assert remeasure_finished(Sweep(folder, record), lambda trial: True) == [f"{first.trial_id}-r3"]
+    assert folder.trial(first.trial_id).read_measurement() is not None

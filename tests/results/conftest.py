@@ -294,6 +294,10 @@ WriteSweep = Callable[..., Sweep]
 
 @pytest.fixture
 def write_sweep(tmp_path: Path) -> WriteSweep:
+    return sweep_writer(tmp_path)
+
+
+def sweep_writer(tmp_path: Path) -> WriteSweep:
     """A sweep on disk. `how` maps a trial's id to its performance, or to an outcome with its cause."""
 
     def write(

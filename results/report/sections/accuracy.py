@@ -219,7 +219,8 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
     points = [_point(pair) for pair in compared]
     rates = [rate for point in points for rate in (point["predicted"], point["measured"])]
     limits = [0.95 * min(rates), 1.05 * max(rates)]
-    scale = {"type": "log" if limits[1] > 10 * limits[0] else "linear", "domain": limits, "nice": False, "zero": False}
+    kind = {"type": "log"} if limits[1] > 10 * limits[0] else {"type": "linear", "zero": False}
+    scale = kind | {"domain": limits, "nice": False}
     x = {"field": "predicted", "type": "quantitative", "scale": scale, "title": "predicted model TFLOPS per device"}
     y = {"field": "measured", "type": "quantitative", "scale": scale, "title": "measured model TFLOPS per device"}
     tooltip = [{"field": name} for name in ("layout", "predicted", "measured", "error")]

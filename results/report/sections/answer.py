@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from conf.units import TERA
 from results.legend import legend
+from results.report.best_plan import best_on_paper, num_devices
 from results.report.section import Block, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.verdict import predicted_study_sentence, verdict
 from results.scaling import Scaling, scalings
 from results.scaling.study import predicted_study
-from results.terminal import by_prediction, plan_label
+from results.terminal import plan_label
 from results.units import count, percent, seconds, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading, ranked
@@ -42,6 +43,8 @@ def section(subject: ReportSubject) -> Section:
         figures, beside = _measured_figures(best_first[0], results), predicted_sentence(record, best)
         blocks: tuple[Block, ...] = (KeyFigures(figures), Paragraph(beside))
         return Section("answer", "The answer", "measured and predicted", measured, blocks)
+    if best is None and record.plan:
+        return Section("answer", "The answer", "predicted", predicted_sentence(record, best), (Paragraph(measured),))
     if best is None:
         return Section("answer", "The answer", "measured", measured, _proxy_figures(best_first, results))
     blocks = (KeyFigures(_predicted_figures(best)), Paragraph(measured), *_outside(best))
@@ -74,7 +77,7 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
     experiment = best.trial.experiment
     assert experiment is not None
     return (
-        f"Predicted: {experiment.model.name} trains fastest on {_devices(_num_devices(best.trial))} of"
+        f"Predicted: {experiment.model.name} trains fastest on {_devices(num_devices(best.trial))} of"
         f" {experiment.place} as {plan_label(best.trial)}, with"
         f" {tflops(best.estimate.model_flops_per_second_per_device)} model TFLOPS per device"
         f" ({percent(best.estimate.model_flops_utilization)} % of the peak) and a step every"
@@ -83,20 +86,13 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
 
 
 def _best(record: SweepRecord) -> _Best | None:
-    """The best of the points on as many devices as the baseline, because fewer are easily faster per device."""
-    fitting = [trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None]
-    baseline = next((trial for trial in record.plan if trial.is_baseline and trial.experiment), None)
-    alike = [trial for trial in fitting if baseline is None or _num_devices(trial) == _num_devices(baseline)]
-    for trial in alike or fitting:
-        if trial.estimate and trial.experiment:
-            interval = interval_of(trial.experiment, trial.estimate.implementation, trial.estimate)
-            compared = baseline if baseline and baseline.estimate and trial in alike else None
-            return _Best(trial, trial.estimate, interval, compared)
-    return None
-
-
-def _num_devices(trial: Trial) -> int:
-    return trial.experiment.parallel.world_size if trial.experiment else 0
+    trial = best_on_paper(record)
+    if trial is None or trial.estimate is None or trial.experiment is None:
+        return None
+    baseline = next((other for other in record.plan if other.is_baseline and other.estimate), None)
+    is_alike = baseline is not None and num_devices(baseline) == num_devices(trial)
+    interval = interval_of(trial.experiment, trial.estimate.implementation, trial.estimate)
+    return _Best(trial, trial.estimate, interval, baseline if is_alike else None)
 
 
 def _devices(number_of: int) -> str:
@@ -110,7 +106,7 @@ def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
         for bound in (interval.high_seconds, interval.low_seconds)
     )
     figures = [
-        _figure("plan", plan_label(best.trial), _devices(_num_devices(best.trial))),
+        _figure("plan", plan_label(best.trial), _devices(num_devices(best.trial))),
         _figure(
             "model TFLOPS per device",
             tflops(estimate.model_flops_per_second_per_device),
@@ -141,7 +137,7 @@ def _figure(name: str, value: str, note: str, kind: NumbersAre = "predicted") ->
 def _cost(trial: Trial, tokens_per_second: float, kind: NumbersAre) -> KeyFigure:
     """Device-hours of a trillion tokens, and their price where the cluster's file names one."""
     assert trial.experiment is not None
-    device, devices = trial.experiment.cluster.device, _num_devices(trial)
+    device, devices = trial.experiment.cluster.device, num_devices(trial)
     hours = TRILLION / tokens_per_second * devices / SECONDS_PER_HOUR
     price = device.price_per_hour
     note = f"${count(hours * price)} at ${price:g} a device-hour" if price else "no price is declared"

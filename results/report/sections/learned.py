@@ -194,6 +194,7 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
         for name in objectives[:2]
     ]
     which = {"field": "which", "type": "nominal", "title": None}
+    shape = which | {"legend": None}
     tooltip = [{"field": field} for field in ("point", *objectives, "which")]
     yield Plot(
         "search-front",
@@ -205,7 +206,7 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
                 "x": axes[0],
                 "y": axes[1],
                 "color": which,
-                "shape": which | {"legend": None},
+                "shape": shape,
                 "tooltip": tooltip,
             },
             "height": 300,

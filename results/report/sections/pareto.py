@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from conf.experiment import Experiment
+from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
 from results.terminal import plan_label
@@ -17,7 +17,7 @@ from train_core.costs import Estimate
 from train_core.measurement import Performance
 
 HOURS_PER_DAY = 24
-JOULES_PER_MEGAWATT_HOUR = 3.6e9
+KWH_PER_MWH = 1000
 MOST_POINTS = 400
 """Points that are drawn, the fastest ones beside the front."""
 COLUMNS = ("layout", "devices", "days", "device-hours", "dollars", "MWh", "front")
@@ -72,44 +72,39 @@ def _measured(subject: ReportSubject) -> list[Price]:
         for result in ranked(list(subject.results))
         if result.experiment and result.performance
     ]
-    prices = [_price(*each, each[2].num_devices) for each in found]
-    metered = [performance.energy_joules_per_token for _, _, performance in found]
     # Counters and declared watts see different things, so that energies of the two kinds are never compared.
-    if any(joules is None for joules in metered):
-        return prices
+    are_metered = all(performance.energy_joules_per_token is not None for _, _, performance in found)
     return [
-        replace(price, megawatt_hours=TRILLION * (joules or 0.0) / JOULES_PER_MEGAWATT_HOUR, is_metered=True)
-        for price, joules in zip(prices, metered, strict=True)
+        _price(label, performance, performance.num_devices, footprint)
+        for label, experiment, performance in found
+        for counted in [counted_footprint(experiment, performance) if are_metered else None]
+        for footprint in [counted or declared_footprint(experiment, performance)]
     ]
 
 
 def _predicted(subject: ReportSubject) -> list[Price]:
     return [
-        _price(plan_label(trial), trial.experiment, trial.estimate, trial.experiment.parallel.world_size)
+        _price(
+            plan_label(trial),
+            trial.estimate,
+            trial.experiment.parallel.world_size,
+            declared_footprint(trial.experiment, trial.estimate),
+        )
         for trial in subject.sweep.record.plan
         if trial.experiment and trial.estimate and trial.infeasible_reason is None
     ]
 
 
-def _price(layout: str, experiment: Experiment, step: Performance | Estimate, num_devices: int) -> Price:
+def _price(layout: str, step: Performance | Estimate, num_devices: int, takes: Footprint) -> Price:
     """A trillion tokens at the rate of this step, on so many devices."""
-    seconds = TRILLION / step.tokens_per_second
-    # Ranks that share a device, as on a CPU, are more than the devices that are paid for.
-    share = num_devices / experiment.parallel.world_size
-    watts = share * sum(block.cluster.device.watts * block.num_devices for block in experiment.blocks)
-    hourly = [
-        block.cluster.device.price_per_hour * block.num_devices
-        for block in experiment.blocks
-        if block.cluster.device.price_per_hour is not None
-    ]
-    hours = seconds / SECONDS_PER_HOUR
     return Price(
         layout=layout,
         devices=num_devices,
-        days=hours / HOURS_PER_DAY,
-        device_hours=hours * num_devices,
-        dollars=share * sum(hourly) * hours if len(hourly) == len(experiment.blocks) else None,
-        megawatt_hours=watts * seconds / JOULES_PER_MEGAWATT_HOUR,
+        days=TRILLION / step.tokens_per_second / SECONDS_PER_HOUR / HOURS_PER_DAY,
+        device_hours=takes.device_hours(TRILLION),
+        dollars=takes.dollars(TRILLION),
+        megawatt_hours=takes.kwh(TRILLION) / KWH_PER_MWH,
+        is_metered=takes.energy_is == "counted",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from conf.schema import Value
 from results.published import PublishedFigure, chosen_figures
 from results.report.charts import Spec, Values, quantity
+from results.report.measured_part import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.scaling.study import Study, StudyPoint, measured_study, predicted_study
@@ -103,6 +104,8 @@ def _said(subject: ReportSubject, measured: Study | None) -> Iterator[Block]:
         return
     points = measured_points(subject.results)
     yield Paragraph(f"Intervals: {points[0].seconds.method}; those of both rates add by their squares.")
+    for note in noise_notes([each.performance for each in subject.results if each.performance]):
+        yield Paragraph(note, is_caution=True)
     if shared := [point for point in measured.points if point.shares_devices]:
         devices = shared[0].num_devices
         yield Paragraph(
@@ -150,7 +153,7 @@ def _row(point: StudyPoint) -> tuple[Cell, ...]:
         number(seconds(point.step_seconds), point.step_seconds),
         number(significant(point.speed_up), point.speed_up),
         number(percent(point.efficiency), point.efficiency),
-        text(_interval(point) if point.num_runs else "-"),
+        text(_interval(point) if point.num_runs and point.efficiency_low < point.efficiency_high else "-"),
         number(percent(point.utilization), point.utilization),
         number(str(point.num_runs) if point.num_runs else "-", point.num_runs),
     )

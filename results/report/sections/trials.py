@@ -21,10 +21,10 @@ from train_core.measurement import Outcome, Performance
 COLUMNS = (
     "#",
     "layout",
-    "outcome",
     "model TFLOPS",
-    "MFU %",
     "x baseline",
+    "outcome",
+    "MFU %",
     "efficiency %",
     "step s",
     "spread %",
@@ -104,36 +104,35 @@ def _ranking(
 
 
 def _row(position: int | None, result: TrialReading, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
-    relation = relations[result.trial.trial_id]
-    head = (
-        number(ABSENT if position is None else str(position), None if position is None else -position),
-        text(named(result)),
-        text(_outcome(result)),
-    )
-    if result.performance is None:
-        absent = (number(ABSENT, None),) * (len(COLUMNS) - len(head) - 1)
-        return (*head, *absent, text(_cause(result)))
-    return (*head, *_measured(result.performance, relation), text(_cause(result)))
+    cells = {
+        "#": number(ABSENT if position is None else str(position), None if position is None else -position),
+        "layout": text(named(result)),
+        "outcome": text(_outcome(result)),
+        "cause": text(_cause(result)),
+    }
+    if result.performance:
+        cells |= _measured(result.performance, relations[result.trial.trial_id])
+    return tuple(cells.get(name, number(ABSENT, None)) for name in COLUMNS)
 
 
-def _measured(performance: Performance, relation: Scaling) -> tuple[Cell, ...]:
+def _measured(performance: Performance, relation: Scaling) -> dict[str, Cell]:
     spread = (performance.step_seconds_max - performance.step_seconds_min) / performance.step_seconds
     memory = max(performance.peak_memory_bytes, default=None)
     model = performance.model_flops_per_second_per_device
     hardware = performance.hardware_flops_per_second_per_device
-    return (
-        number(tflops(model), model),
-        number(percent(performance.model_flops_utilization), performance.model_flops_utilization),
-        number(significant(relation.speed_up), relation.speed_up),
-        number(percent(relation.efficiency), relation.efficiency),
-        number(seconds(performance.step_seconds), performance.step_seconds),
-        number(percent(spread), spread),
-        number(count(performance.tokens_per_second), performance.tokens_per_second),
-        number(str(performance.num_devices), performance.num_devices),
-        number(tflops(hardware), hardware),
-        number(gib(memory), memory),
-        number(significant(performance.final_loss, 4), performance.final_loss),
-    )
+    return {
+        "model TFLOPS": number(tflops(model), model),
+        "x baseline": number(significant(relation.speed_up), relation.speed_up),
+        "MFU %": number(percent(performance.model_flops_utilization), performance.model_flops_utilization),
+        "efficiency %": number(percent(relation.efficiency), relation.efficiency),
+        "step s": number(seconds(performance.step_seconds), performance.step_seconds),
+        "spread %": number(percent(spread), spread),
+        "tokens/s": number(count(performance.tokens_per_second), performance.tokens_per_second),
+        "devices": number(str(performance.num_devices), performance.num_devices),
+        "hardware TFLOPS": number(tflops(hardware), hardware),
+        "peak GiB": number(gib(memory), memory),
+        "final loss": number(significant(performance.final_loss, 4), performance.final_loss),
+    }
 
 
 def _cause(result: TrialReading) -> str:

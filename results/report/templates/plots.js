@@ -1,6 +1,7 @@
 // Plots are SVG in the colours of the style sheet, so that a change of theme and the printed page need no new drawing.
 const colour = (name) => `var(--${name})`;
 const plotTheme = {
+  aria: false,
   background: "transparent",
   font: "system-ui, sans-serif",
   view: { stroke: null },
@@ -36,10 +37,15 @@ function drawPlot(place, spec) {
   return vegaEmbed(place, withHeight(sized), { renderer: "svg", actions: false, config, mode: "vega-lite" });
 }
 
+// To a screen reader a plot is its caption: its numbers are in a table nearby, and a timeline has thousands of marks.
+function hideMarks({ view }) {
+  view.container().querySelector("svg").setAttribute("aria-hidden", "true");
+}
+
 async function drawPlots() {
   for (const script of document.querySelectorAll("script.spec")) {
     const place = document.getElementById(script.dataset.plot);
-    await drawPlot(place, JSON.parse(script.textContent)).catch((error) => {
+    await drawPlot(place, JSON.parse(script.textContent)).then(hideMarks).catch((error) => {
       place.textContent = "This plot could not be drawn; its numbers are in the tables.";
       console.error(error);
     });

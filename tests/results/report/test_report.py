@@ -84,7 +84,9 @@ def test_every_section_says_which_kind_of_number_it_holds(proxy_report: ReportPa
         "Memory by pipeline stage (predicted)",
         "Timeline of the pipeline (predicted)",
         "Time, money and energy (predicted)",
+        "Energy, money and carbon (predicted)",
         "Published by others (published)",
+        "Provenance, and how to reproduce it",
     ]
     predicted = text[text.index("## Predicted") : text.index("## Published")]
     assert "made-up-175b" in predicted

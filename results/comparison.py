@@ -1,0 +1,159 @@
+"""Two sweeps beside each other: the points that both measured, and what else differs between them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from conf.experiment import Experiment
+from sweeps.reading import TrialReading
+from train_core.measurement import Environment, Performance
+
+
+@dataclass(frozen=True)
+class ComparedPoint:
+    """A layout that both sweeps measured.
+
+    Attributes:
+        why_not: why the two measurements say nothing about each other; empty where they do.
+    """
+
+    label: str
+    before: TrialReading
+    after: TrialReading
+    why_not: str
+
+    @property
+    def measured(self) -> tuple[Performance, Performance]:
+        assert self.before.performance is not None
+        assert self.after.performance is not None
+        return self.before.performance, self.after.performance
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many tokens a second the second sweep trains."""
+        before, after = self.measured
+        return after.tokens_per_second / before.tokens_per_second
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The same by the slowest and the fastest timed steps of both."""
+        before, after = self.measured
+        tokens = self.ratio * after.step_seconds / before.step_seconds  # of one step over those of the other
+        return (
+            tokens * before.step_seconds_min / after.step_seconds_max,
+            tokens * before.step_seconds_max / after.step_seconds_min,
+        )
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the spreads of the timed steps do not overlap."""
+        low, high = self.spread
+        return low > 1 or high < 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sweeps, the first of which is called the one before, whatever they differ in.
+
+    Attributes:
+        points: layouts that both measured.
+        only_before: layouts that only the first measured; `only_after` likewise.
+    """
+
+    points: tuple[ComparedPoint, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    @property
+    def comparable(self) -> list[ComparedPoint]:
+        return [point for point in self.points if not point.why_not]
+
+    @property
+    def mean_ratio(self) -> float | None:
+        """The geometric mean over the comparable points."""
+        logarithms = [math.log(point.ratio) for point in self.comparable]
+        return math.exp(fmean(logarithms)) if logarithms else None
+
+
+def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> Comparison:
+    """Pair the measured trials of two sweeps by their layout, in the order of the first."""
+    first, second = _by_layout(before), _by_layout(after)
+    points = tuple(
+        ComparedPoint(label, reading, second[label], why_incomparable(reading, second[label]))
+        for label, reading in first.items()
+        if label in second
+    )
+    return Comparison(
+        points,
+        tuple(label for label in first if label not in second),
+        tuple(label for label in second if label not in first),
+    )
+
+
+def _by_layout(results: Sequence[TrialReading]) -> dict[str, TrialReading]:
+    """The measured trials by their layout; later namesakes, which differ in something else, are numbered."""
+    seen: Counter[str] = Counter()
+    named = {}
+    for reading in results:
+        if reading.performance and reading.experiment:
+            seen[reading.label] += 1
+            number = seen[reading.label]
+            named[reading.label if number == 1 else f"{reading.label} #{number}"] = reading
+    return named
+
+
+def why_incomparable(before: TrialReading, after: TrialReading) -> str:
+    """Why two measurements of one layout say nothing about each other; empty where they do."""
+    first, second = before.experiment, after.experiment
+    assert first is not None
+    assert second is not None
+    differing = [f"{name}: {one} and {other}" for name, one, other in _conditions(first, second) if one != other]
+    if not differing and first.model != second.model:
+        differing = ["the models have one name and other sizes"]
+    if before.performance and after.performance and before.performance.flops_formula != after.performance.flops_formula:
+        differing.append("FLOPs are counted by other formulas")
+    return "; ".join(differing)
+
+
+def _conditions(first: Experiment, second: Experiment) -> Iterator[tuple[str, str, str]]:
+    """What must be equal in both, as name and two values. Cluster and software may differ: that is the question."""
+    yield "model", first.model.name, second.model.name
+    yield "precision", first.precision.dtype, second.precision.dtype
+    yield "matmul recipe", str(first.precision.matmul_recipe), str(second.precision.matmul_recipe)
+    yield "dropout", str(first.training.dropout), str(second.training.dropout)
+    yield "devices", str(first.parallel.world_size), str(second.parallel.world_size)
+
+
+def differences(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> list[tuple[str, str, str]]:
+    """Name and both values of what was not the same: cluster, machine, software, code."""
+    first, second = dict(_circumstances(before)), dict(_circumstances(after))
+    return [(name, first[name], second[name]) for name in first if first[name] != second[name]]
+
+
+def _circumstances(results: Sequence[TrialReading]) -> Iterator[tuple[str, str]]:
+    """Under which circumstances the trials of a sweep were measured, each with all its values."""
+    experiments = [reading.experiment for reading in results if reading.experiment and reading.performance]
+    environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
+    yield "model", _distinct(each.model.name for each in experiments)
+    yield "cluster", _distinct(each.cluster.name for each in experiments)
+    yield "device by the configuration", _distinct(each.cluster.device.name for each in experiments)
+    yield "trainer", _distinct(each.trainer.name for each in experiments)
+    yield "data", _distinct(each.data.source for each in experiments)
+    yield from _of_environments(environments)
+
+
+def _of_environments(environments: Sequence[Environment]) -> Iterator[tuple[str, str]]:
+    yield "host", _distinct(each.hostname for each in environments)
+    yield "device", _distinct(f"{each.device}, {each.num_cores} cores" for each in environments)
+    yield "backend", _distinct(each.backend for each in environments)
+    yield "torch", _distinct(each.torch_version for each in environments)
+    yield "Python", _distinct(each.python_version for each in environments)
+    yield "git", _distinct(each.git_sha for each in environments)
+
+
+def _distinct(texts: Iterator[str]) -> str:
+    return "; ".join(dict.fromkeys(texts)) or "-"

@@ -1,0 +1,95 @@
+"""What a training takes in energy, money and carbon, from the time of its step.
+
+Energy is counted, where devices had counters, or the declared watts of the devices times the time. Money and carbon are
+always declared prices and declared emissions, times that. What was measured and what is only predicted or declared is
+said of every figure, and none of them holds two kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from conf.setup import Setup
+from conf.units import JOULES_PER_KWH
+from conf.world import SiteSpec
+from train_core.costs import Estimate
+from train_core.measurement import Performance
+
+SECONDS_PER_HOUR = 3600
+GRAMS_PER_TONNE = 1e6
+EnergyIs = Literal["counted", "declared watts"]
+TimeIs = Literal["measured", "predicted", "published"]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What each token takes.
+
+    Attributes:
+        energy_is: from counters of the devices, or the devices' declared watts all the time.
+        time_is: whether the time of a step was measured, is predicted, or follows from a published rate.
+        joules_per_token: of the devices alone; hosts, network and cooling are not in it.
+        device_seconds_per_token: devices that are kept, times how long.
+        price_per_hour: dollars for an hour of one device; None where no price is declared.
+        site: what electricity means there; None where the devices stand at several sites.
+    """
+
+    energy_is: EnergyIs
+    time_is: TimeIs
+    joules_per_token: float
+    device_seconds_per_token: float
+    price_per_hour: float | None
+    site: SiteSpec | None
+
+    def device_hours(self, tokens: float) -> float:
+        return self.device_seconds_per_token * tokens / SECONDS_PER_HOUR
+
+    def kwh(self, tokens: float) -> float:
+        """Of the devices alone."""
+        return self.joules_per_token * tokens / JOULES_PER_KWH
+
+    def site_kwh(self, tokens: float) -> float | None:
+        """With what the site adds; None where its PUE is not declared."""
+        factor = self.site.power_usage_effectiveness if self.site else None
+        return None if factor is None else factor * self.kwh(tokens)
+
+    def dollars(self, tokens: float) -> float | None:
+        return None if self.price_per_hour is None else self.price_per_hour * self.device_hours(tokens)
+
+    def tonnes_co2(self, tokens: float) -> float | None:
+        """Of the whole site where its PUE is declared, else of the devices; None where the grid is not declared."""
+        grams = self.site.grams_co2(self.kwh(tokens)) if self.site else None
+        return None if grams is None else grams / GRAMS_PER_TONNE
+
+
+def counted_footprint(setup: Setup, measured: Performance) -> Footprint | None:
+    """From the counters of a trial's devices; None where it had none."""
+    if measured.energy_joules_per_token is None:
+        return None
+    return _footprint(setup, measured, "measured", measured.energy_joules_per_token, "counted", measured.num_devices)
+
+
+def declared_footprint(setup: Setup, step: Performance | Estimate) -> Footprint:
+    """From the declared watts of the devices, all the time of a step that was measured or is predicted."""
+    time_is: TimeIs = "measured" if isinstance(step, Performance) else "predicted"
+    devices = step.num_devices if isinstance(step, Performance) else setup.parallel.world_size
+    return _footprint(setup, step, time_is, setup.watts * devices / step.tokens_per_second, "declared watts", devices)
+
+
+def best_known_footprint(setup: Setup, measured: Performance) -> Footprint:
+    """Counted where the devices had counters, else from their declared watts."""
+    return counted_footprint(setup, measured) or declared_footprint(setup, measured)
+
+
+def _footprint(
+    setup: Setup, step: Performance | Estimate, time_is: TimeIs, joules: float, energy_is: EnergyIs, devices: int
+) -> Footprint:
+    seconds = devices / step.tokens_per_second
+    return Footprint(energy_is, time_is, joules, seconds, setup.price_per_hour, _site(setup))
+
+
+def _site(setup: Setup) -> SiteSpec | None:
+    """The one site of all devices."""
+    sites = {block.cluster.site for block in setup.blocks}
+    return next(iter(sites)) if len(sites) == 1 else None

@@ -1,0 +1,246 @@
+"""The page of two sweeps beside each other, by the renderer of every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conf.errors import UsageError
+from results.comparison import ComparedPoint, Comparison, compared, differences
+from results.report.head import Head
+from results.report.markdown import markdown
+from results.report.page import page
+from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, Section
+from results.report.table import ReportTable, number, text
+from results.units import percent, rounded, seconds, significant, tflops
+from sweeps.reading import TrialReading, ranked
+from sweeps.sweep import Sweep
+from train_core.whole_files import write_atomically
+
+ROW_HEIGHT = 22
+MOST_BARS = 60
+POINT_COLUMNS = (
+    "layout",
+    "step s A",
+    "step s B",
+    "TFLOPS A",
+    "TFLOPS B",
+    "tokens/s B over A",
+    "by the steps",
+    "clearly",
+)
+INCOMPARABLE_COLUMNS = ("layout", "not comparable because")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two sweeps.
+
+    Attributes:
+        name: that tells it from the other.
+    """
+
+    name: str
+    sweep: Sweep
+    results: Sequence[TrialReading]
+
+
+@dataclass(frozen=True)
+class ComparisonPaths:
+    """The two files of a comparison."""
+
+    markdown: Path
+    html: Path
+
+
+def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Side, Side]:
+    """The two sweeps with names that tell them apart.
+
+    Raises:
+        UsageError: they are one and the same.
+    """
+    (first, before), (second, after) = sweeps
+    paths = [sweep.folder.path.resolve() for sweep in (first, second)]
+    if paths[0] == paths[1]:
+        raise UsageError(f"{first.folder.path} was given twice", "Name two sweeps to compare.")
+    names = [path.name for path in paths]
+    if names[0] == names[1]:
+        names = [f"{path.parent.name}/{path.name}" if path.parent.name else str(path) for path in paths]
+    return Side(names[0], first, before), Side(names[1], second, after)
+
+
+def write_comparison(before: Side, after: Side, out: Path | None = None) -> ComparisonPaths:
+    """Write the page and its Markdown into `out`, or beside the second sweep's report.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    folder = out or after.sweep.folder.path
+    stem = f"compared-with-{before.name.replace('/', '-')}"
+    paths = ComparisonPaths(folder / f"{stem}.md", folder / f"{stem}.html")
+    sections, head = comparison_sections(before, after), _head(before, after)
+    try:
+        write_atomically(paths.markdown, markdown(head, sections, ()))
+        write_atomically(paths.html, page(head, sections, ()))
+    except OSError as error:
+        remedy = "Name a folder of your own with --out FOLDER."
+        raise UsageError(f"{error.filename or folder} cannot be written: {error.strerror}", remedy) from None
+    return paths
+
+
+def _head(before: Side, after: Side) -> Head:
+    return Head(
+        title=f"{before.name} and {after.name}",
+        kicker="Trisweep comparison of two sweeps",
+        question=f"How does {after.name} (B) compare with {before.name} (A)?",
+        note="",
+        origin=f"A was planned with git {before.sweep.record.git_sha}, B with {after.sweep.record.git_sha}.",
+    )
+
+
+def comparison_sections(before: Side, after: Side) -> list[Section]:
+    both = compared(before.results, after.results)
+    return [_points(before, after, both), _winners(before, after), _circumstances(before, after)]
+
+
+def finding(both: Comparison) -> str:
+    """What the comparison comes to, in one sentence."""
+    points, mean = both.comparable, both.mean_ratio
+    if mean is None:
+        reason = both.points[0].why_not if both.points else "they measured no layout in common"
+        return f"Nothing of the two sweeps can be compared: {reason}."
+    faster = sum(point.ratio > 1 for point in points)
+    clear = sum(point.is_clear for point in points)
+    return (
+        f"B trains {significant(mean)} times as many tokens a second as A in the geometric mean of {len(points)} points"
+        f" that both measured; it is faster in {faster} of them, and in {clear} the difference is larger than the"
+        " spread of the timed steps."
+    )
+
+
+def _points(before: Side, after: Side, both: Comparison) -> Section:
+    return Section("points", "Points that both measured", "measured", finding(both), tuple(_point_blocks(both)))
+
+
+def _point_blocks(both: Comparison) -> Iterator[Block]:
+    points = both.comparable
+    if points:
+        yield Paragraph(
+            "The ratio is B's tokens a second over A's. Beside it stands what it would be by the slowest and the"
+            " fastest timed steps of both; where that holds 1, the difference is not clear."
+        )
+        yield _ratios(points)
+        rows = tuple(_point_row(point) for point in points)
+        numeric = frozenset(POINT_COLUMNS) - {"layout", "by the steps", "clearly"}
+        yield NamedTable("compared-points", ReportTable(POINT_COLUMNS, rows, numeric))
+    refused = [point for point in both.points if point.why_not]
+    if refused:
+        yield Heading("Not comparable")
+        rows_refused = tuple((text(point.label), text(point.why_not)) for point in refused)
+        yield NamedTable("incomparable-points", ReportTable(INCOMPARABLE_COLUMNS, rows_refused, frozenset()))
+    for side, labels in (("A", both.only_before), ("B", both.only_after)):
+        if labels:
+            yield Paragraph(f"Only {side} measured: {', '.join(f'`{label}`' for label in labels)}.")
+
+
+def _point_row(point: ComparedPoint) -> tuple[Any, ...]:
+    (before, after), (low, high) = point.measured, point.spread
+    rates = [each.model_flops_per_second_per_device for each in (before, after)]
+    return (
+        text(point.label),
+        number(seconds(before.step_seconds), before.step_seconds),
+        number(seconds(after.step_seconds), after.step_seconds),
+        *(number(tflops(rate), rate) for rate in rates),
+        number(significant(point.ratio), point.ratio),
+        text(f"{significant(low)} to {significant(high)}"),
+        text(_clearly(point)),
+    )
+
+
+def _clearly(point: ComparedPoint) -> str:
+    if not point.is_clear:
+        return "no difference"
+    return "faster" if point.ratio > 1 else "slower"
+
+
+def _ratios(points: Sequence[ComparedPoint]) -> Plot:
+    shown = points[:MOST_BARS]
+    values = [
+        {"layout": point.label, "ratio": rounded(point.ratio), "low": rounded(low), "high": rounded(high)}
+        for point in shown
+        for low, high in [point.spread]
+    ]
+    layouts = [point.label for point in shown]
+    y = {"field": "layout", "type": "nominal", "sort": layouts, "title": None}
+    title = "tokens a second, B over A"
+    scale = {"type": "log", "nice": False, "padding": 12}
+    x = {"field": "ratio", "type": "quantitative", "title": title, "scale": scale}
+    tooltip = [{"field": name} for name in ("layout", "ratio", "low", "high")]
+    left_out = f" The first {MOST_BARS} of {len(points)}." if len(points) > MOST_BARS else ""
+    return Plot(
+        "compared-ratios",
+        f"Points are ratios, bars their spread by the timed steps; right of the line B is faster.{left_out}",
+        {
+            "height": ROW_HEIGHT * len(shown),
+            "layer": [
+                {
+                    "data": {"values": [{"equal": 1}]},
+                    "mark": {"type": "rule", "strokeDash": [4, 4], "color": "var(--soft)"},
+                    "encoding": {"x": {"field": "equal", "type": "quantitative", "scale": scale, "title": title}},
+                },
+                {
+                    "data": {"values": values},
+                    "mark": {"type": "rule", "strokeWidth": 2},
+                    "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}, "tooltip": tooltip},
+                },
+                {
+                    "data": {"values": values},
+                    "mark": {"type": "point", "filled": True, "size": 80, "color": "var(--measured)"},
+                    "encoding": {"y": y, "x": x, "tooltip": tooltip},
+                },
+            ],
+        },
+    )
+
+
+def _winners(before: Side, after: Side) -> Section:
+    best = [next(iter(ranked(list(side.results))), None) for side in (before, after)]
+    rows = tuple(
+        (
+            text(letter),
+            text(side.name),
+            text(reading.label if reading else "nothing was measured"),
+            number(tflops(performance.model_flops_per_second_per_device if performance else None), None),
+            number(percent(performance.model_flops_utilization if performance else None), None),
+        )
+        for letter, side, reading in zip("AB", (before, after), best, strict=True)
+        for performance in [reading.performance if reading else None]
+    )
+    columns = ("", "sweep", "fastest per device", "model TFLOPS", "MFU %")
+    table = ReportTable(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
+    return Section("winners", "The winner of each", "measured", _on_winners(best), (NamedTable("winners", table),))
+
+
+def _on_winners(best: Sequence[TrialReading | None]) -> str:
+    first, second = best
+    if first is None or second is None:
+        return "One of the sweeps has measured nothing yet."
+    if first.label == second.label:
+        return f"Both sweeps have the same winner, `{first.label}`."
+    return f"The sweeps have different winners: `{first.label}` in A, `{second.label}` in B."
+
+
+def _circumstances(before: Side, after: Side) -> Section:
+    differing = differences(before.results, after.results)
+    first, second = (" ".join(side.sweep.record.overrides) or "-" for side in (before, after))
+    if first != second:
+        differing.append(("overrides", first, second))
+    rows = tuple((text(name), text(one), text(other)) for name, one, other in differing)
+    names = ", ".join(name for name, _, _ in differing)
+    said = (
+        f"Between the two sweeps differ: {names}." if differing else "Cluster, machine, software and code are the same."
+    )
+    table = ReportTable(("what", "A", "B"), rows, frozenset())
+    return Section("circumstances", "What differs", None, said, (NamedTable("circumstances", table),) if rows else ())

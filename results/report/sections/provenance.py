@@ -1,0 +1,183 @@
+"""Where the numbers come from, and how to make them again: code, software, machine, commands, fingerprints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, ReportSubject, Section
+from results.report.table import ReportTable, text
+from sweeps.reading import TrialReading, ranked
+from sweeps.trial import SweepFolder
+
+FOLDER = "provenance"
+SHOWN_PACKAGES = ("torch", "numpy", "submitit", "mlflow", "optuna", "nvidia_ml_py", "triton", "flash_attn")
+PLACE_KEYS = ("cluster", "output_dir")
+"""Overrides without which a command would look for the sweep in another folder."""
+MOST_CHARACTERS = 2000
+COMMAND_COLUMNS = ("when (UTC)", "command", "commit", "host")
+TRIAL_COLUMNS = ("layout", "trial", "fingerprint", "commit")
+
+
+@dataclass(frozen=True)
+class Given:
+    """One command as it was given, by the file that was written then.
+
+    Attributes:
+        content: as `launcher.provenance` wrote it; older files may lack any of it.
+    """
+
+    content: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        value = self.content.get("time_unix_seconds")
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.texts("command"))
+
+    def text(self, name: str) -> str:
+        value = self.content.get(name)
+        return value if isinstance(value, str) else ""
+
+    def texts(self, name: str) -> list[str]:
+        value = self.content.get(name)
+        return [str(each) for each in value] if isinstance(value, list) else []
+
+    @property
+    def packages(self) -> dict[str, str]:
+        value = self.content.get("packages")
+        return {str(name): str(version) for name, version in value.items()} if isinstance(value, dict) else {}
+
+
+def section(subject: ReportSubject) -> Section:
+    given = commands_of(subject.sweep.folder)
+    return Section(
+        name="provenance",
+        title="Provenance, and how to reproduce it",
+        numbers_are=None,
+        finding=_finding(subject, given),
+        blocks=tuple(_blocks(subject, given)),
+    )
+
+
+def commands_of(folder: SweepFolder) -> list[Given]:
+    """The commands on record, first to last; a file that cannot be read is passed over."""
+    found = []
+    for path in sorted((folder.path / FOLDER).glob("*.json")):
+        try:
+            content = json.loads(path.read_text(errors="replace"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(content, dict):
+            found.append(Given(content))
+    return sorted(found, key=lambda each: each.seconds)
+
+
+def _finding(subject: ReportSubject, given: Sequence[Given]) -> str:
+    commit = given[-1].text("git_sha") if given else subject.sweep.record.git_sha
+    changed = bool(given and given[-1].text("uncommitted_changes"))
+    state = " with changes that were not committed" if changed else ""
+    where = f", given on {given[-1].text('hostname')}" if given and given[-1].text("hostname") else ""
+    return f"The sweep is of commit `{commit}`{state}{where}; the command below continues it or makes it again."
+
+
+def _blocks(subject: ReportSubject, given: Sequence[Given]) -> Iterator[Block]:
+    yield Paragraph(f"The sweep: {_code(sweep_command(subject, given))}")
+    if best := next(iter(ranked(list(subject.results))), None):
+        yield Paragraph(
+            f"Its best trial once more, with the code and the configuration that it had:"
+            f" {_code(rerun_command(subject, given, best))}"
+        )
+    if given:
+        yield Facts(tuple(_facts(given[-1])))
+        if patch := given[-1].text("uncommitted_changes"):
+            yield Paragraph(
+                f"The commit alone does not make it again: apply `{FOLDER}/{patch}` of the sweep's folder to it, or use"
+                " the sweep's own copy in `code`.",
+                is_caution=True,
+            )
+        yield Heading("Commands")
+        yield NamedTable("commands", _commands_table(given))
+    if table := _trials_table(subject.results):
+        yield Heading("What names a trial")
+        yield Paragraph(
+            "A fingerprint is of all that changes a measurement: model, cluster, layout, batch, precision, data and"
+            " training. Equal fingerprints are one experiment, in whatever sweep."
+        )
+        yield NamedTable("fingerprints", table)
+
+
+def sweep_command(subject: ReportSubject, given: Sequence[Given]) -> str:
+    """The command that plans and measures the same points, with what the last command on record overrode."""
+    record = subject.sweep.record
+    overrides = _overrides(given) or list(record.overrides)
+    return shlex.join(["trisweep", "sweep", record.spec.name, *overrides])
+
+
+def rerun_command(subject: ReportSubject, given: Sequence[Given], of: TrialReading) -> str:
+    place = [each for each in _overrides(given) if each.partition("=")[0] in PLACE_KEYS]
+    return shlex.join(["trisweep", "rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place])
+
+
+def _overrides(given: Sequence[Given]) -> list[str]:
+    """Those of the last command, without the choice of the sweep, which the command itself names."""
+    last = given[-1].texts("overrides") if given else []
+    return [each for each in last if not each.startswith("sweep=")]
+
+
+def _facts(last: Given) -> Iterator[tuple[str, str]]:
+    packages = [f"{name} {last.packages[name]}" for name in SHOWN_PACKAGES if name in last.packages]
+    python = " ".join(filter(None, (last.text("python_version"), last.text("python"))))
+    known = (
+        ("commit", last.text("git_sha")),
+        ("host", last.text("hostname")),
+        ("system", last.text("system")),
+        ("Python", python),
+        ("packages", ", ".join(packages)),
+        ("modules", ", ".join(last.texts("modules"))),
+    )
+    return ((name, value) for name, value in known if value)
+
+
+def _commands_table(given: Sequence[Given]) -> ReportTable:
+    rows = tuple(
+        (
+            text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
+            text(_shortened(each.command)),
+            text(each.text("git_sha")),
+            text(each.text("hostname")),
+        )
+        for each in given
+    )
+    return ReportTable(COMMAND_COLUMNS, rows, frozenset())
+
+
+def _trials_table(results: Sequence[TrialReading]) -> ReportTable | None:
+    """The trials that left something, with the code that each ran."""
+    rows = tuple(
+        (
+            text(result.label),
+            text(result.trial.trial_id),
+            text(result.experiment.fingerprint),
+            text(result.measurement.environment.git_sha if result.measurement.environment else ""),
+        )
+        for result in results
+        if result.experiment and result.measurement
+    )
+    return ReportTable(TRIAL_COLUMNS, rows, frozenset()) if rows else None
+
+
+def _code(command: str) -> str:
+    """As code, which a backtick would end."""
+    return f"`{_shortened(command).replace('`', chr(39))}`"
+
+
+def _shortened(command: str) -> str:
+    return command if len(command) <= MOST_CHARACTERS else f"{command[:MOST_CHARACTERS]} ..."

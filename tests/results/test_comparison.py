@@ -1,0 +1,119 @@
+"""Two sweeps beside each other. Every measured number is MADE UP for the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import UsageError
+from results.comparison import compared, differences, why_incomparable
+from results.report.comparison_page import Side, comparison_sections, finding, sides_of, write_comparison
+from results.report.section import Section
+from sweeps.trial import Trial
+from tests.results.conftest import FULL, WriteSweep, performance, trial
+from tests.results.report.sections.conftest import drawn, plots_of, rows_of, text_of
+from train_core.measurement import Outcome
+
+BASE, TWO, THREE = trial("base"), trial("two", world_size=2), trial("three", world_size=2, tensor_parallel_size=2)
+
+
+def side(write_sweep: WriteSweep, name: str, *trials: Trial, **rates: Any) -> Side:
+    sweep = write_sweep(trials or (BASE, TWO, THREE), rates, name=name)
+    return Side(name, sweep, sweep.read())
+
+
+@pytest.fixture
+def both(write_sweep: WriteSweep) -> tuple[Side, Side]:
+    """One point is twice as fast, one half as fast, and one was measured on each side alone."""
+    before = side(write_sweep, "before", base=performance(100.0), two=performance(200.0, 2))
+    after = side(write_sweep, "after", base=performance(200.0), two=performance(100.0, 2), three=performance(1.0, 2))
+    return before, after
+
+
+def section_called(name: str, sections: list[Section]) -> Section:
+    (found,) = (section for section in sections if section.name == name)
+    return found
+
+
+def test_points_are_paired_by_their_layout_and_the_ratio_is_of_tokens_a_second(both: tuple[Side, Side]) -> None:
+    comparison = compared(*(each.results for each in both))
+    assert {point.label: point.ratio for point in comparison.points} == {
+        "tp1-pp1-dp1-mb1-gb8": 2.0,
+        "tp1-pp1-dp2-mb1-gb8": 0.5,
+    }
+    assert comparison.mean_ratio == pytest.approx(1.0)
+    assert comparison.only_after == ("tp2-pp1-dp1-mb1-gb8",)
+
+
+def test_a_ratio_has_the_spread_of_both_measurements_steps(both: tuple[Side, Side]) -> None:
+    """Steps vary from 0.95 to 1.05 of their median on both sides."""
+    point = compared(*(each.results for each in both)).points[0]
+    assert point.spread == pytest.approx((2 * 0.95 / 1.05, 2 * 1.05 / 0.95))
+    assert point.is_clear
+
+
+def test_a_difference_inside_the_spread_is_none(write_sweep: WriteSweep) -> None:
+    before = side(write_sweep, "before", base=performance(100.0))
+    after = side(write_sweep, "after", base=performance(105.0))
+    (point,) = compared(before.results, after.results).points
+    assert not point.is_clear
+    found = section_called("points", comparison_sections(before, after))
+    assert rows_of(found, "compared-points")[0]["clearly"] == "no difference"
+
+
+def test_another_model_is_not_compared_and_the_reason_is_said(write_sweep: WriteSweep) -> None:
+    other = trial("base", model=FULL)
+    before = side(write_sweep, "before", base=performance(100.0))
+    after = side(write_sweep, "after", other, base=performance(100.0))
+    comparison = compared(before.results, after.results)
+    assert comparison.comparable == []
+    assert finding(comparison) == ("Nothing of the two sweeps can be compared: model: made-up-proxy and made-up-175b.")
+    found = section_called("points", comparison_sections(before, after))
+    assert rows_of(found, "incomparable-points")[0]["not comparable because"] == "model: made-up-proxy and made-up-175b"
+
+
+@pytest.mark.parametrize(("changed", "said"), [({"dtype": "bf16"}, "precision: fp32 and bf16"), ({}, "")])
+def test_what_must_be_equal_is_named_where_it_is_not(
+    write_sweep: WriteSweep, changed: dict[str, Any], said: str
+) -> None:
+    before = side(write_sweep, "before", base=performance(100.0))
+    after = side(write_sweep, "after", trial("base", **changed), base=performance(100.0))
+    assert why_incomparable(before.results[0], after.results[0]) == said
+
+
+def test_what_differs_is_listed_and_what_is_the_same_is_not(both: tuple[Side, Side]) -> None:
+    assert differences(*(each.results for each in both)) == []
+    found = section_called("circumstances", comparison_sections(*both))
+    assert found.finding == "Cluster, machine, software and code are the same."
+
+
+def test_each_has_its_winner_and_layouts_of_one_side_alone_are_named(both: tuple[Side, Side]) -> None:
+    sections = comparison_sections(*both)
+    assert "different winners" not in section_called("winners", sections).finding
+    points = section_called("points", sections)
+    assert "Only B measured: `tp2-pp1-dp1-mb1-gb8`." in text_of(points)
+    (plot,) = plots_of(points)
+    assert "tokens a second, B over A" in drawn(plot)
+
+
+def test_the_page_holds_all_of_it_and_stands_where_it_was_asked_for(both: tuple[Side, Side], tmp_path: Path) -> None:
+    paths = write_comparison(*both, tmp_path / "out")
+    assert paths.html == tmp_path / "out" / "compared-with-before.html"
+    assert "How does after (B) compare with before (A)?" in paths.html.read_text()
+    assert "| tp1-pp1-dp1-mb1-gb8 |" in paths.markdown.read_text()
+
+
+def test_a_sweep_that_measured_nothing_leaves_a_page_that_says_so(write_sweep: WriteSweep) -> None:
+    before = side(write_sweep, "before", base=performance(100.0))
+    after = side(write_sweep, "after", base=(Outcome.FAILED, "made up"))
+    sections = comparison_sections(before, after)
+    assert "they measured no layout in common" in section_called("points", sections).finding
+    assert section_called("winners", sections).finding == "One of the sweeps has measured nothing yet."
+
+
+def test_the_same_sweep_twice_is_refused(write_sweep: WriteSweep) -> None:
+    one = side(write_sweep, "one", base=performance(100.0))
+    with pytest.raises(UsageError, match="was given twice"):
+        sides_of([(one.sweep, one.results), (one.sweep, one.results)])
