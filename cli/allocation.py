@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.console import console, shown_path
+from cli.live_import import followed_in_mlflow
 from cli.plan import print_plan
 from cli.sweep_end import end_command
 from cli.sweep_on_slurm import print_next_commands
@@ -83,15 +84,16 @@ def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) 
 
     settings = place.settings
     try:
-        step = run_inside(
-            planned,
-            settings.slurm,
-            settings.cluster,
-            progress_on(console),
-            rules=rules,
-            overrides=_recorded(place.composition.overrides),
-            retry_failed=retry_failed,
-        )
+        with followed_in_mlflow(planned.folder.path, settings.tracking):
+            step = run_inside(
+                planned,
+                settings.slurm,
+                settings.cluster,
+                progress_on(console),
+                rules=rules,
+                overrides=_recorded(place.composition.overrides),
+                retry_failed=retry_failed,
+            )
     except KeyboardInterrupt:
         console.print("Interrupted; the steps have been ended. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from cli.console import console
+from cli.live_import import followed_in_mlflow
 from cli.progress import PlainProgress
 from cli.report import report_on
 from launcher.advance import PAUSED, Step
@@ -37,7 +38,8 @@ def run_in_slurm(folder: str) -> None:
         up = take_up(sweep_folder)
         poll_seconds = up.composition.settings.controller.poll_seconds
         try:
-            step = go_on(up.conductor, PlainProgress(console), poll_seconds, is_over=_leaves_nothing_to_do)
+            with followed_in_mlflow(sweep_folder.path, up.composition.settings.tracking):
+                step = go_on(up.conductor, PlainProgress(console), poll_seconds, is_over=_leaves_nothing_to_do)
         except KeyboardInterrupt as stop:
             print(f"Stopped by signal {stop.args[0]}.", flush=True)
             if stop.args[0] == signal.SIGUSR2:

@@ -11,6 +11,7 @@ import typer
 from cli.allocation import show_allocation, sweep_in_allocation
 from cli.arguments import AsJson, OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
 from cli.console import console, counted, leave_stdout_to_json, print_json
+from cli.live_import import followed_in_mlflow
 from cli.plan import print_plan, print_question, print_space
 from cli.replay import is_replayed, print_replay
 from cli.state_document import print_state
@@ -192,14 +193,15 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
     texts = place.composition.overrides.without({"tracking"}).texts
     try:
-        run_here(
-            planned,
-            time_limit_seconds=limit,
-            progress=progress,
-            retry_failed=retry_failed,
-            rules=rules,
-            overrides=texts,
-        )
+        with followed_in_mlflow(planned.folder.path, place.settings.tracking):
+            run_here(
+                planned,
+                time_limit_seconds=limit,
+                progress=progress,
+                retry_failed=retry_failed,
+                rules=rules,
+                overrides=texts,
+            )
     except KeyboardInterrupt:
         stored = Sweep.stored_in(planned.folder)
         ended = sum(reading.outcome is not None and reading.outcome.is_final for reading in stored.read())

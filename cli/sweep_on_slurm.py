@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.console import console, counted, print_unwrapped, shown_path
+from cli.live_import import followed_in_mlflow
 from cli.next_command import next_command
 from cli.sweep_end import end_command
 from conf.errors import EXIT_INTERRUPTED
@@ -78,15 +79,16 @@ def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> No
     from sweeps.sweep import Sweep
 
     try:
-        carry_out_on_slurm(
-            planned,
-            place.settings.slurm,
-            rules=rules,
-            progress=progress_on(console),
-            poll_seconds=place.settings.controller.poll_seconds,
-            retry_failed=retry_failed,
-            overrides=place.composition.overrides.without({"tracking"}).texts,
-        )
+        with followed_in_mlflow(planned.folder.path, place.settings.tracking):
+            carry_out_on_slurm(
+                planned,
+                place.settings.slurm,
+                rules=rules,
+                progress=progress_on(console),
+                poll_seconds=place.settings.controller.poll_seconds,
+                retry_failed=retry_failed,
+                overrides=place.composition.overrides.without({"tracking"}).texts,
+            )
     except KeyboardInterrupt:
         console.print("Stopped. The jobs go on; the same command goes on with the sweep, and so does each of:")
         print_next_commands(planned, "advance", "status", "cancel")

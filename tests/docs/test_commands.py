@@ -25,6 +25,7 @@ RUN_ELSEWHERE = {
     "logs": "tests/cli/test_logs.py",
     "pause": "tests/launcher/test_advance.py",
     "rehearse": "tests/cli/test_rehearse.py",
+    "reindex": "tests/cli/test_reindex.py",
     "report": "tests/cli/test_report.py",
     "rerun": "tests/cli/test_rerun.py",
     "resume": "tests/launcher/test_advance.py",

@@ -1,0 +1,52 @@
+"""MLflow follows a sweep while it runs: a process of its own imports, so that no command waits for MLflow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conf.sites import TrackingSpec
+
+PROGRAM = "results.mlflow.follow"
+STOP_SECONDS = 5.0
+
+
+@contextmanager
+def followed_in_mlflow(folder: Path, tracking: TrackingSpec) -> Iterator[None]:
+    """While the block runs, its sweep is imported every `tracking.live_seconds`; not at all where that is null."""
+    if tracking.live_seconds is None:
+        yield
+        return
+    found = find_spec(PROGRAM)
+    assert found is not None
+    assert found.origin is not None
+    # Named by its file, because a folder of the user's may have the name of our package; in a session of its own, so
+    # that a Ctrl-C is the command's alone.
+    process = subprocess.Popen(
+        [sys.executable, "-P", found.origin, str(folder.absolute())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(tracking.model_dump_json() + "\n")
+    process.stdin.flush()
+    try:
+        yield
+    finally:
+        # An import that is cut short is completed by the next one, which the command makes itself.
+        process.terminate()
+        process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
