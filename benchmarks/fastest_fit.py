@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
-from conf.load import Tree, settings_of, with_values
+from conf.load import settings_of
 from conf.schema import Value
+from conf.tree import Tree, with_values
 from train_core.costs import Estimate, estimate
 
 

@@ -12,8 +12,8 @@ from cli.console import console, counted, headed, print_json
 from cli.plan_answer import print_best, print_impossible
 from cli.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
-from conf.load import part_at
 from conf.overrides import Override
+from conf.tree import part_at
 from sweeps.planner import OBJECTIVES
 from sweeps.planner.objectives import SCALING_KINDS
 

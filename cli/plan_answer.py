@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from cli.console import console, counted, print_unwrapped
 from conf.errors import TrisweepError
-from conf.load import Composition, with_values
+from conf.load import Composition
 from conf.overrides import for_a_shell
+from conf.tree import with_values
 
 if TYPE_CHECKING:
     from sweeps.planner import Candidate

@@ -9,7 +9,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from conf.folders import CONF_DIR, site_overrides
-from conf.load import Tree
+from conf.tree import Tree
 
 
 def run_with_hydra(run: Callable[[Tree], None]) -> None:

@@ -30,8 +30,9 @@ from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_fol
 from conf.mixed import named_blocks
 from conf.nearest import nearest
 from conf.overrides import Overrides
-from conf.schema import Name, Value
+from conf.schema import Name
 from conf.settings import Settings
+from conf.tree import Tree, dotted_keys, value_at
 from conf.world import ClusterSpec
 from conf.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
 
@@ -39,7 +40,6 @@ MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""
 ROOT = "config"
 """The file from which all groups are composed."""
-Tree = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -203,45 +203,6 @@ def is_name(text: str) -> bool:
         return False
 
 
-def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
-    """A copy of `tree` in which every dotted key of `values` has its value; it shares with `tree` what is the same.
-
-    Raises:
-        ConfigError: a key that the configuration does not have.
-    """
-    changed = dict(tree)
-    for dotted, value in values.items():
-        *parents, leaf = dotted.split(".")
-        node: Any = changed
-        for parent in parents:
-            inner = node.get(parent)
-            if not isinstance(inner, dict):
-                raise _unknown_key(dotted, value, tree)
-            node[parent] = node = dict(inner)  # copy the path to the leaf; all other branches are shared
-        if leaf not in node:
-            raise _unknown_key(dotted, value, tree)
-        node[leaf] = value
-    return changed
-
-
-def _unknown_key(dotted: str, value: object, tree: Tree) -> ConfigError:
-    return ConfigError(dotted, value, "is not a key of the configuration", nearest(dotted, _dotted_keys(tree)))
-
-
-def part_at(tree: Tree, dotted: str) -> Any:
-    """What lies at a dotted key, which may be a whole group; None if there is nothing."""
-    node: Any = tree
-    for part in dotted.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
-
-
-def value_at(tree: Tree, dotted: str) -> Value:
-    """The plain value at a dotted key; None if there is none."""
-    node = part_at(tree, dotted)
-    return None if isinstance(node, dict | list) else node
-
-
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
     # A name that an override states is meant, and no slip.
@@ -252,15 +213,6 @@ def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
         shown = path if path and is_own(path) else f"conf/{group}/{chosen}.yaml"
         problem = f"is not the name of the file {shown}"
         raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
-
-
-def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for key, value in tree.items():
-        keys.append(f"{prefix}{key}")
-        if isinstance(value, dict):
-            keys += _dotted_keys(value, f"{prefix}{key}.")
-    return keys
 
 
 def _explained(error: Exception, overrides: Overrides) -> ConfigError:
@@ -302,7 +254,7 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.chosen(key), overrides.chosen("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
-    keys = _dotted_keys(_composed(ROOT, without_mistake))
+    keys = dotted_keys(_composed(ROOT, without_mistake))
     if key in keys:
         return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
     return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
@@ -343,18 +295,3 @@ def _model_in(kind: Any) -> type[BaseModel] | None:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     return next((found for part in get_args(kind) if (found := _model_in(part))), None)
-
-
-def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
-    """What a person may have meant by a key that the configuration does not have.
-
-    Args:
-        others: further names that may be written there.
-    """
-    return nearest(dotted, [*_dotted_keys(tree), *others])
-
-
-def has_key(tree: Tree, dotted: str) -> bool:
-    *parents, leaf = dotted.split(".")
-    node = part_at(tree, ".".join(parents)) if parents else tree
-    return isinstance(node, dict) and leaf in node

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
-from conf.load import checked, compose, part_at, with_values
+from conf.load import checked, compose
 from conf.overrides import Overrides
+from conf.tree import part_at, with_values
 from launcher.trainings import TRAININGS, Best, LongRun, read_stored
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

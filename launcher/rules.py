@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from conf.load import Composition, Tree
+from conf.load import Composition
 from conf.settings import Settings
 from conf.sweep_spec import SearchPlan
+from conf.tree import Tree
 from launcher.advance import Rules
 from launcher.budget import Budget
 from launcher.notify import Notifier

@@ -10,8 +10,8 @@ from functools import cached_property
 from conf.axes import Axis, AxisBlock, followed
 from conf.errors import ConfigError
 from conf.expression import BadExpression, Expression, parsed
-from conf.load import Tree, has_key, nearest_key, part_at, value_at
 from conf.schema import Value
+from conf.tree import Tree, has_key, nearest_key, part_at, value_at
 from sweeps.token_budget import NEEDED, NUM_STEPS, budgeted_steps
 
 Point = dict[str, Value]

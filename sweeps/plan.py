@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
 from conf.knobs import KNOBS
-from conf.load import Composition, Tree, compose, part_at, settings_of, value_at, with_values
+from conf.load import Composition, compose, settings_of
 from conf.overrides import Overrides
 from conf.schema import Value
 from conf.settings import Settings
 from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
+from conf.tree import Tree, part_at, value_at, with_values
 from conf.units import GIBIBYTE
 from sweeps.axes import Point, value_in
 from sweeps.planner.points import planned_points

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from conf.axes import followed
 from conf.errors import ConfigError
-from conf.load import Tree, value_at
 from conf.schema import Value
 from conf.sweep_spec import PointSet
+from conf.tree import Tree, value_at
 from sweeps.axes import AxisSpace, Point
 
 MOST_COMBINATIONS = 2_000_000

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.load import Composition, compose, value_at
+from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.schema import Value
 from conf.sweep_spec import PointSet
+from conf.tree import value_at
 from sweeps.plan import part_of, plan_sweep
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from conf.errors import ConfigError
-from conf.load import Tree
+from conf.tree import Tree
 from sweeps.axes import Point
 from sweeps.plan import SweepPart, trial_of
 from sweeps.points import spaces_of

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
-from conf.load import Tree, part_at
 from conf.schema import Value
+from conf.tree import Tree, part_at
 from sweeps.planner.objectives import steps_for
 
 NUM_STEPS = "training.num_steps"

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 
 import conf.load
-from conf.load import Composition, Tree
+from conf.load import Composition
 from conf.overrides import Overrides
 from conf.settings import Settings
+from conf.tree import Tree
 from conf.world import ClusterSpec
 
 

@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conf.application import run_with_hydra
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
-from conf.load import Tree, settings_of
+from conf.load import settings_of
 from conf.private_files import keep_private
+from conf.tree import Tree
 from conf.units import GIBIBYTE, TERA
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder

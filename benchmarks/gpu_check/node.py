@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from benchmarks.gpu_check.machine import Machine
 from benchmarks.known_device import FoundDevice, cluster_of
-from conf.load import Tree, compose_tree, part_at, with_values
+from conf.load import compose_tree
 from conf.schema import Dtype, Value
+from conf.tree import Tree, part_at, with_values
 from conf.units import TERA
 
 PATTERN = "dgx-h100"

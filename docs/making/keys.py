@@ -11,10 +11,11 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from conf.folders import options
-from conf.load import Tree, compose_tree
+from conf.load import compose_tree
 from conf.mixed import EXAMPLE
 from conf.mixed import KEY as MIXED
 from conf.settings import Settings
+from conf.tree import Tree
 
 HEAD = """# Every key of the configuration
 

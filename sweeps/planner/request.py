@@ -9,13 +9,14 @@ from typing import Any
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.experiment import require_compilable
 from conf.knobs import KNOBS, KnobValue
-from conf.load import Composition, load_cluster, part_at, settings_of, with_values
+from conf.load import Composition, load_cluster, settings_of
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
 from conf.overrides import Overrides, written
 from conf.schema import Value
 from conf.settings import Settings
 from conf.setup import require_recipe
 from conf.sweep_spec import SweepSpec
+from conf.tree import part_at, with_values
 from conf.world import ClusterSpec, ModelSpec
 from sweeps.planner.headroom import headroom_bytes
 from sweeps.planner.limits import require_searchable

@@ -13,8 +13,8 @@ from itertools import islice
 import numpy as np
 
 from conf.errors import ConfigError
-from conf.load import Tree
 from conf.sweep_spec import SearchPlan
+from conf.tree import Tree
 from sweeps.axes import AxisSpace, Point
 from sweeps.plan import SweepPart, trial_of
 from sweeps.points import spaces_of, stated_points

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from conf.errors import InfeasiblePlan
-from conf.load import Composition, value_at
+from conf.load import Composition
 from conf.schema import Value
 from conf.sweep_spec import PointSet
+from conf.tree import value_at
 from sweeps.plan import chooses_layouts, make_trials, part_of
 from sweeps.planner.request import request
 from sweeps.search.axis_search import listed_with_seeds, search_of_axes

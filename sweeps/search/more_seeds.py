@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conf.load import Tree
 from conf.sweep_spec import Objective
+from conf.tree import Tree
 from sweeps.search.objectives import front
 from sweeps.search.searcher import Proposal
 from sweeps.search.seen_points import SeenPoint, with_seed

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
-from conf.load import Tree, part_at
 from conf.sweep_spec import Objective, PointSet
+from conf.tree import Tree, part_at
 from sweeps.reading import Reading
 from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from conf.load import Tree, value_at
 from conf.schema import Value
 from conf.sweep_spec import Objective
+from conf.tree import Tree, value_at
 from sweeps.axes import Point
 from sweeps.reading import TrialReading
 from sweeps.search.objectives import cost, measured

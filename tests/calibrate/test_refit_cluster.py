@@ -20,7 +20,8 @@ from calibrate.refit_cluster import (
 from calibrate.robust_fit import Constant, Floats, refit
 from conf.errors import UsageError
 from conf.experiment import Experiment
-from conf.load import settings_of, with_values
+from conf.load import settings_of
+from conf.tree import with_values
 from conf.world import ClusterSpec
 from tests.composed import compose_tree
 from train_core.costs.scale import SCALE

@@ -9,7 +9,8 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import CONF_DIR, options
-from conf.load import compose_tree, load, settings_of, value_at, with_values
+from conf.load import compose_tree, load, settings_of
+from conf.tree import value_at, with_values
 
 FRONTIER_175B = [
     "model=gpt-175b",

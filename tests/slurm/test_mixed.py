@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from conf.load import with_values
 from conf.schema import Value
 from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
+from conf.tree import with_values
 from launcher.cancel import cancel_sweep
 from launcher.sweep import submit
 from results.report.blocks_part import blocks_table

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
-from conf.load import with_values
 from conf.schema import Value
 from conf.settings import Settings
+from conf.tree import with_values
 from tests.composed import compose_tree
 from train_core.process.world import Seat, World, choose_device, file_rendezvous, join, leave
 from train_core.trial_folder import TrialFolder

@@ -15,7 +15,8 @@ from typing import Any
 
 from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
-from conf.load import checked, with_values
+from conf.load import checked
+from conf.tree import with_values
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.trial_folder import TrialFolder
 

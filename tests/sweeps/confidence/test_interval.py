@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conf.experiment import Experiment
-from conf.load import settings_of, with_values
+from conf.load import settings_of
+from conf.tree import with_values
 from sweeps.confidence import interval_of
 from sweeps.confidence.interval import outside_of
 from sweeps.confidence.kinds import KINDS, kind_of

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from conf.load import settings_of, with_values
+from conf.load import settings_of
+from conf.tree import with_values
 from sweeps.plan import plan_sweep
 from sweeps.replay.machine import Machine
 from sweeps.replay.reading import ReplayedReading, replayed_reading

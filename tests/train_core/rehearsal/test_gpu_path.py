@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
-from conf.load import with_values
 from conf.settings import Settings
+from conf.tree import with_values
 from conf.units import FLOAT32_BYTES
 from tests.composed import compose_tree
 from tests.covering import covering

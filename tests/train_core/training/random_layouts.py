@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
-from conf.load import settings_of, with_values
+from conf.load import settings_of
+from conf.tree import with_values
 from tests.composed import compose_tree
 
 Values = dict[str, Any]
