@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from conf.schema import Value
+from conf.sites import TrackingSpec
 from conf.sweep_spec import PointSet
 from sweeps.plan import make_trials
 from sweeps.trial import SweepRecord
@@ -25,7 +26,7 @@ from train_core.rates.record import AttentionShape, Product, RatesPlan
 TESTS = Path(__file__).parent
 BuildRecord = Callable[[Sequence[Mapping[str, Value]], Sequence[str]], SweepRecord]
 TinyRatesPlan = Callable[[int], RatesPlan]
-SHARED = {"cluster": "slurm", "worlds": "worlds", "finished": "finished"}
+SHARED = {"cluster": "slurm", "worlds": "worlds", "finished": "finished", "empty_store": "mlflow"}
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
@@ -121,6 +122,16 @@ def tiny_rates_plan() -> TinyRatesPlan:
         return rates_plan(load_cluster("local"), "cpu", world_size).model_copy(update=tiny)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with MLflow's tables and nothing in them, to be copied, because making them takes seconds."""
+    from results.mlflow.store import connect, database_path  # what stands above costs tests of other things nothing
+
+    output_dir = tmp_path_factory.mktemp("empty")
+    connect(TrackingSpec(kind="sqlite", uri=None, experiment="made-up"), output_dir).search_experiments()
+    return database_path(output_dir)
 
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -5,17 +5,25 @@ MLflow itself tries again for minutes, and prints a page each time. So what it i
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import urllib.error
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf.credentials import hide_credentials, without_credentials
 from conf.errors import UsageError
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 REACH_SECONDS = 5.0
+REFUSALS = ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED")
+"""What MLflow calls the answers 401 and 403."""
+
 OTHER_VERSION = re.compile(r"out-of-date database schema \(found version (\w+)")
 """What MLflow says of a store that another version of it wrote, be it older or newer."""
 
@@ -45,6 +53,27 @@ def require_server(uri: str) -> None:
             f"tracking.uri = {address!r}: no MLflow server answers ({reason})",
             "Start it or correct the address, then import again with the report command: the sweep's folders keep"
             " everything.",
+        ) from None
+
+
+def require_entry(client: MlflowClient, uri: str) -> None:
+    """Ask the server for something that it may keep from strangers, in MLflow's own way of signing in.
+
+    Raises:
+        UsageError: it wants to know who asks, or does not believe it.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        if error.error_code not in REFUSALS:
+            raise
+        named = "MLFLOW_TRACKING_USERNAME" in os.environ or without_credentials(uri) != uri
+        what = "the user or the password is wrong" if named else "it got no user"
+        raise UsageError(
+            f"tracking.uri = {without_credentials(uri)!r}: the MLflow server refuses ({what})",
+            f"Export MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD as the server knows them. {KEPT}.",
         ) from None
 
 

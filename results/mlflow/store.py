@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from conf.errors import UsageError
 from conf.sites import TrackingSpec
-from results.mlflow.reachable import require_database, require_server, require_sqlite
+from results.mlflow.reachable import require_database, require_entry, require_server, require_sqlite
 from results.mlflow.stored_runs import SWEEP_ID
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
     """A client for the store; creates the SQLite file when there is none.
 
     Raises:
-        UsageError: the store cannot be opened, or the tracking server does not answer, within seconds.
+        UsageError: the store cannot be opened, or the tracking server does not answer within seconds, or refuses.
     """
     apply_quiet_settings()
     uri = tracking_uri(tracking, output_dir)
@@ -79,7 +79,10 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
         require_server(uri)
     from mlflow import MlflowClient  # costs 2 s; only those who need the store pay
 
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    if tracking.kind == "server":
+        require_entry(client, uri)
+    return client
 
 
 def _leave_flushing_to_the_end() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from cli.live_import import followed_in_mlflow
 from results.mlflow.store import database_path
 from sweeps.trial import SweepFolder
 from tests.results.conftest import SQLITE, trial, write_steps
 from tests.results.mlflow.test_ui_in_a_browser import made_up_sweep
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 
 PATIENCE_SECONDS = 90.0
 QUERY = "SELECT step FROM metrics JOIN runs USING (run_uuid) WHERE runs.name = ? AND key = 'step/loss' ORDER BY step"
@@ -34,12 +39,12 @@ def wait_for_steps(database: Path, wanted: list[int]) -> None:
         time.sleep(0.1)
 
 
-def test_steps_appear_while_the_sweep_runs(tmp_path: Path) -> None:
+def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) -> None:
     folder = SweepFolder(tmp_path / "runs" / "made-up")
     made_up_sweep(folder)
     folder.trial("dead").measurement.unlink()
     write_steps(folder, "dead", [1, 2])
-    database = database_path(folder.path.parent)
+    database = Path(shutil.copy(empty_store, database_path(folder.path.parent)))
     with followed_in_mlflow(folder.path, SQLITE.model_copy(update={"live_seconds": 0.2})):
         wait_for_steps(database, [1, 2])
         write_steps(folder, "dead", [3, 4])

@@ -82,13 +82,6 @@ def store(write_sweep: WriteSweep, tmp_path: Path, empty_store: Path) -> Store:
     return Store(folder, record, output_dir)
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output_dir = tmp_path_factory.mktemp("empty")
-    connect(SQLITE, output_dir).search_experiments()
-    return database_path(output_dir)
-
-
 def test_one_parent_and_one_child_per_trial(store: Store) -> None:
     summary = store.load()
     runs = store.runs()

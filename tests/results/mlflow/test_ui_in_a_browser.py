@@ -1,7 +1,8 @@
-"""The MLflow UI in Chromium, on a sweep as a person finds it: runs, columns, order, comparison, the report."""
+"""`trisweep ui` in Chromium, on a sweep as a person finds it: runs, columns, order, comparison, the report, the end."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,15 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from conf.sweep_spec import SweepSpec
+from results.mlflow.store import database_path
 from results.mlflow.sweep_import import import_sweep
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.results.conftest import CREATED, SQLITE, finish, performance, report_of, trial
-from tests.results.mlflow.test_ui import free_port
+from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port, read
 from train_core.measurement import Outcome
 
 pytestmark = [
@@ -37,21 +40,26 @@ TRIALS = (
 HOW = {"base": performance(100.0), "two": performance(240.0, 2), "four": performance(320.0, 4)}
 
 
-class Addresses(NamedTuple):
+class Served(NamedTuple):
+    """What `trisweep ui` has printed, and the command itself, which goes on."""
+
+    process: subprocess.Popen[str]
+    run_id: str
     table: str
     charts: str
     report: str
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    """The links that `trisweep ui` prints, with its server behind them."""
-    output_dir, port = tmp_path_factory.mktemp("runs"), free_port()
+def ui(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Served]:
+    """The UI of an imported sweep, as a person opens it."""
+    output_dir = tmp_path_factory.mktemp("runs")
+    shutil.copy(empty_store, database_path(output_dir))
     sweep = made_up_sweep(SweepFolder(output_dir / "made-up"))
     report_of(sweep)
-    import_sweep(sweep, SQLITE, output_dir)
+    run_id = import_sweep(sweep, SQLITE, output_dir).run_id
     trisweep = str(Path(sys.executable).with_name("trisweep"))
-    command = [trisweep, "ui", f"output_dir={output_dir}", "tracking.experiment=made-up", "--port", str(port)]
+    command = [trisweep, "ui", f"output_dir={output_dir}", "tracking.experiment=made-up", "--port", str(free_port())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         links: list[str] = []
@@ -59,7 +67,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
             links += [word for word in line.split() if word.startswith("http")]
             if len(links) == 3:
                 break
-        yield Addresses(*links)
+        yield Served(process, run_id, *links)
         process.terminate()
         process.stdout.read()
 
@@ -92,21 +100,31 @@ def made_up_sweep(folder: SweepFolder) -> Sweep:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("there is no Chromium here")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 1600, "height": 900})
-        context.set_default_timeout(PATIENCE_MS)
-        context.add_init_script(NO_ASSISTANT)
-        yield context.new_page()
-        browser.close()
+def page(browser: Browser) -> Page:
+    context = browser.new_context(viewport={"width": 1600, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    context.add_init_script(NO_ASSISTANT)
+    return context.new_page()
 
 
-def test_it_opens_on_a_flat_table_of_trials_ranked_by_what_was_measured(addresses: Addresses, page: Page) -> None:
-    page.goto(addresses.table)
+def test_it_prints_the_view_of_the_trials_and_the_report_and_answers_on_loopback_alone(ui: Served) -> None:
+    address, _, shown = ui.table.partition("/#/")
+    view = re.fullmatch(r"experiments/1/runs\?workflowType=machine_learning&viewStateShareKey=(trisweep-\w+)", shown)
+    assert view, shown
+    assert ui.charts == f"{address}/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART" + (
+        f"&viewStateShareKey={view[1]}"
+    )
+    report = f"{address}/#/experiments/1/runs/{ui.run_id}/artifacts/report.html?workflowType=machine_learning"
+    assert ui.report == report
+    assert "<title>MLflow</title>" in read(address)
+    assert '"name": "made-up"' in read(f"{address}/get-artifact?path=sweep.json&run_uuid={ui.run_id}")
+    host, _, port = address.removeprefix("http://").partition(":")
+    listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr]
+    assert {place.ip for place in listening if place.port == int(port)} == {"127.0.0.1"} == {host}
+
+
+def test_it_opens_on_a_flat_table_of_trials_ranked_by_what_was_measured(ui: Served, page: Page) -> None:
+    page.goto(ui.table)
     page.get_by_role("link", name="tp2-pp1-dp1-mb1-gb8").wait_for()
     names = page.locator("[col-id='attributes.`Run Name`'] a").all_inner_texts()
     assert [name.strip() for name in names] == [
@@ -129,21 +147,30 @@ def test_it_opens_on_a_flat_table_of_trials_ranked_by_what_was_measured(addresse
     assert page.get_by_text("made-up proxy: trials").is_visible(), "the view has the sweep's name"
 
 
-def test_trials_are_compared_by_parallel_coordinates(addresses: Addresses, page: Page) -> None:
-    page.goto(addresses.charts)
+def test_trials_are_compared_by_parallel_coordinates(ui: Served, page: Page) -> None:
+    page.goto(ui.charts)
     page.get_by_text("Parallel Coordinates").first.wait_for()
     page.locator(".dimension text.label").first.wait_for()
     axes = page.locator(".dimension text.label").all_text_contents()
     assert axes == ["tp", "pp", "gb", "devices", "meas/TFLOPS"]
 
 
-def test_the_report_opens_from_the_run_of_the_sweep(addresses: Addresses, page: Page) -> None:
-    page.goto(addresses.report)
+def test_the_report_opens_from_the_run_of_the_sweep(ui: Served, page: Page) -> None:
+    page.goto(ui.report)
     report = page.frame_locator("iframe").first
     report.get_by_text("Which layout of a made-up model is fastest?").first.wait_for()
 
 
-def test_the_note_of_the_sweep_explains_names_of_layouts(addresses: Addresses, page: Page) -> None:
-    page.goto(addresses.report.partition("/artifacts")[0] + "?workflowType=machine_learning")
+def test_the_note_of_the_sweep_explains_names_of_layouts(ui: Served, page: Page) -> None:
+    page.goto(ui.report.partition("/artifacts")[0] + "?workflowType=machine_learning")
     page.get_by_text("tensor-parallel size 2").first.wait_for()
     assert page.get_by_text("baseline_outcome").first.is_visible()
+
+
+def test_ended_at_last_it_leaves_nothing_behind(ui: Served) -> None:
+    children = psutil.Process(ui.process.pid).children(recursive=True)
+    assert len(children) >= 2, "the guard, the server and its workers"
+    ui.process.terminate()
+    assert ui.process.wait(PATIENCE_SECONDS) == 0
+    gone, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
+    assert not alive, gone
