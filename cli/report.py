@@ -118,6 +118,6 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
 
     paths = write_report(sweep, readings, out)
     console.print(ranked_table(collect(readings)))
-    console.print(verdict(sweep.record, readings, ranked(readings)).replace("`", ""))
+    console.print(verdict(sweep.record, readings, ranked(readings)).text)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     return report_document(sweep, readings, asdict(paths))

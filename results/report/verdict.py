@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from results.scaling import Scaling, scaling
 from results.scaling.study import Study, measured_study
@@ -23,18 +24,36 @@ SECONDS_PER_HOUR = 3600
 TRILLION = 10**12
 
 
-def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Sequence[TrialReading]) -> str:
-    """Which layout is fastest, or, when nothing was measured, what to do. Text between backticks is a command."""
+class Verdict(NamedTuple):
+    """The answer of a sweep.
+
+    Attributes:
+        headline: what it is, in one sentence that is understood alone. Text between backticks is a command.
+        details: the figures, how sure it is and what would decide, a sentence or two each.
+    """
+
+    headline: str
+    details: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All of it, as a terminal shows it."""
+        return "\n".join((self.headline, *self.details)).replace("`", "")
+
+
+def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Sequence[TrialReading]) -> Verdict:
+    """Which layout is fastest, or, when nothing was measured, what to do."""
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        unfinished = f" The sweep is not finished: {num_live} of its trials are pending or running." if num_live else ""
-        return _answer(record, results) + unfinished
+        headline, details = _answer(record, results)
+        unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
+        return Verdict(headline, (*details, unfinished) if num_live else details)
     if num_live:
-        return (
+        return Verdict(
             f"Nothing has been measured yet: the trials are still pending or running."
             f" See `trisweep status {record.name}`, and write this report again when some have ended."
         )
-    return (
+    return Verdict(
         f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
         f" `trisweep sweep {record.name}` again."
     )
@@ -46,20 +65,21 @@ def noise_of(results: Sequence[TrialReading]) -> float | None:
     return noise if noise is not None and noise > NOISY_RATIO else None
 
 
-def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> Verdict:
     if study := measured_study(record, results):
-        return study_sentence(study, noise_of(results))
+        return Verdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
     baseline = next((point.middle for point in points if point.is_baseline), None)
-    relation = scaling(best.middle, baseline)
+    figures = _figures(best, scaling(best.middle, baseline), noise)
+    by_size = _by_size(points)
     if not rivals:
-        return f"Fastest per device: {_plan(best, relation, noise)}{_sure(best, points)}{_by_size(points)}"
+        return Verdict(f"Fastest per device: {best.label} with {figures}.", (_sure(best, points), *by_size))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
-    return (
-        f"No clear winner{loudness}: {_plan(best, relation, noise)}, was the fastest per device, and"
-        f" {_named(rivals)} may be as fast. {_decision(record, points)}{_by_size(points)}"
-    )
+    others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
+    headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
+    details = (f"{best.label}: {figures}.", f"May be as fast: {_named(rivals)}.", _decision(record, points), *by_size)
+    return Verdict(headline, details)
 
 
 def study_sentence(study: Study, noise: float | None) -> str:
@@ -88,8 +108,8 @@ def predicted_study_sentence(study: Study) -> str:
     )
 
 
-def _plan(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
-    """The layout with its figures: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
+def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
+    """The figures of a layout: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
     performance = point.performance
     peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
     parts = [
@@ -102,7 +122,7 @@ def _plan(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
         parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
     if dollars := _dollars(point):
         parts.append(f"${count(dollars)} for a trillion tokens")
-    return f"{point.label} with " + ", ".join(parts)
+    return ", ".join(parts)
 
 
 def _dollars(point: MeasuredPoint) -> float | None:
@@ -122,9 +142,9 @@ def _range(point: MeasuredPoint) -> str:
 def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
     """How sure it is that no other is faster."""
     if len(points) == 1:
-        return ". Nothing else was measured."
+        return "Nothing else was measured."
     runs = f"{best.seconds.num_runs} run{'s' if best.seconds.num_runs > 1 else ''}"
-    return f". Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
+    return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
 
 
 def _named(rivals: Sequence[MeasuredPoint]) -> str:
@@ -143,19 +163,19 @@ def _decision(record: SweepRecord, points: Sequence[MeasuredPoint]) -> str:
     )
 
 
-def _by_size(points: Sequence[MeasuredPoint]) -> str:
+def _by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
     """The best layout for each number of devices, because few devices are easily faster per device than many."""
     best: dict[int, MeasuredPoint] = {}
     for point in points:
         best.setdefault(point.performance.num_devices, point)
     if len(best) < 2:
-        return ""
+        return ()
     found = [best[size] for size in sorted(best)]
     named = [
         f"on {point.performance.num_devices}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
         for point in found
     ]
-    return f" Fastest by number of devices: {'; '.join(named)}."
+    return (f"Fastest by number of devices: {'; '.join(named)}.",)
 
 
 def rate_spread(performance: Performance) -> tuple[float, float]:

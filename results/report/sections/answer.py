@@ -9,7 +9,7 @@ from conf.units import TERA
 from results.legend import legend
 from results.report.best_plan import best_on_paper, num_devices
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.verdict import predicted_study_sentence, verdict
+from results.report.verdict import Verdict, predicted_study_sentence, verdict
 from results.scaling import Scaling, scalings
 from results.scaling.study import predicted_study
 from results.terminal import plan_label
@@ -37,17 +37,22 @@ class _Best:
 def section(subject: ReportSubject) -> Section:
     """What the sweep answers. There is always an answer, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
-    measured = measured_sentence(record, results)
+    measured = measured_verdict(record, results)
+    told: tuple[Block, ...] = tuple(Paragraph(sentence) for sentence in measured.details)
     best, best_first = _best(record), ranked(list(results))
     if record.mode == "cluster" and best_first:
         figures, beside = _measured_figures(best_first[0], results), predicted_sentence(record, best)
-        blocks: tuple[Block, ...] = (KeyFigures(figures), Paragraph(beside))
-        return Section("answer", "The answer", "measured and predicted", measured, blocks)
+        blocks: tuple[Block, ...] = (KeyFigures(figures), *told, Paragraph(beside))
+        return Section("answer", "The answer", "measured and predicted", measured.headline, blocks)
     if best is None and record.plan:
-        return Section("answer", "The answer", "predicted", predicted_sentence(record, best), (Paragraph(measured),))
+        return Section(
+            "answer", "The answer", "predicted", predicted_sentence(record, best), (Paragraph(measured.headline), *told)
+        )
     if best is None:
-        return Section("answer", "The answer", "measured", measured, _proxy_figures(best_first, results))
-    blocks = (KeyFigures(_predicted_figures(best)), *_outside(best), Heading(_where(record)), Paragraph(measured))
+        blocks = (*_proxy_figures(best_first, results), *told)
+        return Section("answer", "The answer", "measured", measured.headline, blocks)
+    here = (Heading(_where(record)), Paragraph(measured.headline), *told)
+    blocks = (KeyFigures(_predicted_figures(best)), *_outside(best), *here)
     return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
 
 
@@ -56,10 +61,10 @@ def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
     return legend(trial.experiment for trial in (*record.plan, *record.trials) if trial.experiment)
 
 
-def measured_sentence(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+def measured_verdict(record: SweepRecord, results: Sequence[TrialReading]) -> Verdict:
     """The verdict on what was measured."""
     if not results:
-        return "Nothing was measured: this sweep has no trials."
+        return Verdict("Nothing was measured: this sweep has no trials.")
     return verdict(record, results, ranked(list(results)))
 
 

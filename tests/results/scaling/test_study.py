@@ -89,7 +89,7 @@ def test_the_verdict_on_a_study_is_its_efficiency(write_sweep: WriteSweep) -> No
     sweep = sweep_of(write_sweep)
     readings = sweep.read()
     said = verdict(sweep.record, readings, ranked(readings))
-    assert said.startswith("Weak scaling: 2 devices keep 90.0 % of the baseline's rate per device, between")
+    assert said.headline.startswith("Weak scaling: 2 devices keep 90.0 % of the baseline's rate per device, between")
 
 
 def test_a_study_without_its_baseline_or_of_another_sweep_is_none(write_sweep: WriteSweep) -> None:
