@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
-from cli.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from cli.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from cli.next_command import ui_command
 from cli.report_comparison import compare, second_sweep
 from cli.report_live import serve_live
@@ -95,7 +95,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
-    console.print(f"MLflow: {changed} runs written, {imported.unchanged} unchanged. Look at them with:")
+    console.print(f"MLflow: {counted(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")
     return content | {"mlflow": asdict(imported)}
 

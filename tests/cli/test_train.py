@@ -17,7 +17,7 @@ def test_the_best_plan_trains_on_and_its_losses_are_in_mlflow(finished: Path, tr
     assert "MLflow: training smoke-local is up to date" in done.stdout
     query = (
         "SELECT metrics.step FROM metrics JOIN runs USING (run_uuid)"
-        " WHERE runs.name = 'training smoke-local' AND metrics.key = 'steps/loss' ORDER BY metrics.step"
+        " WHERE runs.name = 'training smoke-local' AND metrics.key = 'step/loss' ORDER BY metrics.step"
     )
     with closing(sqlite3.connect(finished / "runs" / "mlflow.db")) as store:
         assert [step for (step,) in store.execute(query)] == list(range(1, 13))

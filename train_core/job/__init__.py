@@ -3,6 +3,7 @@
 trial        `run_trial_here` and `run_trial_as_rank`; no torch before a rank starts
 supervisor   starts the ranks of this machine, watches them, ends them
 rank_process the life of a rank's process under the supervisor; no torch before the rank starts
+training_folder which folder a training works in, and when it extends an earlier one; no torch
 terminal     passes a rank's warnings on to the terminal
 rank         one rank, from its seat to its share of the measurement; imports torch
 faults       what ended a rank, from its words or its signal; no torch

@@ -126,7 +126,8 @@ def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path
 
 def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
     """As if the trial had been run, every rank on a core of its own."""
-    shared = {name: getattr(trial.estimate, name, 0.5) for name in Performance.model_fields}
+    required = [name for name, field in Performance.model_fields.items() if field.is_required()]
+    shared = {name: getattr(trial.estimate, name, 0.5) for name in required}
     assert trial.experiment
     own: dict[str, Any] = {
         "step_seconds": step_seconds,

@@ -143,7 +143,7 @@ IN_CHUNKS = [
     [
         ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
         ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer or"),
-        ("megatron-lm", ["parallel.recompute=pointwise"], "norms and activation alone"),
+        ("megatron-lm", ["parallel.recompute=pointwise"], "which its module moe_act does for experts alone"),
         ("megatron-lm", [*IN_CHUNKS, "parallel.virtual_pipeline_size=3"], "have to divide by its chunks"),
         ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "groups of as many as stages"),
         ("torchtitan", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
