@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 OutFolder = Annotated[
     Path | None,
-    typer.Option("--out", help="Write the three files there, and nothing else: for a sweep that you may only read."),
+    typer.Option(
+        "--out",
+        file_okay=False,
+        help="Write the three files there, and nothing else: for a sweep that you may only read.",
+    ),
 ]
 
 

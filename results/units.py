@@ -25,10 +25,12 @@ def tflops(flops_per_second: float | None) -> str:
 
 
 def gib(num_bytes: float | None) -> str:
-    """GiB with one decimal, or two below one GiB."""
+    """GiB with one decimal, two below one GiB, and two significant digits where those would be 0.00."""
     if num_bytes is None:
         return ABSENT
     value = num_bytes / GIBIBYTE
+    if 0 < value < 0.005:
+        return f"{value:.2g}"
     return f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 

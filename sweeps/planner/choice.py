@@ -250,8 +250,8 @@ def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Trainin
             "cluster.device.memory_bytes",
             capacity,
             f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
-            f" of {found.num_strategies} plans the one that needs least takes {found.smallest_bytes / GIBIBYTE:.1f} GiB"
-            f" per device of {capacity / GIBIBYTE:.1f} GiB{free}",
+            f" of {found.num_strategies:,} plans the one that needs least takes"
+            f" {found.smallest_bytes / GIBIBYTE:.1f} GiB per device of {capacity / GIBIBYTE:.1f} GiB{free}",
             "Use more devices, another cluster, or pin fewer knobs.",
         )
     return _no_plan(spaces)

@@ -9,6 +9,7 @@ const plotTheme = {
   axis: {
     labelColor: colour("ink"), titleColor: colour("soft"), gridColor: colour("line"), domainColor: colour("line"),
     tickColor: colour("line"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 1000,
+    labelFlush: false, labelSeparation: 6, // a first label that is pushed inwards touches the second
   },
   legend: { labelColor: colour("ink"), titleColor: colour("soft"), orient: "top", labelFontSize: 12, labelLimit: 400, columns: 4 },
   header: { labelColor: colour("ink"), titleColor: colour("soft") },
