@@ -254,11 +254,15 @@ def plain_values(group: str) -> dict[str, Any]:
     return {knob.name: knob.plain for knob in KNOBS if knob.group == group and knob.has_plain}
 
 
+PARALLEL_FIELDS = frozenset(ParallelPlan.model_fields)
+"""Pydantic finds them anew each time, and ten thousand plans are asked for every knob."""
+
+
 def value_of(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
     """The value of a knob in a plan."""
     if name == "data_parallel_size":
         return data_parallel_size_of(parallel)
-    value: KnobValue = getattr(parallel if name in ParallelPlan.model_fields else batch, name)
+    value: KnobValue = getattr(parallel if name in PARALLEL_FIELDS else batch, name)
     return value
 
 

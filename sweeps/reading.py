@@ -21,7 +21,7 @@ from sweeps.trial import Trial
 from train_core.attempt import last_attempt
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
-from train_core.trial_folder import DAMAGED, TrialFolder
+from train_core.trial_folder import DAMAGED, TrialFolder, steps_of
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
@@ -97,7 +97,16 @@ class Reading:
     @cached_property
     def steps(self) -> tuple[StepMetrics, ...]:
         """The optimizer steps on record, finished or not."""
-        return () if self.is_foreign else tuple(self.folder.read_metrics())
+        return tuple(steps_of(self.step_lines))
+
+    @cached_property
+    def step_lines(self) -> bytes:
+        """The file that the steps are in: where it is the same as before, so are they, and need not be taken apart."""
+        return b"" if self.is_foreign else self.folder.read_step_lines()
+
+    @property
+    def first_step(self) -> StepMetrics | None:
+        return next(steps_of(self.step_lines), None)
 
     @cached_property
     def failure(self) -> RankFailure | None:

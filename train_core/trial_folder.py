@@ -241,10 +241,14 @@ class TrialFolder(JobFolder):
 
     def read_metrics(self) -> list[StepMetrics]:
         """The metrics of all whole lines; one that is still being written, or was torn by a kill, is left out."""
-        if not self.metrics.exists():
-            return []
-        parsed = (_parsed(StepMetrics, line) for line in self.metrics.read_text(errors="replace").splitlines())
-        return [metrics for metrics in parsed if metrics]
+        return list(steps_of(self.read_step_lines()))
+
+    def read_step_lines(self) -> bytes:
+        """What the file of the metrics holds, not taken apart; empty where it is not there."""
+        try:
+            return _content(self.metrics)
+        except FileNotFoundError:
+            return b""
 
     def raise_alarm(self) -> bool:
         """Ask every rank where it stands; True for the first that asks."""
@@ -300,6 +304,12 @@ class TrialFolder(JobFolder):
     def read_measurement(self) -> Measurement | None:
         """How the trial ended; None when it has not, or when its file was damaged and has been put aside."""
         return self.read(Measurement, self.measurement)
+
+
+def steps_of(lines: bytes) -> Iterator[StepMetrics]:
+    """The metrics of all whole lines."""
+    parsed = (_parsed(StepMetrics, line) for line in lines.decode(errors="replace").splitlines())
+    return (metrics for metrics in parsed if metrics)
 
 
 def _content(path: Path) -> bytes:

@@ -82,7 +82,6 @@ STEPS = (
     Quantity("tok_per_s", "tokens_per_second"),
     Quantity("TFLOPS", "model_flops_per_second_per_device", over=TERA),
 )
-STEP_PREFIX = "step/"
 RANK_MEMORY = "system/rank_mem_GiB"
 """MLflow shows keys of this prefix on a page of their own."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from conf.experiment import Experiment
 from conf.knobs import KNOBS, value_of
 from results.mlflow import metric_keys
-from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, at, milliseconds, tag
+from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, StepHistory, at, milliseconds, tag
 from results.scaling import Scaling
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepRecord
@@ -35,10 +36,11 @@ class Related:
 def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> RunContent:
     """The child of one trial."""
     trial, scaling = result.trial, related.scaling
+    name = shown_name(result)
     run = _run(record, result, trial.estimate)
     tags = {
         "kind": "trial",
-        "layout": shown_name(result),
+        "layout": name,
         "is_baseline": str(trial.is_baseline).lower(),
         "baseline": related.baseline,
         "scaling": scaling.kind or "not comparable",
@@ -48,7 +50,7 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
     scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaled(scaling))
     return replace(
         run,
-        name=shown_name(result),
+        name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
         params=run.params or {key: str(value) for key, value in trial.point.items()},
         metrics=(*run.metrics, *scaled),
@@ -84,7 +86,8 @@ def common_tags(record: SweepRecord) -> dict[str, str]:
 def _run(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
     """What a trial and a long training have in common."""
     experiment, measurement = result.experiment, result.measurement
-    started = measurement.started if measurement else result.steps[0].time if result.steps else record.created
+    first = result.first_step
+    started = measurement.started if measurement else first.time if first else record.created
     is_final = result.outcome is not None and result.outcome.is_final
     ended = measurement.ended if measurement else started
     return RunContent(
@@ -94,14 +97,14 @@ def _run(record: SweepRecord, result: Reading, prediction: Estimate | None) -> R
         start_ms=milliseconds(started),
         end_ms=milliseconds(ended) if is_final else None,
         # A job that goes on after a requeue keeps its first step; a trial that starts over takes it at another time.
-        attempt=str(result.steps[0].time) if result.steps else "",
+        attempt=str(first.time) if first else "",
         tags=common_tags(record) | _trial_tags(result),
         params=_params(experiment),
         metrics=(
             *(at(milliseconds(record.created), metric_keys.predicted(prediction)) if prediction else ()),
-            *_step_metrics(result),
             *_measured_metrics(result.performance, prediction, milliseconds(ended)),
         ),
+        steps=StepHistory(result.step_lines, partial(_step_metrics, result)),
         artifacts=result.submission.job_id or "" if result.submission else "",
     )
 

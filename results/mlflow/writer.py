@@ -132,7 +132,7 @@ def _starts_over(run: Any, content: RunContent) -> bool:
     attempt = run.data.tags.get(ATTEMPT, "")
     measured_anew = bool(attempt and attempt != content.attempt)
     reopened = run.info.end_time is not None and content.end_ms is None and content.key != SWEEP
-    lost = run.data.metrics.keys() - {metric.key for metric in content.metrics}
+    lost = run.data.metrics.keys() - content.metric_keys
     changed = any(content.params.get(key) != value for key, value in run.data.params.items())
     return measured_anew or reopened or bool(lost) or changed
 

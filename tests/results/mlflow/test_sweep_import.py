@@ -218,6 +218,16 @@ def test_a_trial_that_has_progressed_updates_its_run(store: Store) -> None:
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_step_that_a_finished_trial_wrote_late_is_imported_too(store: Store) -> None:
+    store.load()
+    write_steps(store.folder, "base", [7])
+    late = store.load()
+    assert (late.created, late.updated, late.unchanged) == (0, 1, 5)
+    history = store.client().get_metric_history(store.runs()["base"].info.run_id, "step/loss")
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6, 7]
+    assert store.load().unchanged == 6
+
+
 def test_a_trial_that_starts_over_gets_a_new_run_and_the_old_one_is_deleted(store: Store) -> None:
     store.load()
     first = store.runs()["base"].info.run_id
