@@ -160,8 +160,9 @@ def _handler_of(report: LiveReport) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(content)
+            with contextlib.suppress(ConnectionError):  # a tab that is closed while it loads is no mistake of anybody's
+                self.end_headers()
+                self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a line for each question would bury what the command says."""

@@ -9,8 +9,9 @@ const plotTheme = {
   axis: {
     labelColor: colour("ink"), titleColor: colour("soft"), gridColor: colour("line"), domainColor: colour("line"),
     tickColor: colour("line"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 1000,
-    labelFlush: false, labelSeparation: 6, // a first label that is pushed inwards touches the second
+    labelFlush: false, // a first label that is pushed inwards touches the second
   },
+  axisX: { labelSeparation: 6 },
   legend: { labelColor: colour("ink"), titleColor: colour("soft"), orient: "top", labelFontSize: 12, labelLimit: 400, columns: 4 },
   header: { labelColor: colour("ink"), titleColor: colour("soft") },
   title: { color: colour("ink"), anchor: "start", fontSize: 13 },
@@ -21,7 +22,7 @@ const plotTheme = {
 const phoneTheme = {
   ...plotTheme,
   axis: { ...plotTheme.axis, labelFontSize: 9, titleFontSize: 10 },
-  axisX: { titleAnchor: "end" }, // a long title goes on below the names instead of being cut
+  axisX: { ...plotTheme.axisX, titleAnchor: "end" }, // a long title goes on below the names instead of being cut
   legend: { ...plotTheme.legend, columns: 1, labelFontSize: 10 },
 };
 

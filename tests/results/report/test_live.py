@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -81,6 +83,20 @@ def test_nothing_else_is_served_and_to_no_foreign_name(
         text_at(address + path, **({"Host": host} if host else {}))
     assert refused.value.code == code
     refused.value.close()
+
+
+def test_a_tab_that_is_closed_while_it_loads_prints_nothing(
+    live: LiveReport, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(live, 0) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as browser:
+            reset_on_close = struct.pack("ii", 1, 0)
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset_on_close)
+            browser.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            browser.recv(1)
+        text_at(f"{address}state")
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_that_is_taken_is_named(live: LiveReport) -> None:
