@@ -11,7 +11,7 @@ import typer
 
 from cli.arguments import AsJson, OverrideTexts, SweepName, composed
 from cli.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
-from cli.next_command import ui_command
+from cli.next_command import folder_words, ui_command
 from cli.report_comparison import compare, second_sweep
 from cli.report_live import serve_live
 from conf.errors import UsageError
@@ -121,7 +121,7 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from sweeps.reading import ranked
 
     paths = write_report(sweep, readings, out)
-    console.print(ranked_table(collect(readings)))
-    console.print(verdict(sweep.record, readings, ranked(readings)).text)
+    console.print(ranked_table(collect(readings), (each.experiment for each in readings if each.experiment)))
+    console.print(verdict(sweep.record, readings, ranked(readings), folder_words(sweep.folder.path.parent)).text)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     return report_document(sweep, readings, asdict(paths))

@@ -31,5 +31,10 @@ def legend_text(setups: Iterable[Setup]) -> str:
     return "; ".join(f"{part} = {meaning}" for part, meaning in legend(setups))
 
 
+def legend_in_short(setups: Iterable[Setup]) -> str:
+    """The same without what stands behind the colon of a meaning, for the caption of a table in a terminal."""
+    return ", ".join(f"{part}: {meaning.partition(':')[0]}" for part, meaning in legend(setups))
+
+
 def _larger(value: KnobValue, other: KnobValue) -> KnobValue:
     return max(value, other) if isinstance(value, int) and isinstance(other, int) else value

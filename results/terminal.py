@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from conf.setup import Setup
+from results.legend import legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, tflops
 from sweeps.repeats.points import MEASURED_PEAK, NOISY_RATIO
 from sweeps.trial import Trial
@@ -32,16 +34,19 @@ STYLES: dict[str | None, str] = {
 BAD_END = "red"
 
 
-def ranked_table(frame: pandas.DataFrame) -> Table:
+def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = ()) -> Table:
     """The trials of `collect`, the measured ones first and fastest first; below them the others by outcome.
 
     TFLOPS are model FLOPs per device; the step is the slowest rank's median.
+
+    Args:
+        setups: those whose names stand in the table, which its caption explains.
     """
     table = _table(
         "Measured here, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_of_which_peak(frame)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
-        " one is shown; +-: half of the interval in which the step's seconds lie.",
+        f" one is shown; +-: half of the interval in which the step's seconds lie.{_names(setups)}",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
@@ -75,7 +80,8 @@ def plan_table(trials: Sequence[Trial]) -> Table:
     # With several types of devices there is no single capacity to put into the caption.
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
-    caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}."
+    names = _names(trial.experiment for trial in trials if trial.experiment)
+    caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}.{names}"
     table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
     sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
@@ -93,6 +99,12 @@ def plan_table(trials: Sequence[Trial]) -> Table:
             gib(estimate.peak_memory_bytes if estimate else None),
         )
     return table
+
+
+def _names(setups: Iterable[Setup]) -> str:
+    """A sentence that explains the names of layouts; empty where there is none."""
+    legend = legend_in_short(setups)
+    return f" Names: {legend}." if legend else ""
 
 
 def by_prediction(trials: Sequence[Trial]) -> list[Trial]:

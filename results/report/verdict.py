@@ -41,21 +41,31 @@ class Verdict(NamedTuple):
         return "\n".join((self.headline, *self.details)).replace("`", "")
 
 
-def verdict(record: SweepRecord, results: Sequence[TrialReading], best_first: Sequence[TrialReading]) -> Verdict:
-    """Which layout is fastest, or, when nothing was measured, what to do."""
+def verdict(
+    record: SweepRecord,
+    results: Sequence[TrialReading],
+    best_first: Sequence[TrialReading],
+    folder_words: Sequence[str] = (),
+) -> Verdict:
+    """Which layout is fastest, or, when nothing was measured, what to do.
+
+    Args:
+        folder_words: what commands need to find the sweep again, beside its name.
+    """
+    found = " ".join([record.name, *folder_words])
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        headline, details = _answer(record, results)
+        headline, details = _answer(record, results, found)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return Verdict(headline, (*details, unfinished) if num_live else details)
     if num_live:
         return Verdict(
             f"Nothing has been measured yet: the trials are still pending or running."
-            f" See `trisweep status {record.name}`, and write this report again when some have ended."
+            f" See `trisweep status {found}`, and write this report again when some have ended."
         )
     return Verdict(
         f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
-        f" `trisweep sweep {record.name}` again."
+        f" `trisweep sweep {found}` again."
     )
 
 
@@ -65,7 +75,7 @@ def noise_of(results: Sequence[TrialReading]) -> float | None:
     return noise if noise is not None and noise > NOISY_RATIO else None
 
 
-def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> Verdict:
+def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
     if study := measured_study(record, results):
         return Verdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
@@ -78,7 +88,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading]) -> Verdict:
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
-    details = (f"{best.label}: {figures}.", f"May be as fast: {_named(rivals)}.", _decision(record, points), *by_size)
+    details = (f"{best.label}: {figures}.", f"May be as fast: {_named(rivals)}.", _decision(found, points), *by_size)
     return Verdict(headline, details)
 
 
@@ -153,12 +163,12 @@ def _named(rivals: Sequence[MeasuredPoint]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _decision(record: SweepRecord, points: Sequence[MeasuredPoint]) -> str:
+def _decision(found: str, points: Sequence[MeasuredPoint]) -> str:
     """What would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
-        f"The interval is {points[0].seconds.method}. `trisweep sweep {record.name} search.max_rounds={most + 2}`"
-        f" measures the leaders further; on a quieter machine `trisweep sweep {record.name} --remeasure` measures"
+        f"The interval is {points[0].seconds.method}. `trisweep sweep {found} search.max_rounds={most + 2}`"
+        f" measures the leaders further; on a quieter machine `trisweep sweep {found} --remeasure` measures"
         " every point again."
     )
 

@@ -15,6 +15,7 @@ from conf.errors import ConfigError
 from results.report.page import plot_library
 from results.report.report import ReportPaths
 from results.report.table import Cell, ReportTable
+from results.report.verdict import verdict
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
 from train_core.measurement import Outcome
@@ -215,12 +216,21 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
     """The made-up spread is 5 % either way: 97 may reach 100, 80 may not."""
     trials = [PROXY_TRIALS[0], trial("near", micro_batch_size=2, tensor_parallel_size=2, world_size=2), PROXY_TRIALS[1]]
     how = {"base": performance(100.0), "near": performance(97.0), "two": performance(80.0)}
-    verdict = report_of(write_sweep(trials, how)).markdown.read_text().split("## Every trial")[0]
+    said = report_of(write_sweep(trials, how)).markdown.read_text().split("## Every trial")[0]
     headline = "No clear winner: tp1-pp1-dp1-mb1-gb8 was the fastest per device, and 1 other may be as fast."
-    assert headline in verdict
-    assert "tp1-pp1-dp1-mb1-gb8: 0.100 model TFLOPS per device" in verdict
-    assert "May be as fast: tp2-pp1-dp1-mb2-gb8 (0.0924 to 0.102)." in verdict
-    assert "`trisweep sweep made-up search.max_rounds=3` measures the leaders further" in verdict
+    assert headline in said
+    assert "tp1-pp1-dp1-mb1-gb8: 0.100 model TFLOPS per device" in said
+    assert "May be as fast: tp2-pp1-dp1-mb2-gb8 (0.0924 to 0.102)." in said
+    assert "`trisweep sweep made-up search.max_rounds=3` measures the leaders further" in said
+
+
+def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_sweep: WriteSweep) -> None:
+    folder, record = write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=())
+    readings = Sweep(folder, record).read()
+    assert (
+        "`trisweep sweep made-up output_dir=there` again"
+        in verdict(record, readings, (), ["output_dir=there"]).headline
+    )
 
 
 def test_an_unknown_published_figure_is_refused_before_anything_is_written(write_sweep: WriteSweep) -> None:
