@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-HIDDEN = "***"
+HIDDEN, SECRET_KEY = "***", "notify.url"
 USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """What stands between the scheme and the host of an address."""
 

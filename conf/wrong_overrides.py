@@ -5,6 +5,7 @@ from __future__ import annotations
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from conf.credentials import HIDDEN, SECRET_KEY
 from conf.errors import ConfigError
 from conf.folders import groups, options
 from conf.nearest import most_like
@@ -40,11 +41,12 @@ def wrong_alone(override: Override) -> ConfigError | None:
         return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
     if key in groups() and value not in options(key):
         return no_option(key, value)
+    shown = HIDDEN if key == SECRET_KEY else value
     try:
         is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
     except HydraException:
-        return _unreadable(key, value)
-    return None if is_single else _several(key, value)
+        return _unreadable(key, shown)
+    return None if is_single else _several(key, shown)
 
 
 def no_option(group: str, value: str) -> ConfigError:
