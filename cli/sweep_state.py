@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from conf.units import SECONDS_PER_HOUR
 from sweeps.history import History
 from sweeps.journal import Journal
 from sweeps.submission import read_submission
 from sweeps.sweep import Sweep
 from train_core.trial_folder import JobFolder
-
-SECONDS_PER_HOUR = 3600
 
 
 def state_lines(sweep: Sweep) -> list[str]:

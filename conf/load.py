@@ -283,15 +283,15 @@ def _field_names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
         field = model.model_fields.get(part)
         if field is None:  # a key or a number inside a mapping or list of models
             continue
-        inner = _model_in(field.annotation)
+        inner = model_in(field.annotation)
         if inner is None:
             return []
         model = inner
     return list(model.model_fields)
 
 
-def _model_in(kind: Any) -> type[BaseModel] | None:
+def model_in(kind: Any) -> type[BaseModel] | None:
     """The X of `X`, `X | None`, `dict[str, X]` and `tuple[X, ...]`."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
-    return next((found for part in get_args(kind) if (found := _model_in(part))), None)
+    return next((found for part in get_args(kind) if (found := model_in(part))), None)

@@ -1,10 +1,12 @@
 """Units and sizes that more than one package needs. Values in the configuration are plain bytes and seconds."""
 
 TERA = 1e12
+TRILLION = 10**12
 GIGA = 1e9
 MEBIBYTE = 2**20
 GIBIBYTE = 2**30
 JOULES_PER_KWH = 3.6e6
+SECONDS_PER_HOUR = 3600
 
 FLOAT32_BYTES = 4
 """The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.setup import Setup
-from conf.units import JOULES_PER_KWH
+from conf.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 from conf.world import SiteSpec
 from train_core.costs import Estimate
 from train_core.measurement import Performance
 
-SECONDS_PER_HOUR = 3600
 GRAMS_PER_TONNE = 1e6
 EnergyIs = Literal["counted", "declared watts"]
 TimeIs = Literal["measured", "predicted", "published"]

@@ -6,12 +6,12 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
 from conf.folders import options
-from conf.load import compose_tree
+from conf.load import compose_tree, model_in
 from conf.mixed import EXAMPLE
 from conf.mixed import KEY as MIXED
 from conf.settings import Settings
@@ -33,7 +33,7 @@ def page() -> str:
     """The whole page as Markdown."""
     tree = compose_tree()
     fields = {name: field for name, field in Settings.model_fields.items() if name != MIXED}
-    groups = {name: model for name, field in fields.items() if (model := _model_in(field.annotation))}
+    groups = {name: model for name, field in fields.items() if (model := model_in(field.annotation))}
     sections = [_group(name, model, tree.get(name)) for name, model in groups.items()]
     schema, described = Settings.model_json_schema(), _meanings(Settings)
     rest = [_row(name, schema, described[name], _shown(tree[name])) for name in fields if name not in groups]
@@ -52,7 +52,7 @@ def _rows(prefix: str, model: type[BaseModel], values: Tree | None) -> Iterator[
     """A row for each field, those of nested values after the field that holds them."""
     schema, described = model.model_json_schema(), _meanings(model)
     for name, field in model.model_fields.items():
-        value, nested = (values or {}).get(name), _model_in(field.annotation)
+        value, nested = (values or {}).get(name), model_in(field.annotation)
         shown = _shown(value) if values and name in values and not isinstance(value, dict) else ""
         key = f"{prefix}.{name}"
         yield _row(key, schema, described.get(name, ""), shown)
@@ -122,10 +122,3 @@ def _sentence(meaning: str) -> str:
 
 def _first_sentence(model: type[BaseModel]) -> str:
     return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that an annotation holds: itself, or inside `X | None` and `tuple[X, ...]`."""
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

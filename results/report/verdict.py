@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from conf.units import SECONDS_PER_HOUR, TRILLION
 from results.scaling import Scaling, scaling
 from results.scaling.study import Study, measured_study
 from results.units import count, percent, seconds, significant, tflops
@@ -20,8 +21,6 @@ from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome, Performance
 
 MOST_NAMED = 3
-SECONDS_PER_HOUR = 3600
-TRILLION = 10**12
 
 
 class Verdict(NamedTuple):

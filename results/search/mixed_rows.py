@@ -8,13 +8,13 @@ from rich import box
 from rich.table import Table
 
 from conf.knobs import KNOBS, layers_in_short
-from conf.units import GIBIBYTE, TERA
+from conf.units import GIBIBYTE, SECONDS_PER_HOUR, TERA
 from results.layout_cell import LayoutCell
 from results.search.rows import MILLION, Row, knob_cells
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
-from sweeps.planner.objectives import SECONDS_PER_HOUR, dollars_per_second, tokens_per_step, total_hours, watts
+from sweeps.planner.objectives import dollars_per_second, tokens_per_step, total_hours, watts
 from sweeps.planner.space import Space
 from train_core.costs import model_flops
 

@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from conf.knobs import KNOBS, Knob, layers_in_short
 from conf.settings import Settings
-from conf.units import GIBIBYTE, JOULES_PER_KWH, TERA
+from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.objectives import (
-    SECONDS_PER_HOUR,
     dollars_per_second,
     tokens_per_step,
     total_dollars,

@@ -7,13 +7,13 @@ from math import inf
 from typing import Literal, get_args
 
 from conf.errors import ConfigError
+from conf.units import SECONDS_PER_HOUR
 from sweeps.planner.space import Space
 
 Objective = Literal["time", "cost", "energy", "device-hours"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 ScalingKind = Literal["weak", "strong"]
 SCALING_KINDS: tuple[ScalingKind, ...] = get_args(ScalingKind)
-SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)

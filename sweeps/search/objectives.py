@@ -17,12 +17,11 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment
 from conf.sweep_spec import Objective, PointSet
 from conf.tree import Tree, part_at
+from conf.units import SECONDS_PER_HOUR, TRILLION
 from sweeps.reading import Reading
 from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics
 
-SECONDS_PER_HOUR = 3600
-TRILLION = 10**12
 LAST_PART = 10
 """Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, because that of a single
 batch says little."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.units import TERA
+from conf.units import SECONDS_PER_HOUR, TERA, TRILLION
 from results.legend import legend
 from results.report.best_plan import best_on_paper, num_devices
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
@@ -19,9 +19,6 @@ from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 from train_core.measurement import Performance
-
-SECONDS_PER_HOUR = 3600
-TRILLION = 10**12
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conf.units import SECONDS_PER_HOUR, TRILLION
 from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
@@ -15,8 +16,6 @@ from sweeps.reading import ranked
 from train_core.costs import Estimate
 from train_core.measurement import Performance
 
-TRILLION = 10**12
-SECONDS_PER_HOUR = 3600
 HOURS_PER_DAY = 24
 KWH_PER_MWH = 1000
 MOST_POINTS = 400
