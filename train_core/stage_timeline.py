@@ -6,13 +6,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from conf.schema import Count, Frozen, NonNegative, Positive
+from conf.schema import Count, Frozen, Positive
 
 MOST_PASSES = 4000
 """Of all stages together; a stage keeps its share of them, its first and its last ones in equal numbers."""
 MOST_WAITS = 64
 """Of those that follow the last pass; there are a few for each bucket of gradients."""
 
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PassKind = Literal["forward", "backward", "weight"]
 
 
@@ -27,18 +28,18 @@ class RecordedPass(NamedTuple):
     kind: PassKind
     micro_batch: int
     chunk: int
-    start: float
-    end: float
-    input_wait: float
-    communication: float
+    start: Seconds
+    end: Seconds
+    input_wait: Seconds
+    communication: Seconds
 
 
 class RecordedWait(NamedTuple):
     """A wait after the last pass: for the ranks of the axis `line`, in seconds since the rank began the step."""
 
     line: str
-    start: float
-    end: float
+    start: Seconds
+    end: Seconds
 
 
 class StageSeconds(Frozen):
@@ -50,12 +51,12 @@ class StageSeconds(Frozen):
         optimizer: the rest of the step, which is the update and whatever goes before the first pass.
     """
 
-    forward: NonNegative
-    backward: NonNegative
-    weight_gradient: NonNegative
-    communication: NonNegative
-    optimizer: NonNegative
-    bubble: NonNegative
+    forward: Seconds
+    backward: Seconds
+    weight_gradient: Seconds
+    communication: Seconds
+    optimizer: Seconds
+    bubble: Seconds
 
 
 class StageTimeline(Frozen):
@@ -77,9 +78,9 @@ class StageTimeline(Frozen):
     step: Count
     step_seconds: Positive
     machine: str
-    began_at: float
+    began_at: Seconds
     num_passes: Count
-    passes: Annotated[tuple[RecordedPass, ...], Field(strict=False)]
+    passes: Annotated[tuple[RecordedPass, ...], Field(strict=False, min_length=1)]
     after: Annotated[tuple[RecordedWait, ...], Field(strict=False)]
     ended: Positive
     seconds: StageSeconds
