@@ -11,18 +11,13 @@ from results.report.gantt import DrawnStep, gantt_plots, shown_stages
 from results.report.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
 from results.report.recorded_spans import recorded_step
 from results.report.recorded_trial import RecordedTrial, recorded_trial
-from results.report.section import Block, NamedTable, Paragraph
+from results.report.section import Block, NamedTable, Paragraph, ReportSubject
 from results.report.stage_names import devices_of_stages, stage_names
 from results.report.table import Cell, ReportTable, number, text
 from results.units import percent, seconds
-from sweeps.reading import TrialReading
 from train_core.costs import IMPLEMENTATIONS
 
 SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communication",), "bubble": WAITS}
-SHARES_CORES = (
-    "Ranks share cores here, which the predicted picture leaves out: it gives each a device of its own, so that the"
-    " step as predicted for this machine takes longer."
-)
 
 
 @dataclass(frozen=True)
@@ -38,9 +33,9 @@ class RecordedBlocks:
     blocks: tuple[Block, ...]
 
 
-def recorded_blocks(results: Sequence[TrialReading]) -> RecordedBlocks | None:
+def recorded_blocks(subject: ReportSubject) -> RecordedBlocks | None:
     """None where no measured trial recorded a step."""
-    trial = recorded_trial(results)
+    trial = recorded_trial(subject)
     if trial is None:
         return None
     experiment = trial.experiment
@@ -65,8 +60,8 @@ def _finding(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineSt
 def _blocks(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
     yield Paragraph(_what_is_what())
-    if shares_cores(trial.experiment):
-        yield Paragraph(SHARES_CORES, is_caution=True)
+    if (shared := _shared_cores(trial)) is not None:
+        yield Paragraph(shared, is_caution=True)
     drawn = [
         DrawnStep(step, stage_names(trial.experiment, what))
         for step, what in ((predicted, "predicted"), (measured, "measured"))
@@ -98,6 +93,17 @@ def _clocks(trial: RecordedTrial) -> str:
     )
 
 
+def _shared_cores(trial: RecordedTrial) -> str | None:
+    """A caution where ranks took turns on the cores of a machine."""
+    performance, num_ranks = trial.reading.performance, trial.experiment.parallel.world_size
+    if performance is None or performance.num_devices >= num_ranks:
+        return None
+    return (
+        f"{num_ranks} ranks took turns on {performance.num_devices} cores when this was measured, so that waits of one"
+        " are the work of another; the prediction gives each rank a core of its own."
+    )
+
+
 def _cut(trial: RecordedTrial) -> str:
     cut = next((stage for stage in trial.stages if stage.is_cut), None)
     if cut is None:
@@ -114,15 +120,6 @@ def _what_is_what() -> str:
         " before the update; communication is all other waiting, in passes and after them; the optimizer includes what"
         " goes before the first pass. Predicted, a transfer between stages counts as communication of the one that"
         " sends, and the wait for the slowest device as bubble."
-    )
-
-
-def shares_cores(experiment: Experiment) -> bool:
-    """Whether ranks take turns on a core of any type of devices."""
-    return any(
-        min(block.num_devices, block.cluster.devices_per_node)
-        > (block.cluster.cores_per_node or block.cluster.devices_per_node)
-        for block in experiment.blocks
     )
 
 

@@ -16,6 +16,7 @@ from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, cluster, experiment, performance, trial
 from tests.results.report.recorded import cut, leave, made_up_stages
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.test_timeline import assert_shows_passes_of_every_stage
 from train_core.costs import estimate
 from train_core.costs.trainers.trisweep import TRISWEEP
 
@@ -93,6 +94,14 @@ def test_a_long_step_is_shown_where_it_fills_and_drains_with_little_data(write_s
     assert "Of the 2400 passes of a stage the first and the last 1000 are listed" in text_of(found)
     assert sum(len(json.dumps(plot.spec)) for plot in (fill, drain)) < 500_000
     assert all("stage 1, measured<" in drawn(plot) for plot in (fill, drain))
+    assert_shows_passes_of_every_stage(fill)
+    assert_shows_passes_of_every_stage(drain)
+
+
+def test_ranks_that_shared_cores_are_cautioned_about(write_sweep: WriteSweep) -> None:
+    sweep = write_sweep((PIPED,), {"piped": performance(120.0, 1)}, mode="cluster")
+    leave(sweep, "piped", made_up_stages(2, 8))
+    assert "2 ranks took turns on 1 cores when this was measured" in text_of(shown(sweep))
 
 
 def test_clocks_of_several_machines_are_said_to_be_aligned(sweep: Sweep) -> None:
