@@ -48,7 +48,7 @@ class Price:
 
 def section(subject: ReportSubject) -> Section | None:
     """None where fewer than two points are known, which leaves nothing to choose between."""
-    from sweeps.search.objectives import front  # with Hydra, for which whoever imports the report need not wait
+    from sweeps.search.axes.objectives import front  # with Hydra, for which whoever imports the report need not wait
 
     measured = _measured(subject) if subject.sweep.record.mode == "cluster" else []
     prices = measured or _predicted(subject)
