@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from conf.errors import UsageError
 from results.published import chosen_figures
-from results.report.csv_table import csv_text
 from results.report.head import head_of
-from results.report.markdown import markdown
-from results.report.page import page
+from results.report.render.csv_table import csv_text
+from results.report.render.markdown import markdown
+from results.report.render.page import page
 from results.report.section import ReportSubject, Section
 from results.report.sections import (
     accuracy,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from conf.units import SECONDS_PER_HOUR, TERA, TRILLION
 from results.legend import legend
-from results.report.best_plan import best_on_paper, num_devices
+from results.report.findings.best_plan import best_on_paper, num_devices
+from results.report.findings.verdict import Verdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.verdict import Verdict, predicted_study_sentence, verdict
 from results.scaling import Scaling, scalings
 from results.scaling.study import predicted_study
 from results.terminal import plan_label

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from results.report.best_plan import BestPlan, best_plan
-from results.report.pipeline_spans import KINDS, PipelineStep, Span, predicted_step
+from results.report.blocks.pipeline_spans import KINDS, PipelineStep, Span, predicted_step
+from results.report.findings.best_plan import BestPlan, best_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number
 from results.units import error_percent, percent, rounded, seconds

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.units import TERA
-from results.report.charts import MOST_BARS, Spec, bars, distinct_names, quantity
-from results.report.comparable import named
-from results.report.losses import loss_blocks
-from results.report.measured_part import facts, incomparable, noise_notes, notes, scaling_table
+from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, quantity
+from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes, scaling_table
+from results.report.blocks.losses import loss_blocks
+from results.report.findings.comparable import named
+from results.report.findings.verdict import rate_spread
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.report.verdict import rate_spread
 from results.scaling import Scaling, scalings
 from results.units import ABSENT, count, gib, percent, seconds, significant, tflops
 from sweeps.reading import TrialReading, ranked

@@ -12,10 +12,10 @@ import pandas
 import pytest
 
 from conf.errors import ConfigError
-from results.report.page import plot_library
+from results.report.findings.verdict import verdict
+from results.report.render.page import plot_library
 from results.report.report import ReportPaths
 from results.report.table import Cell, ReportTable
-from results.report.verdict import verdict
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
 from train_core.measurement import Outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from results.report.pipeline_spans import predicted_step
+from results.report.blocks.pipeline_spans import predicted_step
 from results.report.section import Section
 from results.report.sections.timeline import section
 from sweeps.trial import Trial
