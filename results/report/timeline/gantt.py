@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from results.report.pipeline_spans import KINDS, Kind, PipelineStep, Span
-from results.report.recorded_spans import listed_from, listed_until
 from results.report.section import Plot
+from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, Span
+from results.report.timeline.recorded_spans import listed_from, listed_until
 from results.units import rounded, seconds
 
 MOST_STAGES = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from results.report.clock_offsets import offsets
-from results.report.pipeline_spans import Kind, PipelineStep, Span
+from results.report.timeline.clock_offsets import offsets
+from results.report.timeline.pipeline_spans import Kind, PipelineStep, Span
 from train_core.stage_timeline import RecordedPass, StageTimeline
 
 KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}

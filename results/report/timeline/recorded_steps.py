@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conf.experiment import Experiment
-from results.report.clock_offsets import uncertainty
-from results.report.gantt import DrawnStep, gantt_plots, shown_stages
-from results.report.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
-from results.report.recorded_spans import recorded_step
-from results.report.recorded_trial import RecordedTrial, recorded_trial
 from results.report.section import Block, NamedTable, Paragraph
-from results.report.stage_names import devices_of_stages, stage_names
 from results.report.table import Cell, ReportTable, number, text
+from results.report.timeline.clock_offsets import uncertainty
+from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
+from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
+from results.report.timeline.recorded_spans import recorded_step
+from results.report.timeline.recorded_trial import RecordedTrial, recorded_trial
+from results.report.timeline.stage_names import devices_of_stages, stage_names
 from results.units import percent, seconds
 from sweeps.reading import TrialReading
 from train_core.costs import IMPLEMENTATIONS

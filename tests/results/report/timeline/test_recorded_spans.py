@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from results.report.clock_offsets import offsets, uncertainty
-from results.report.pipeline_spans import PipelineStep
-from results.report.recorded_spans import listed_from, listed_until, recorded_step
+from results.report.timeline.clock_offsets import offsets, uncertainty
+from results.report.timeline.pipeline_spans import PipelineStep
+from results.report.timeline.recorded_spans import listed_from, listed_until, recorded_step
 from tests.results.report.recorded import BACKWARD, FORWARD, UPDATE, cut, made_up_stages
 from train_core.stage_timeline import StageTimeline
 
