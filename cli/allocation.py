@@ -16,7 +16,7 @@ from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from conf.overrides import Overrides
-    from launcher.advance import Rules
+    from launcher.control.advance import Rules
     from launcher.where import Place
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
@@ -42,7 +42,7 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
 
 def sweep_in_allocation(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
     """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
-    from launcher.allocation import is_inside
+    from launcher.allocation.nodes import is_inside
     from launcher.allocation_sweep import require_time
 
     if is_inside(os.environ):

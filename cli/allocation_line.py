@@ -9,13 +9,13 @@ from cli.console import console
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.slurm_answers import Patience
+    from launcher.slurm.answers import Patience
     from sweeps.trial import SweepFolder
 
 
 def print_allocation(folder: SweepFolder, patience: Patience) -> None:
     """Which job carries the sweep out, if one does and Slurm answers."""
-    from launcher.allocation_folder import live_allocation
+    from launcher.allocation.folder import live_allocation
 
     with suppress(UsageError):
         if (live := live_allocation(folder, patience)) and live.state:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from launcher.budget import Budget, Cost, predicted_seconds
+from launcher.control.budget import Budget, Cost, predicted_seconds
 from results.layout_cell import LayoutCell
 
 if TYPE_CHECKING:

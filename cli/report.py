@@ -88,7 +88,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
         asked: where it names a part of the sweep, the report is of that part, and that of the whole stays.
     """
-    from launcher.job_records import keep_job_records
+    from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconciled
     from results.mlflow.sweep_import import import_sweep
 

@@ -13,7 +13,7 @@ from cli.console import console, headed, print_json, shown_path
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.slurm_answers import Patience
+    from launcher.slurm.answers import Patience
     from sweeps.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
@@ -23,7 +23,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
-    from launcher.slurm_answers import Patience
+    from launcher.slurm.answers import Patience
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
@@ -54,7 +54,7 @@ def _require_no_json(as_json: bool) -> None:
 def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
     from launcher.state import reconciled
-    from launcher.trainings import trainings_of
+    from launcher.trainings.begun import trainings_of
     from sweeps.reading import TrialReading
 
     trainings = [run.read() for run in trainings_of(stored.folder.path.parent, name)]
@@ -74,7 +74,7 @@ def _history(stored: Sweep) -> History:
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.status_table import status_table
     from cli.sweep_state import state_lines
-    from launcher.retries import bad_nodes
+    from launcher.control.retries import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))

@@ -22,7 +22,7 @@ from conf.errors import EXIT_INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from conf.load import Composition
-    from launcher.advance import Rules
+    from launcher.control.advance import Rules
     from launcher.where import Place
     from sweeps.restriction import Restriction
     from sweeps.sweep import Sweep
@@ -51,9 +51,9 @@ def sweep(
     The same command continues a sweep that was interrupted, and never runs a finished point twice. On this machine the
     leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
     """
-    from launcher.orders import remeasure_finished, require_not_paused
+    from launcher.control.orders import remeasure_finished, require_not_paused
+    from launcher.control.rules import rules_for
     from launcher.provenance import keep_configuration
-    from launcher.rules import rules_for
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
     from sweeps.sweep import Sweep
@@ -165,7 +165,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
 def _print_costs(place: Place, record: SweepRecord) -> None:
     """What the points cost, of which a search that chooses one after another knows only the first."""
     from cli.costs import costs_table, num_too_long
-    from launcher.rules import budget_of
+    from launcher.control.rules import budget_of
 
     chosen = [trial for trial in record.trials if trial.selected]
     budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
@@ -183,7 +183,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
     from cli.progress import progress_on
     from cli.report import report_on
     from cli.sweep_on_slurm import print_why_it_ended
-    from launcher.rules import time_limit_here
+    from launcher.control.rules import time_limit_here
     from launcher.sweep import run_here
     from sweeps.sweep import Sweep
 
@@ -218,7 +218,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
 
 def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     """What the plan says of the full size, in a few lines, before the proxy is measured."""
-    from launcher.rules import rounds_of
+    from launcher.control.rules import rounds_of
 
     print_question(record, asked)
     search = asked.settings.search

@@ -13,14 +13,14 @@ from cli.sweep_end import end_command
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from launcher.advance import Rules
+    from launcher.control.advance import Rules
     from launcher.where import Place
     from sweeps.sweep import Sweep
 
 
 def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
     """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
-    from launcher.rules import goes_on_by_steps
+    from launcher.control.rules import goes_on_by_steps
 
     if place.settings.controller.kind == "slurm":
         _hand_over(place, planned, rules, retry_failed)

@@ -20,7 +20,7 @@ from conf.units import GIBIBYTE, TERA
 from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
-    from launcher.trainings import LongRun
+    from launcher.trainings.begun import LongRun
     from launcher.where import Place
     from train_core.measurement import Measurement, StepMetrics
 
@@ -72,7 +72,7 @@ def require_memory(predicted: Estimate) -> None:
 
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
-    from launcher.long_run import long_run, write_long_run
+    from launcher.trainings.long_run import long_run, write_long_run
     from launcher.where import choose_place
     from train_core.data.tokens import prepare, token_folder
 
@@ -161,7 +161,7 @@ class _Lines:
 
 
 def on_this_machine(run: LongRun) -> None:
-    from launcher.long_run_slurm import starting
+    from launcher.trainings.slurm import starting
 
     measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
@@ -174,7 +174,7 @@ def on_this_machine(run: LongRun) -> None:
 
 
 def _trained_here(run: LongRun) -> Measurement:
-    from launcher.capacity import this_machine, why_impossible
+    from launcher.this_machine.capacity import this_machine, why_impossible
     from train_core.job.trial import run_trial_here
     from train_core.process.stop import Stopped
 
@@ -201,8 +201,8 @@ def _conclude(measurement: Measurement) -> None:
 
 
 def _on_slurm(run: LongRun, place: Place) -> None:
-    from launcher.long_run_slurm import starting, submit_long_run
     from launcher.state import reconciled
+    from launcher.trainings.slurm import starting, submit_long_run
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
     (reading,) = reconciled([run.read()])

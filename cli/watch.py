@@ -9,8 +9,8 @@ from rich.console import Console
 
 from cli.progress import LiveProgress, PlainProgress, outcome_counts
 from launcher.folder_lock import holder
-from launcher.slurm_watch import SlurmWatch
-from launcher.trainings import trainings_of
+from launcher.trainings.begun import trainings_of
+from launcher.watch import SlurmWatch
 from sweeps.history import History
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep

@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
@@ -33,7 +34,6 @@ from conf.overrides import Overrides
 from conf.schema import Name
 from conf.settings import Settings
 from conf.tree import Tree, dotted_keys, value_at
-from conf.world import ClusterSpec
 from conf.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
 
 MOST_OF_HYDRA = 300

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from conf.cluster_spec import SiteSpec
 from conf.setup import Setup
 from conf.units import JOULES_PER_KWH, SECONDS_PER_HOUR
-from conf.world import SiteSpec
 from train_core.costs import Estimate
 from train_core.measurement import Performance
 

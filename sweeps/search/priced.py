@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conf.world import ClusterSpec
+from conf.cluster_spec import ClusterSpec
 from sweeps.planner.tally import concatenated
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step

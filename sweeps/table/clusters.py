@@ -10,11 +10,11 @@ from functools import cache
 
 import yaml
 
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.folders import options, path_of
 from conf.load import load_cluster
 from conf.nearest import most_like
-from conf.world import ClusterSpec
 from sweeps.table.cells import Row, count_of, text_of
 from sweeps.table.network import with_network_of, with_nodes_of
 

@@ -38,7 +38,7 @@ def test_commands_of_a_login_node_import_neither_torch_nor_mlflow(
 def test_submitting_imports_neither_torch_nor_mlflow() -> None:
     """In a process of its own: what it needs of a Slurm is not here."""
     code = (
-        "import sys, launcher.sweep, launcher.long_run_slurm, launcher.cancel, sweeps.plan\n"
+        "import sys, launcher.sweep, launcher.trainings.slurm, launcher.cancel, sweeps.plan\n"
         "print([name for name in ('torch', 'mlflow', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conf.world import SiteSpec
+from conf.cluster_spec import SiteSpec
 from results.report.section import NamedTable, Paragraph, ReportSubject
 from results.report.sections.energy import in_three_digits, section
 from sweeps.sweep import Sweep
