@@ -160,11 +160,7 @@ class Meter:
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
-        traced = experiment.profile.trace_steps
-        # After an interruption near the end only warm-up steps may be left. Then all but the first of them are taken.
-        timed = [step.step_seconds for step in self.steps if not step.warmup and step.step not in traced] or [
-            step.step_seconds for step in self.steps[experiment.training.num_warmup_steps :]
-        ]
+        timed = self._timed_seconds()
         seconds = statistics.median(timed)  # one disturbed step must not change the result
         needed = model_flops(experiment.model, batch)
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
@@ -211,6 +207,15 @@ class Meter:
     def _unrecorded(self) -> tuple[int, ...]:
         recorded = {step.step for step in self.steps}
         return tuple(step for step in range(1, self.experiment.training.num_steps + 1) if step not in recorded)
+
+    def _timed_seconds(self) -> list[float]:
+        """Times of the steps after warm-up; of a training that was extended, those since it was asked for more."""
+        plan, traced = self.experiment.training, self.experiment.profile.trace_steps
+        # Steps of a shorter training say so themselves. Its own summary told of them, maybe on another day's machine.
+        own = [step for step in self.steps if step.num_steps == plan.num_steps] or self.steps
+        timed = [step for step in own if not step.warmup and step.step not in traced]
+        # Only warm-up steps may be left after an interruption near the end, or where few steps were added.
+        return [step.step_seconds for step in timed or own[plan.num_warmup_steps :] or own[1:] or own]
 
     def _breakdown(self) -> Breakdown | None:
         """Where the step of each rank goes; None where no step was left to run after an interruption."""

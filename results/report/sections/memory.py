@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
-from results.report.best_plan import BestPlan, best_plan, nearest_plan
+from results.report.findings.best_plan import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number
 from results.units import gib, percent, rounded

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from conf.mixed import StageBlock
-from results.report.pipeline_spans import predicted_step
 from results.report.section import Section
 from results.report.sections.timeline import section
+from results.report.timeline.pipeline_spans import predicted_step
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, cluster, experiment, performance, trial
