@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conf.experiment import Experiment
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject
-from results.report.table import Cell, ReportTable, number, text
 from results.report.timeline.clock_offsets import uncertainty
-from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
-from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
-from results.report.timeline.recorded_spans import recorded_step
-from results.report.timeline.recorded_trial import RecordedTrial, recorded_trial
-from results.report.timeline.stage_names import devices_of_stages, stage_names
+from results.report.timeline.gantt import DrawnStep, gantt_plots
+from results.report.timeline.pipeline_spans import WAITS, PipelineStep
+from results.report.timeline.recorded_trial import RecordedTrial
+from results.report.timeline.stage_names import stage_names
+from results.report.timeline.stage_shares import compared_step, shares_table
 from results.units import percent, seconds
-from train_core.costs import IMPLEMENTATIONS
-
-SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communication",), "bubble": WAITS}
 
 
 @dataclass(frozen=True)
@@ -35,17 +31,13 @@ class RecordedBlocks:
 
 def recorded_blocks(subject: ReportSubject) -> RecordedBlocks | None:
     """None where no measured trial recorded a step."""
-    trial = recorded_trial(subject)
-    if trial is None:
+    compared = compared_step(subject)
+    if compared is None:
         return None
-    experiment = trial.experiment
-    measured = recorded_step(trial.stages)
-    predicted = predicted_step(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-    blocks = tuple(_blocks(trial, measured, predicted))
-    return RecordedBlocks(experiment, _finding(trial, measured, predicted), blocks)
+    return RecordedBlocks(compared.trial.experiment, _finding(*compared), tuple(_blocks(*compared)))
 
 
-def _finding(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineStep) -> str:
+def _finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> str:
     step = f"A step of `{trial.reading.label}`"
     took, expected = seconds(trial.stages[0].step_seconds), seconds(predicted.total_seconds)
     if measured.num_stages == 1:
@@ -57,7 +49,7 @@ def _finding(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineSt
     )
 
 
-def _blocks(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineStep) -> Iterator[Block]:
+def _blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
     yield Paragraph(_what_is_what())
     if (shared := _shared_cores(trial)) is not None:
@@ -67,7 +59,7 @@ def _blocks(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineSte
         for step, what in ((predicted, "predicted"), (measured, "measured"))
     ]
     yield from gantt_plots("timeline-measured", "predicted above and measured below", drawn)
-    yield NamedTable("timeline-shares", _table(trial.experiment, predicted, measured))
+    yield NamedTable("timeline-shares", shares_table(trial.experiment, predicted, measured))
 
 
 def _what_was_recorded(trial: RecordedTrial, done: float) -> str:
@@ -121,29 +113,3 @@ def _what_is_what() -> str:
         " goes before the first pass. Predicted, a transfer between stages counts as communication of the one that"
         " sends, and the wait for the slowest device as bubble."
     )
-
-
-def _table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
-    """Of each stage, and of all, which share of the step its rank works, communicates and waits."""
-    of_types = ("devices",) if experiment.mixed else ()
-    devices, stages = devices_of_stages(experiment), shown_stages(measured.num_stages)
-    rows = [
-        (number(str(stage), stage), *(text(devices[stage]) for _ in of_types), text(what), *_shares(step, [stage]))
-        for stage in stages
-        for what, step in (("predicted", predicted), ("measured", measured))
-    ]
-    if len(stages) > 1:
-        every = range(measured.num_stages)
-        rows += [
-            (text("all"), *(text("") for _ in of_types), text(what), *_shares(step, every))
-            for what, step in (("predicted", predicted), ("measured", measured))
-        ]
-    shares = tuple(f"{name} %" for name in SHARES)
-    return ReportTable(("stage", *of_types, "numbers are", *shares), tuple(rows), frozenset(("stage", *shares)))
-
-
-def _shares(step: PipelineStep, stages: Sequence[int]) -> Iterator[Cell]:
-    """The cells of a stage, or of the mean over several."""
-    for kinds in SHARES.values():
-        share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
-        yield number(percent(share), share)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import Any
 
 import pytest
 
 from conf.mixed import StageBlock
+from results.report.render.csv_table import csv_text
 from results.report.section import Section
 from results.report.sections.timeline import section
 from results.report.timeline.pipeline_spans import predicted_step
+from results.report.timeline.stage_shares import shares_rows
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, cluster, experiment, performance, trial
@@ -54,6 +57,18 @@ def test_the_fastest_trial_with_a_pipeline_is_shown_and_named_with_both_bubbles(
         assert sum(float(row[f"{kind} %"]) for kind in ("busy", "communication", "bubble")) == pytest.approx(
             100, abs=0.2
         )
+
+
+def test_the_csv_has_a_row_for_each_stage_and_kind_of_number(sweep: Sweep) -> None:
+    leave(sweep, "piped", made_up_stages(2, 8))
+    subject = subject_of(sweep)
+    text = csv_text(sweep.record, subject.results, (), shares_rows(subject))
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["part"] == "stage"]
+    assert [(row["stage_number"], row["stage_numbers_are"]) for row in rows] == [
+        (stage, what) for stage in ("0", "1") for what in ("predicted", "measured")
+    ]
+    assert {row["stage_of_trial"] for row in rows} == {"piped"}
+    assert float(rows[1]["stage_bubble_share"]) == pytest.approx(3 / 27.5)
 
 
 def test_both_share_one_picture_with_one_axis_and_one_set_of_colours(sweep: Sweep) -> None:
