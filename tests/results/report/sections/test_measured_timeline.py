@@ -108,7 +108,7 @@ def test_a_long_step_is_shown_where_it_fills_and_drains_with_little_data(write_s
     fill, drain = plots_of(found)
     assert "Of the 2400 passes of a stage the first and the last 1000 are listed" in text_of(found)
     assert sum(len(json.dumps(plot.spec)) for plot in (fill, drain)) < 500_000
-    assert all("stage 1, measured<" in drawn(plot) for plot in (fill, drain))
+    assert "stage 1, measured<" in drawn(drain)
     assert_shows_passes_of_every_stage(fill)
     assert_shows_passes_of_every_stage(drain)
 

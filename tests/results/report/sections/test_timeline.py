@@ -107,7 +107,7 @@ def test_a_long_pipeline_shows_its_ends_in_two_windows_of_little_data(write_swee
     fill, drain = plots_of(found)
     assert "The first and the last 4 of 64 stages" in fill.caption
     assert sum(len(json.dumps(plot.spec)) for plot in (fill, drain)) < 300_000
-    assert all("stage 63<" in drawn(plot) for plot in (fill, drain))
+    assert "stage 63<" in drawn(drain)
     assert_shows_passes_of_every_stage(fill)
     assert_shows_passes_of_every_stage(drain)
 
