@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conf.experiment import Experiment
+from conf.knobs import label_of_point
 from sweeps.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.logs import last_line, log_of
 from sweeps.submission import Submission, read_submission
@@ -339,7 +340,7 @@ class TrialReading(Reading):
         """The layout in short where there is one, otherwise the values of the point."""
         if self.experiment:
             return self.experiment.label
-        return " ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.trial.point.items())
+        return label_of_point(self.trial.point)
 
     @cached_property
     def _stored(self) -> Measurement | None:
