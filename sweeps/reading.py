@@ -26,6 +26,9 @@ from train_core.trial_folder import DAMAGED, TrialFolder, steps_of
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
+_ANY = TrialFolder("any")
+DECIDING = tuple(file.name for file in (_ANY.measurement, _ANY.submission, _ANY.metrics))
+"""The files that alone say how a trial stands once it has a measurement, or is not to be run."""
 
 
 class JobState(Protocol):

@@ -19,11 +19,11 @@ from results.report.table import ReportTable, number, text
 from results.units import ABSENT, rounded
 from sweeps.history import History
 from sweeps.reading import TrialReading
-from sweeps.search.best_points import best_points
-from sweeps.search.lessons import lessons
-from sweeps.search.objectives import UNITS, cost, front, is_better_when_larger, measured
-from sweeps.search.observed import Observer
-from sweeps.search.seen_points import SeenPoint, seen_points
+from sweeps.search.axes.best_points import best_points
+from sweeps.search.axes.objectives import UNITS, cost, front, is_better_when_larger, measured
+from sweeps.search.axes.seen_points import SeenPoint, seen_points
+from sweeps.search.layouts.lessons import lessons
+from sweeps.search.layouts.observed import Observer
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome
 

@@ -37,5 +37,5 @@ def _block(block: Block) -> Iterator[str]:
             )
         case NamedTable(_, table, folded_as):
             if folded_as:
-                yield f"{folded_as}:"
+                yield f"**{folded_as}**"
             yield table.markdown()

@@ -47,15 +47,17 @@ def section(subject: ReportSubject) -> Section | None:
         blocks.append(Plot("memory", MEMORY, spec))
     # Where nothing fits, what each point lacks is what the reader is after.
     if part.lacking:
-        blocks.append(_others("lacking", part.lacking, "do not fit" if part.fitting else ""))
+        blocks.append(NamedTable("lacking", part.lacking, _folded(part.lacking, "do not fit") if part.fitting else ""))
     if part.impossible:
-        blocks.append(_others("impossible", part.impossible, "cannot exist" if part.fitting else ""))
+        blocks.append(
+            NamedTable("impossible", part.impossible, _folded(part.impossible, "cannot exist") if part.fitting else "")
+        )
     return Section("predicted", "Predicted on paper", "predicted", part.verdict, tuple(blocks))
 
 
-def _others(name: str, table: ReportTable, what: str) -> NamedTable:
-    points = f"{len(table.rows)} point{'s' if len(table.rows) > 1 else ''}"
-    return NamedTable(name, table, folded_as=f"{points} that {what}" if what else "")
+def _folded(table: ReportTable, what: str) -> str:
+    """The line that opens the table of points of which that is true."""
+    return f"Points that {what}: {len(table.rows)}"
 
 
 def step_terms(record: SweepRecord) -> Spec:
