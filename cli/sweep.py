@@ -17,7 +17,14 @@ from cli.replay import is_replayed, print_replay
 from cli.state_document import print_state
 from cli.sweep_end import end_command
 from cli.sweep_on_slurm import hours_at_most
-from cli.what_is_measured import num_attempts, print_left_out, print_nothing_to_do, print_part, print_remeasured
+from cli.what_is_measured import (
+    num_attempts,
+    print_left_out,
+    print_left_out_now,
+    print_nothing_to_do,
+    print_part,
+    print_remeasured,
+)
 from conf.errors import EXIT_INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +63,7 @@ def sweep(
     from launcher.provenance import keep_configuration
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
+    from sweeps.kept import keep_measured
     from sweeps.sweep import Sweep
 
     if fail_fast is not None:
@@ -84,6 +92,8 @@ def sweep(
     prepare_tokens(place.folder, record)
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
+    if rules.draft is not None and place.settings.search.kind == "grid":
+        print_left_out_now(keep_measured(planned, rules.draft))
     if remeasure:
         print_remeasured(remeasure_finished(planned, rules.wants))
     print_part(planned, restriction)
