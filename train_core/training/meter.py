@@ -20,7 +20,9 @@ from train_core.parallel.mesh import Layout
 from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
+from train_core.trial_folder import TrialFolder
 from train_core.watch.energy.meter import EnergyMeter
+from train_core.watch.recorded_step import MedianStep, stage_timeline
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 
 MEASURED = "measured"
@@ -90,7 +92,7 @@ class Meter:
         self.steps = list(history)
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
-        self.layout, self.terms = Layout.of(experiment), TermsHistory()
+        self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), MedianStep()
         self.energy = EnergyMeter(world.device)
         self.energy.measure_idle(experiment.watch.idle_power_seconds)
 
@@ -121,10 +123,13 @@ class Meter:
         self.energy.follow()
         terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
+        record = self.world.clock.end_step()
         # What ranks have to agree on travels in one collective: the time, the straggler's share, the wish to stop.
         told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
         seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
+        if self._is_timed(step):
+            self.recorded.offer(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
         metrics = StepMetrics(
@@ -142,6 +147,15 @@ class Meter:
         )
         self.steps.append(metrics)
         return metrics
+
+    def write_timeline(self, trial: TrialFolder) -> None:
+        """Leave when the passes of a timed step ran: the first tensor rank of the first replica of each stage does."""
+        stage, *others = self.layout.coordinates(self.world.rank)
+        if self.recorded.kept is None or any(others):
+            return
+        seconds, record = self.recorded.kept
+        of = stage, self.layout.pipeline_size
+        trial.write_timeline(stage_timeline(seconds, record, self.world.clock, self.world.rank, of))
 
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""
