@@ -32,7 +32,7 @@ FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="A file of conf/sweep, such as 175b; left out, overrides say what to search.",
+        help="A sweep of `trisweep list sweep`, such as 175b; left out, overrides say what to search.",
         autocompletion=complete_either,
     ),
 ]
