@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conf.world import ClusterSpec
+from train_core.costs.layer.shard import FULL
 from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
@@ -21,6 +22,7 @@ from train_core.costs.step.replicas import (
 )
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.step.shard_copies import shard_copy_seconds
+from train_core.costs.step.whole_under_zero import gathers_ahead
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, dense_layers, end_parameters, of_equal_layers, of_layers
 
@@ -172,7 +174,9 @@ def _sharded_seconds(
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
     is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
-    messages, overlap = setting.implementation.sharded_messages, setting.implementation.sharded_overlap
+    messages = setting.implementation.sharded_messages
+    is_ahead = is_kept | gathers_ahead(setting, work)
+    overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
     dense = dense_layers(setting, group.layers, group.is_first)
     ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
     none = np.zeros_like(ends)
@@ -191,7 +195,8 @@ def _sharded_seconds(
         scatter = scatter + across_groups_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
         gathered, scattered = gathered + messages * number * gather, scattered + messages * number * scatter
     gathered = np.where(is_kept, 0.0, gathered)
-    reduced = gathered + np.where(is_whole, 0.0, scattered)
+    passes = np.where(is_ahead | (plans.recompute != FULL), 1, 2)  # the repeated forward pass, which lets go of all
+    reduced = passes * gathered + np.where(is_whole, 0.0, scattered)
     held, _ = held_parameters(setting, plans, work, group)
     there, back = shard_copy_seconds(setting, plans, held)
     shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)

@@ -13,7 +13,7 @@ MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
         "reduced_bytes": 2,
         "kept_outputs": "part",
         "live_parameters": 1_000_000_000,  # DeepSpeed's stage3_max_live_parameters
-        "sharded_messages": 28,  # fitted on the six ZeRO-3 rows of arXiv 2104.04473; a layer has 12 parameters
+        "sharded_messages": 12,  # the weights and biases of a layer: each is gathered by itself
         "sharded_overlap": 1.0,
     }
 )

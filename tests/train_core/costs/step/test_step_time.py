@@ -246,6 +246,16 @@ def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_c
     assert term(priced(beside, **plan), "data") == pytest.approx(beside.scale.shown * 3 * 81 * one, rel=1e-3)
 
 
+def test_layers_above_deepspeeds_limit_are_gathered_beside_nothing_and_once_more_when_they_are_repeated() -> None:
+    """Latency alone: three gathers and a scatter of 80 layers, and of the ends, all of which are shown."""
+    free = with_trainer(with_links(LLAMA, bandwidth_bytes_per_second=1e15), sharded_overlap=1.0)
+    one = gather_seconds(free, np.zeros(1), np.array([16]), np.array([1]))[0]
+    plan = {"data_parallel_size": 16, "zero_stage": 3, "recompute": "full"}
+    above, below = (term(priced(with_trainer(free, live_parameters=n), **plan), "data") for n in (10**8, 10**9))
+    assert above == pytest.approx(4 * 81 * one, rel=1e-2)
+    assert below == pytest.approx(free.scale.shown * 3 * 81 * one, rel=1e-2)
+
+
 def test_ranks_that_share_a_core_take_turns() -> None:
     """Eight ranks on two cores: four times the work for each, and nobody waits while another one works."""
     setting = setting_of("gpt-175b-proxy", "local", "fp32", "trisweep")
