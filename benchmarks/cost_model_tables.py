@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.target import Target
+from conf.cluster_spec import ClusterSpec
 from conf.folders import options
 from conf.load import load_cluster
 from conf.units import GIBIBYTE, GIGA
-from conf.world import ClusterSpec
 from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.costs.trainers.declared import IMPLEMENTATIONS
 from train_core.costs.trainers.implementation import Implementation

@@ -13,14 +13,14 @@ from calibrate.cluster_change import Change
 from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
 from calibrate.measured_changes import left_alone, machine_of, measured_changes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
 from conf.load import load_cluster
 from conf.overrides import Overrides
 from conf.settings import Settings
-from conf.world import ClusterSpec
-from launcher.capacity import this_machine
 from launcher.folder_lock import locked
+from launcher.this_machine.capacity import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.submission import JobShape
 from train_core.rates.folder import RatesFolder

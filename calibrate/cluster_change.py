@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from calibrate.yaml_edit import KeyPath
-from conf.world import ClusterSpec
+from conf.cluster_spec import ClusterSpec
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from calibrate.cluster_change import Change, dotted, value_in
 from calibrate.yaml_edit import with_value
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError, UsageError
 from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
 from conf.load import load_cluster
-from conf.world import ClusterSpec
 from train_core.whole_files import write_atomically
 
 CHECKOUT = "pyproject.toml"

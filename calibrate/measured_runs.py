@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conf.cluster_spec import EfficiencySpec
 from conf.setup import Setup
-from conf.world import EfficiencySpec
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.scale import Scale
 from train_core.costs.setting import Plans, Setting

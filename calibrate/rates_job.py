@@ -17,10 +17,10 @@ from conf.sites import SlurmSpec
 from launcher.by_name import MEASURE_RATES_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.executor import Work
-from launcher.own_jobs import standings
-from launcher.silent_jobs import is_settled, why_ended
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
-from launcher.slurm_query import SlurmSilent
+from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
+from launcher.slurm.own_jobs import standings
+from launcher.slurm.query import SlurmSilent
+from launcher.slurm.silent_jobs import is_settled, why_ended
 from launcher.snapshot import snapshot_code
 from sweeps.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure

@@ -9,11 +9,11 @@ import numpy as np
 
 from calibrate.measured_runs import Constants, ConstantsOf, MeasuredRun, PricedRuns, present_constants
 from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose, refit
+from conf.cluster_spec import ClusterSpec, EfficiencySpec
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.setup import Setup
-from conf.world import ClusterSpec, EfficiencySpec
-from results.report.comparable import has_device_per_rank
+from results.report.findings.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.scale import SCALE, Scale
 from train_core.costs.setting import Setting

@@ -20,7 +20,7 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
 
     Configuration that was given to `trisweep sweep` need not be given again; what is given here counts for this step.
     """
-    from launcher.advance import PAUSED
+    from launcher.control.advance import PAUSED
     from launcher.controller import take_up
     from launcher.folder_lock import locked
     from launcher.where import existing_folder

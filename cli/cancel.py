@@ -25,8 +25,8 @@ def cancel(
 ) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
-    from launcher.orders import trial_named
-    from launcher.trainings import training_of
+    from launcher.control.orders import trial_named
+    from launcher.trainings.begun import training_of
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from cli.console import console
 from cli.live_import import followed_in_mlflow
 from cli.progress import PlainProgress
-from cli.report import report_on
-from launcher.advance import PAUSED, Step
+from cli.report.command import report_on
+from launcher.control.advance import PAUSED, Step
+from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up
 from launcher.folder_lock import holder, locked
 from launcher.job import own_submission
-from launcher.loop import go_on
-from launcher.requeue import requeue
+from launcher.slurm.requeue import requeue
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 

@@ -12,7 +12,7 @@ from cli.state_document import print_state
 
 def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
     """Start nothing new of the sweep. What is queued or running goes on."""
-    from launcher.orders import pause as pause_sweep
+    from launcher.control.orders import pause as pause_sweep
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
@@ -28,8 +28,8 @@ def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = Fa
 
 def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
     """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
+    from launcher.control.orders import resume as resume_sweep
     from launcher.controller import resume_controller
-    from launcher.orders import resume as resume_sweep
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 

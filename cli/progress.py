@@ -15,7 +15,7 @@ from rich.text import Text
 from cli.state_table import duration, state_table
 from cli.worth_showing import is_troubled, worth_showing
 from conf.units import TERA
-from launcher.progress import Progress
+from launcher.control.progress import Progress
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 

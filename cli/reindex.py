@@ -13,7 +13,7 @@ from conf.errors import UsageError
 
 if TYPE_CHECKING:
     from conf.sites import TrackingSpec
-    from launcher.trainings import LongRun
+    from launcher.trainings.begun import LongRun
     from sweeps.sweep import Sweep
 
 OneSweep = Annotated[
@@ -72,7 +72,7 @@ def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | N
 
 def _trainings(sweep: Sweep, root: Path) -> list[LongRun]:
     """Those whose plan is of a trial of this very sweep; sweeps of one name may stand in several folders."""
-    from launcher.trainings import trainings_of
+    from launcher.trainings.begun import trainings_of
 
     known = {trial.trial_id for trial in sweep.record.trials}
     return [run for run in trainings_of(root, sweep.record.name) if run.source in known]

@@ -25,9 +25,9 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
+    from launcher.control.orders import retry as retry_trials
+    from launcher.control.orders import retry_failed_trials, trial_named
     from launcher.controller import start_now
-    from launcher.orders import retry as retry_trials
-    from launcher.orders import retry_failed_trials, trial_named
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 

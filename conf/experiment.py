@@ -13,6 +13,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from conf.errors import InfeasiblePlan
+from conf.model_spec import ModelSpec
 from conf.schema import (
     ROTARY_BASE,
     CheckpointPlan,
@@ -26,7 +27,6 @@ from conf.schema import (
 from conf.setup import Setup, SetupParts
 from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.trainer_spec import TRISWEEP, TrainerSpec
-from conf.world import ModelSpec
 
 
 class Parts(SetupParts):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from conf.errors import InfeasiblePlan
+from conf.model_spec import ExpertsSpec
 from conf.remedies import largest_share
-from conf.world import ExpertsSpec
 
 if TYPE_CHECKING:
     from conf.setup import Setup

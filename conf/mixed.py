@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.schema import Count, Frozen
-from conf.world import ClusterSpec
 
 if TYPE_CHECKING:
     from conf.setup import Setup

@@ -13,14 +13,15 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from conf.chunks import chunk_ranges, least_layers
+from conf.cluster_spec import ClusterSpec, DeviceSpec, narrow_dtype
 from conf.context_axis import check_context_axis
 from conf.errors import InfeasiblePlan
 from conf.expert_axis import check_expert_axis
 from conf.knobs import KnobValue, data_parallel_size_of, label_of, value_of
 from conf.mixed import StageBlock, check_blocks, written_blocks
+from conf.model_spec import ModelSpec
 from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
-from conf.world import ClusterSpec, DeviceSpec, ModelSpec, narrow_dtype
 from conf.zero_groups import check_zero_groups
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import ConfigError
+from conf.model_spec import ExpertsSpec, ModelSpec
 from conf.schema import ROTARY_BASE
 from conf.setup import Setup
 from conf.templates import Names, Plain, filled, text_of, value_of
 from conf.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
-from conf.world import ExpertsSpec, ModelSpec
 
 JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
 """What only a job knows."""

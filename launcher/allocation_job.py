@@ -11,17 +11,17 @@ from typing import Self
 
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
-from launcher.advance import PAUSED, Conductor, Rules, Step
-from launcher.allocation import own_allocation
-from launcher.allocation_workplace import CLOSING_SECONDS, AllocationRoom
+from launcher.allocation.nodes import own_allocation
 from launcher.by_name import RUN_IN_SLURM
+from launcher.control.advance import PAUSED, Conductor, Rules, Step
+from launcher.control.loop import go_on
+from launcher.control.progress import Progress
 from launcher.folder_lock import locked
-from launcher.loop import go_on
-from launcher.progress import Progress
-from launcher.requeue import requeue
-from launcher.slurm import logs_folder
-from launcher.slurm_executor import SlurmJob
-from launcher.slurm_query import SlurmSilent
+from launcher.slurm.executor import SlurmJob
+from launcher.slurm.query import SlurmSilent
+from launcher.slurm.requeue import requeue
+from launcher.workplaces.in_allocation import CLOSING_SECONDS, AllocationRoom
+from launcher.workplaces.submission import logs_folder
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -81,7 +81,7 @@ class AllocationJob:
             print(NOTHING_ENDED)
 
     def _rules(self, sweep: Sweep) -> Rules:
-        from launcher.rules import rules_for
+        from launcher.control.rules import rules_for
         from launcher.sweep import slurm_rules
         from launcher.where import compose_for_slurm
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conf.cluster_spec import ClusterSpec
 from conf.control import LauncherSpec
 from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
-from conf.world import ClusterSpec
-from launcher.advance import Conductor, Rules, Step
-from launcher.allocation_folder import allocation_folder, live_allocation
+from launcher.allocation.folder import allocation_folder, live_allocation
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
-from launcher.allocation_workplace import CLOSING_SECONDS
 from launcher.by_name import RUN_IN_SLURM
-from launcher.elsewhere import Elsewhere
+from launcher.control.advance import Conductor, Rules, Step
+from launcher.control.loop import go_on
+from launcher.control.progress import Progress
 from launcher.executor import Work
 from launcher.folder_lock import locked
-from launcher.loop import go_on
-from launcher.progress import Progress
-from launcher.slurm import logs_folder
-from launcher.slurm_executor import SlurmExecutor, SlurmJob, require_sbatch
+from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin, slurm_rules
+from launcher.workplaces.elsewhere import Elsewhere
+from launcher.workplaces.in_allocation import CLOSING_SECONDS
+from launcher.workplaces.submission import logs_folder
 from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import psutil
 
 from conf.errors import UsageError
-from launcher.allocation_folder import live_allocation
+from launcher.allocation.folder import live_allocation
 from launcher.folder_lock import holder
-from launcher.local_jobs import controller_of, is_running_here
-from launcher.own_jobs import standings
-from launcher.processes import end_trees
-from launcher.slurm_query import SlurmSilent
-from launcher.trainings import LongRun
+from launcher.slurm.own_jobs import standings
+from launcher.slurm.query import SlurmSilent
+from launcher.this_machine.jobs import controller_of, is_running_here
+from launcher.this_machine.processes import end_trees
+from launcher.trainings.begun import LongRun
 from sweeps.history import History
 from sweeps.journal import Cancelled, Journal
 from sweeps.reading import TrialReading

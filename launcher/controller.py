@@ -12,21 +12,21 @@ from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.sites import SlurmSpec
-from launcher.advance import Conductor, Step
 from launcher.by_name import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.capacity import this_machine
-from launcher.elsewhere import Elsewhere
+from launcher.control.advance import Conductor, Step
+from launcher.control.rules import rules_for, time_limit_here
+from launcher.control.workplace import Workplace
 from launcher.executor import Work
 from launcher.folder_lock import holder, locked
-from launcher.local import ThisMachine
-from launcher.long_run_slurm import LiveJob, live_job
-from launcher.queue import SlurmQueue
-from launcher.rules import rules_for, time_limit_here
-from launcher.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
-from launcher.slurm import logs_folder
-from launcher.slurm_executor import SlurmExecutor, require_sbatch
+from launcher.slurm.executor import SlurmExecutor, require_sbatch
+from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
-from launcher.workplace import Workplace
+from launcher.this_machine.capacity import this_machine
+from launcher.trainings.slurm import LiveJob, live_job
+from launcher.workplaces.elsewhere import Elsewhere
+from launcher.workplaces.here import ThisMachine
+from launcher.workplaces.queue import SlurmQueue
+from launcher.workplaces.submission import logs_folder
 from sweeps.history import History
 from sweeps.journal import Begun
 from sweeps.submission import JobShape, read_submission

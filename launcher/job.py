@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from launcher.provenance import keep_job_provenance
-from launcher.requeue import own_job_id, requeue
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.slurm.query import SlurmSilent, query_jobs
+from launcher.slurm.requeue import own_job_id, requeue
 from sweeps.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped

@@ -16,14 +16,14 @@ import psutil
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.capacity import this_machine
 from launcher.executor import Work
-from launcher.local_jobs import LocalExecutor
-from launcher.processes import end_trees
 from launcher.provenance import OF_TRIAL
-from launcher.sbatch import python_command, srun_args
-from launcher.slurm_executor import SlurmExecutor
-from launcher.slurm_watch import SlurmWatch
+from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.sbatch import python_command, srun_args
+from launcher.this_machine.capacity import this_machine
+from launcher.this_machine.jobs import LocalExecutor
+from launcher.this_machine.processes import end_trees
+from launcher.watch import SlurmWatch
 from sweeps.reading import Reading, TrialReading
 from sweeps.submission import JobShape, ShapePart, shape_of
 from sweeps.sweep import Sweep

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from launcher.allocation_ends import ended_with_its_allocation
-from launcher.local_jobs import controller_of
-from launcher.own_jobs import Standing, standings
-from launcher.silent_jobs import is_settled, verdict
-from launcher.slurm_answers import FRESH, Patience
-from launcher.slurm_query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
+from launcher.allocation.ends import ended_with_its_allocation
+from launcher.slurm.answers import FRESH, Patience
+from launcher.slurm.own_jobs import Standing, standings
+from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
+from launcher.slurm.silent_jobs import is_settled, verdict
+from launcher.this_machine.jobs import controller_of
 from sweeps.reading import Reading
 from sweeps.submission import Submission, read_submission, write_submission
 from train_core.trial_folder import JobFolder

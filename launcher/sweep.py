@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 
 from conf.control import UNLIMITED_BUDGET, ControllerSpec
 from conf.sites import SlurmSpec
-from launcher.advance import Conductor, Rules, Step
-from launcher.budget import Budget
 from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.capacity import this_machine
+from launcher.control.advance import Conductor, Rules, Step
+from launcher.control.budget import Budget
+from launcher.control.loop import go_on
+from launcher.control.orders import retry_failed_trials
+from launcher.control.progress import Progress
 from launcher.controller import live_controller, submit_controller
 from launcher.folder_lock import locked
-from launcher.local import ThisMachine
-from launcher.local_jobs import LocalJobFunction
-from launcher.loop import go_on
-from launcher.orders import retry_failed_trials
-from launcher.progress import Progress
 from launcher.provenance import keep_provenance
-from launcher.queue import SlurmQueue
-from launcher.resources import device_hours
-from launcher.slurm import Request, SubmittedArray, requests
-from launcher.slurm_executor import SlurmJob, require_sbatch
+from launcher.slurm.executor import SlurmJob, require_sbatch
+from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import seen_here
+from launcher.this_machine.capacity import this_machine
+from launcher.this_machine.jobs import LocalJobFunction
+from launcher.workplaces.here import ThisMachine
+from launcher.workplaces.queue import SlurmQueue
+from launcher.workplaces.submission import Request, SubmittedArray, requests
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 

@@ -128,7 +128,7 @@ def _require_nothing_of_slurm(settings: Settings) -> None:
 
 
 def _require_slurm() -> None:
-    from launcher.slurm_executor import require_sbatch  # with submitit, which commands that only plan need not wait for
+    from launcher.slurm.executor import require_sbatch  # with submitit, which commands that only plan need not wait for
 
     require_sbatch()
     if not slurm_answers():

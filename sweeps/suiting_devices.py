@@ -8,10 +8,10 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from conf.cluster_spec import ClusterSpec
 from conf.load import Composition, checked
 from conf.sweep_spec import PointSet
 from conf.tree import Tree, value_at, with_values
-from conf.world import ClusterSpec
 from sweeps.axes import Point
 from sweeps.points import every_point
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 
 import conf.load
+from conf.cluster_spec import ClusterSpec
 from conf.load import Composition
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.tree import Tree
-from conf.world import ClusterSpec
 
 
 def composed(texts: Sequence[str] = ()) -> Composition:

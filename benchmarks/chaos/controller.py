@@ -12,11 +12,11 @@ from typing import Self
 
 from benchmarks.chaos.cluster import Cluster
 from benchmarks.chaos.workbench import REFUSALS, Workbench
-from launcher.advance import Conductor
+from launcher.control.advance import Conductor
+from launcher.control.loop import go_on
 from launcher.folder_lock import locked
-from launcher.loop import go_on
-from launcher.queue import SlurmQueue
 from launcher.sweep import slurm_rules
+from launcher.workplaces.queue import SlurmQueue
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 

@@ -21,8 +21,8 @@ from conf.overrides import Overrides
 from conf.schema import Value
 from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
-from launcher.retries import RetryRule
-from launcher.slurm_executor import SlurmJob
+from launcher.control.retries import RetryRule
+from launcher.slurm.executor import SlurmJob
 from launcher.state import reconciled
 from launcher.sweep import submit
 from results.collect import collect

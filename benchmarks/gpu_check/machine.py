@@ -16,7 +16,7 @@ from benchmarks.gpu_check.probe import Probe
 from benchmarks.known_device import FoundDevice
 from conf.schema import Frozen
 from conf.units import GIBIBYTE
-from launcher.capacity import TOOL_SECONDS, this_machine
+from launcher.this_machine.capacity import TOOL_SECONDS, this_machine
 from train_core.process.git_sha import git_sha
 
 RELEVANT = re.compile(

@@ -20,9 +20,9 @@ from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit
 from calibrate.value_source import source_after
 from cli.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
 from cli.console import console
+from conf.cluster_spec import ClusterSpec
 from conf.load import Composition, load_cluster
 from conf.overrides import Overrides
-from conf.world import ClusterSpec
 
 
 @dataclass(frozen=True)

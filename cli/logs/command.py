@@ -58,7 +58,7 @@ def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def _readings(folder: SweepFolder, name: str) -> list[Reading]:
     """Every trial and training of the sweep; Slurm is asked only about the one that is followed."""
     from launcher.state import seen_here
-    from launcher.trainings import trainings_of
+    from launcher.trainings.begun import trainings_of
     from sweeps.sweep import Sweep
 
     trainings = [run.read() for run in trainings_of(folder.path.parent, name)]

@@ -11,7 +11,7 @@ from cli.console import complaints, shown_path
 from cli.logs.growing_file import GrowingFile
 from cli.state_table import duration
 from conf.errors import UsageError
-from launcher.slurm_watch import SlurmWatch
+from launcher.watch import SlurmWatch
 from results.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import yaml
 
+from conf.cluster_spec import ClusterSpec, LinkSpec
 from conf.folders import options, path_of
 from conf.load import load_cluster
-from conf.world import ClusterSpec, LinkSpec
-from launcher.slurm_cluster import this_cluster
-from launcher.slurm_offer import NodeKind, best_of, node_kinds
+from launcher.slurm.cluster import this_cluster
+from launcher.slurm.offer import NodeKind, best_of, node_kinds
 
 EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
 CPU_DEVICE = "cpu"

@@ -3,7 +3,7 @@
 examination   all of it, part after part
 finding       one thing that was looked at, and what came of it
 machine       this machine: Python, the output folder, file locks
-site          what Slurm says of itself, read once; `slurm_tools` asks it
+site          what Slurm says of itself, read once
 slurm_checks  the site held against the settings under `slurm`
 tiny_job      a job on two nodes, which measures what no login node knows
 node_checks   what the nodes of that job told, held against this machine and the cluster's file

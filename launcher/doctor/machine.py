@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conf.units import GIBIBYTE
-from launcher.capacity import this_machine
 from launcher.doctor.finding import Finding, Findings
+from launcher.this_machine.capacity import this_machine
 
 LEAST_PYTHON = (3, 11)
 TORCH_SECONDS = 60

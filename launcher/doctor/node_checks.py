@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 
+from conf.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import GIBIBYTE, GIGA
-from conf.world import ClusterSpec, LinkSpec
 from launcher.doctor.finding import Finding, Findings
 from launcher.doctor.node_report import NodeReport
 from launcher.doctor.tiny_job import JobEnd

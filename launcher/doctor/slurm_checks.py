@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from conf.cluster_spec import ClusterSpec
 from conf.sites import SlurmSpec
-from conf.world import ClusterSpec
 from launcher.doctor.finding import Finding, Findings
 from launcher.doctor.site import TOOLS, Site, read_site
-from launcher.doctor.slurm_tools import ask, minutes
-from launcher.slurm_cluster import this_cluster
+from launcher.slurm.cluster import this_cluster
+from launcher.slurm.tools import ask, minutes
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.cluster_spec import ClusterSpec
 from conf.sites import SlurmSpec
-from conf.world import ClusterSpec
 from launcher.by_name import CHECK_NODE_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
-from launcher.doctor.slurm_tools import ask
 from launcher.executor import Work
-from launcher.own_jobs import standings
-from launcher.silent_jobs import why_ended
-from launcher.slurm_executor import SlurmExecutor
-from launcher.slurm_query import JobState, SlurmSilent
+from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.own_jobs import standings
+from launcher.slurm.query import JobState, SlurmSilent
+from launcher.slurm.silent_jobs import why_ended
+from launcher.slurm.tools import ask
 from launcher.snapshot import snapshot_code
 from sweeps.logs import tail
 from sweeps.submission import JobShape, Submission, read_submission

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from conf.cluster_spec import DeviceSpec
 from conf.errors import ConfigError
 from conf.units import GIBIBYTE, MEBIBYTE
-from conf.world import DeviceSpec
 
 UNITS = {"GiB": GIBIBYTE, "MiB": MEBIBYTE, "GB": 10**9, "MB": 10**6}
 AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)}|%)")

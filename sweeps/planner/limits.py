@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
+from conf.model_spec import ModelSpec
 from conf.schema import BatchPlan
-from conf.world import ModelSpec
 from train_core.costs.counts.computable import require_computable
 
 MOST_SEQUENCES = 10**9

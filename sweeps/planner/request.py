@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.experiment import require_compilable
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, settings_of
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
+from conf.model_spec import ModelSpec
 from conf.overrides import Overrides, written
 from conf.schema import Value
 from conf.settings import Settings
 from conf.setup import require_recipe
 from conf.sweep_spec import SweepSpec
 from conf.tree import part_at, with_values
-from conf.world import ClusterSpec, ModelSpec
 from sweeps.planner.headroom import headroom_bytes
 from sweeps.planner.limits import require_searchable
 from sweeps.planner.runnable import require_run

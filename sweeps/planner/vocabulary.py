@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from math import lcm
 from typing import TypeVar
 
+from conf.model_spec import ModelSpec
 from conf.remedies import padded_vocabulary
 from conf.setup import SetupParts
-from conf.world import ModelSpec
 
 Holder = TypeVar("Holder", bound=SetupParts)
 KEY = "model.vocab_size"

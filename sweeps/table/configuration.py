@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.setup import Setup
-from conf.world import ClusterSpec
 from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.compiled import compiled_or_not

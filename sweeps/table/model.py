@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
+from conf.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.remedies import VOCABULARY_MULTIPLE, next_multiple
 from conf.schema import Family
-from conf.world import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, text_of
 from sweeps.table.remarks import said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from conf.world import ClusterSpec, LinkSpec
+from conf.cluster_spec import ClusterSpec, LinkSpec
 from sweeps.table.cells import Row, count_of, number_of, text_of
 
 REMARKED_NETWORK = re.compile(r"(\d+) ?x ?(\d+) ?gb(?:/s|it/s|ps)?\b[^;.]{0,40}\bper node")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.schema import Dtype, MatmulRecipe, PrecisionPlan
-from conf.world import ClusterSpec
 from sweeps.table.cells import Row, choice_of, text_of
 from sweeps.table.remarks import said
 

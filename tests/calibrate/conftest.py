@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 import pytest
 
+from conf.cluster_spec import ClusterSpec
 from conf.folders import CONF_DIR
-from conf.world import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan

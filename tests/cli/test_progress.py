@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli.progress import LiveProgress, PlainProgress, progress_on, sweep_seconds_left
 from cli.state_table import duration, trial_seconds_left
-from launcher.slurm_query import JobState
+from launcher.slurm.query import JobState
 from sweeps.reading import Reading
 from sweeps.submission import write_submission
 from tests.results.conftest import experiment, in_slurm, performance, step

@@ -10,7 +10,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.model_from import expanded, model_in
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from tests.composed import load
 
 LLAMA = {

@@ -15,7 +15,7 @@ from tests.docs.documented import ROOT, shown_commands
 
 RUN_HERE = ("plan", "estimate", "sweep")
 RUN_ELSEWHERE = {
-    "advance": "tests/launcher/test_advance.py",
+    "advance": "tests/launcher/control/test_advance.py",
     "calibrate": "tests/cli/calibrate",
     "cancel": "tests/slurm/test_commands.py",
     "doctor": "tests/cli/test_doctor.py",
@@ -23,15 +23,15 @@ RUN_ELSEWHERE = {
     "init": "tests/cli/test_init.py",
     "list": "tests/cli/test_list_and_show.py",
     "logs": "tests/cli/test_logs.py",
-    "pause": "tests/launcher/test_advance.py",
+    "pause": "tests/launcher/control/test_advance.py",
     "rehearse": "tests/cli/test_rehearse.py",
     "reindex": "tests/cli/test_reindex.py",
-    "report": "tests/cli/test_report.py",
+    "report": "tests/cli/report/test_report.py",
     "rerun": "tests/cli/test_rerun.py",
-    "resume": "tests/launcher/test_advance.py",
+    "resume": "tests/launcher/control/test_advance.py",
     "retry": "tests/slurm/test_commands.py",
     "show": "tests/cli/test_list_and_show.py",
-    "status": "tests/cli/test_status.py",
+    "status": "tests/cli/status/test_status.py",
     "train": "tests/cli/test_train.py",
     "ui": "tests/results/mlflow/test_ui.py",
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job_records import COLUMNS, keep_job_records
 from launcher.provenance import (
     keep_configuration,
     keep_job_provenance,
@@ -16,6 +15,7 @@ from launcher.provenance import (
     kept_variables,
     without_secrets,
 )
+from launcher.slurm.job_records import COLUMNS, keep_job_records
 from sweeps.reading import Reading
 from sweeps.submission import Submission, write_submission
 from sweeps.trial import SweepFolder

@@ -19,10 +19,10 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
-from launcher.capacity import Machine
 from launcher.folder_lock import locked
-from launcher.local_jobs import LocalJobFunction, is_running_here
 from launcher.sweep import run_here
+from launcher.this_machine.capacity import Machine
+from launcher.this_machine.jobs import LocalJobFunction, is_running_here
 from sweeps.reading import TrialReading
 from sweeps.submission import read_submission
 from sweeps.sweep import Sweep

@@ -8,10 +8,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cli.status_table import status_table
-from launcher.long_run import best_of
-from launcher.retries import RetryRule
+from cli.status.table import status_table
+from launcher.control.retries import RetryRule
 from launcher.state import reconciled
+from launcher.trainings.long_run import best_of
 from results.collect import collect
 from sweeps.reading import TrialReading
 from sweeps.submission import Submission, write_submission

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 import pytest
 
+from conf.cluster_spec import ClusterSpec, DeviceSpec, EfficiencySpec, LinkSpec
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
+from conf.model_spec import ModelSpec
 from conf.schema import (
     BatchPlan,
     CheckpointPlan,
@@ -23,7 +25,6 @@ from conf.schema import (
 )
 from conf.sites import TrackingSpec
 from conf.sweep_spec import SweepSpec
-from conf.world import ClusterSpec, DeviceSpec, EfficiencySpec, LinkSpec, ModelSpec
 from results.report.report import ReportPaths, write_report
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep

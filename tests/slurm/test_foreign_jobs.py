@@ -12,7 +12,7 @@ from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
-from launcher.slurm_query import query_jobs
+from launcher.slurm.query import query_jobs
 from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.submission import write_submission

@@ -12,9 +12,9 @@ import pytest
 from conf.errors import UsageError
 from conf.schema import Value
 from conf.sites import SlurmSpec
-from launcher import silent_jobs
 from launcher.cancel import cancel_sweep
-from launcher.slurm_query import SlurmSilent, query_jobs
+from launcher.slurm import silent_jobs
+from launcher.slurm.query import SlurmSilent, query_jobs
 from launcher.sweep import submit
 from sweeps.submission import Submission, read_submission
 from sweeps.sweep import Sweep

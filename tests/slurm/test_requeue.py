@@ -11,10 +11,10 @@ import pytest
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_training
-from launcher.long_run import long_run, write_long_run
-from launcher.long_run_slurm import live_job, submit_long_run
 from launcher.state import reconciled
-from launcher.trainings import LongRun, trainings_of
+from launcher.trainings.begun import LongRun, trainings_of
+from launcher.trainings.long_run import long_run, write_long_run
+from launcher.trainings.slurm import live_job, submit_long_run
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

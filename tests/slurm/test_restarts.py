@@ -13,7 +13,7 @@ import pytest
 
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
-from launcher.slurm_query import query_jobs
+from launcher.slurm.query import query_jobs
 from launcher.state import reconciled
 from launcher.sweep import submit
 from sweeps.sweep import Sweep

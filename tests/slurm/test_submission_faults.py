@@ -15,7 +15,7 @@ import pytest
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
-from launcher.slurm_executor import SlurmJob
+from launcher.slurm.executor import SlurmJob
 from launcher.state import INTERRUPTED, reconciled
 from launcher.sweep import submit
 from sweeps.reading import TrialReading

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.retries import RetryRule
+from launcher.control.retries import RetryRule
 from sweeps.reading import INTERRUPTED, TrialReading
 from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from conf.errors import ConfigError, TrisweepError, UsageError
+from conf.model_spec import ModelSpec
 from conf.schema import Frozen
-from conf.world import ModelSpec
 
 FACTS, METADATA, KEY = "checkpoint.json", ".metadata", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from conf.errors import TrainingError
+from conf.model_spec import ModelSpec
 from conf.units import GIBIBYTE
-from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import Facts
 from train_core.checkpoints.reader import failure_of_a_rank
 from train_core.model.transformer import Transformer

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from conf.errors import ConfigError
+from conf.model_spec import ModelSpec
 from conf.overrides import for_a_shell, written
 from conf.schema import ROTARY_BASE
-from conf.world import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.model.transformer import Transformer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch.distributed.checkpoint.metadata import Metadata
 
 from conf.errors import ConfigError
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY, Facts, checkpoints_in, damage, last_whole, read_facts
 from train_core.checkpoints.metadata import read_metadata, saved_shapes
 from train_core.checkpoints.same_model import require_same_shapes, require_same_spec

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conf.cluster_spec import ClusterSpec
 from conf.knobs import KNOB
+from conf.model_spec import ModelSpec
 from conf.schema import Dtype, MatmulRecipe
-from conf.world import ClusterSpec, ModelSpec
 from train_core.costs.scale import SCALE, Scale
 from train_core.costs.trainers.implementation import Implementation
 

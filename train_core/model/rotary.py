@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from conf.model_spec import ModelSpec, RotaryScaling
 from conf.schema import ROTARY_BASE
-from conf.world import ModelSpec, RotaryScaling
 
 
 def rotary_frequencies(spec: ModelSpec) -> Tensor:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from conf.model_spec import ModelSpec
 from conf.schema import NORM_EPSILON
-from conf.world import ModelSpec
 from train_core.attention_rules import flash_runs
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
 from train_core.model.rotary import rotary_frequencies

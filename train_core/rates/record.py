@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from conf.model_spec import ModelSpec
 from conf.schema import Count, Dtype, Frozen, Name, Positive
-from conf.world import ModelSpec
 from train_core.costs.layer.attention_time import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.resources import device_hours
+from launcher.slurm.resources import device_hours
 from launcher.sweep import dry_run
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

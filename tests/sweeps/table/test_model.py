@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.world import ExpertsSpec, LatentAttentionSpec, ModelSpec
+from conf.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from sweeps.table.model import DEEPSEEK_ATTENTION, model_of
 
 SIZES = {"layers": "4", "hidden": "5120", "heads": "128", "seq": "4096", "ffn_hidden": "12288"}

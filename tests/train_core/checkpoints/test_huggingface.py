@@ -13,8 +13,8 @@ from torch import Tensor
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
+from conf.model_spec import RotaryScaling
 from conf.schema import Value
-from conf.world import RotaryScaling
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints import first_weights

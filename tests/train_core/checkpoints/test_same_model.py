@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from tests.composed import load
 from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 
 
 class Attention(nn.Module):

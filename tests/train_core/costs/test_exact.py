@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conf.experiment import Experiment
 from conf.folders import options
+from conf.model_spec import ModelSpec
 from conf.schema import Recompute
-from conf.world import ModelSpec
 from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import with_links, with_trainer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from tests.composed import load
 from train_core.model.rotary import rotary_frequencies
 

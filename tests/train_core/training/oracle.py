@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from conf.experiment import Experiment
+from conf.model_spec import ModelSpec
 from conf.schema import TrainingPlan
-from conf.world import ModelSpec
 from train_core.data.permutation import mixed, permuted
 from train_core.model.initialize import initial_value
 

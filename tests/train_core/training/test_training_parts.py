@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from conf.experiment import Experiment
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer

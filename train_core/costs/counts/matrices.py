@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 
 Split: TypeAlias = Literal["columns", "rows", "nothing"]
 

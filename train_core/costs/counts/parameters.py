@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from train_core.costs.counts.matrices import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Size
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conf.world import ExpertsSpec
+from conf.model_spec import ExpertsSpec
 from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
 from train_core.costs.layer.host_time import waiting_seconds
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from train_core.attention_rules import flash_runs
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.pointwise import activated_bytes, dropped_bytes, norm_output_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conf.world import ModelSpec
+from conf.model_spec import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, held_tokens_of, num_gathered, products_of, tokens_of
 from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conf.world import ClusterSpec
+from conf.cluster_spec import ClusterSpec
 from train_core.costs.layer.shard import FULL
 from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds

@@ -1,0 +1,57 @@
+"""What a dry run says of money and time: what each point should cost and may cost at most, and all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from launcher.control.budget import Budget, Cost, predicted_seconds
+from results.layout_cell import LayoutCell
+
+if TYPE_CHECKING:
+    from sweeps.trial import Trial
+
+LEAST_WIDTH = 5
+HEADS = ("device-hours", "dollars", "kWh", "hours")
+
+
+def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
+    """A line per trial with what its steps should cost, without start-up; all together; and what they cost at most."""
+    table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
+    table.add_column("predicted", ratio=1)
+    for head in HEADS:
+        table.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), LEAST_WIDTH))
+    predicted = [_cost(trial, budget, predicted_seconds(trial)) for trial in trials]
+    for trial, cost in zip(trials, predicted, strict=True):
+        table.add_row(LayoutCell(trial.trial_id), *map(_written, cost))
+    table.add_row("all together, one after another", *map(_written, total(predicted)), style="bold")
+    at_most = [_cost(trial, budget, budget.seconds_at_most(trial)) for trial in trials]
+    table.add_row("the same, if each runs into its time limit", *map(_written, total(at_most)), style="bold")
+    return table
+
+
+def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
+    """How many trials are predicted to take longer than they may."""
+    return sum(predicted_seconds(trial) > budget.seconds_at_most(trial) for trial in trials)
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """The sum; of the hours too, as if one trial ran after another."""
+    dollars = [cost.dollars for cost in costs if cost.dollars is not None]
+    return Cost(
+        sum(cost.device_hours for cost in costs),
+        sum(dollars) if len(dollars) == len(costs) else None,
+        sum(cost.energy_kwh for cost in costs),
+        sum(cost.hours for cost in costs),
+    )
+
+
+def _cost(trial: Trial, budget: Budget, seconds: float) -> Cost:
+    assert trial.experiment is not None
+    return Cost.of(trial.experiment, budget.num_devices(trial), seconds)
+
+
+def _written(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

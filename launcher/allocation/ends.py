@@ -1,0 +1,78 @@
+"""Why a trial ended that was a step of an allocation and wrote no measurement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from launcher.slurm.query import JobState
+from launcher.slurm.silent_jobs import WORDS_OF_SLURM, verdict
+from sweeps.logs import tail
+from sweeps.reading import Reading
+from sweeps.submission import Submission
+from train_core.job.failures import failed_measurement, first_cause, lost_a_peer, without_numbers
+from train_core.measurement import Measurement, Outcome
+
+NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
+NOT_STARTED = re.compile(r"srun: error: (Unable to create step.*|.*Invalid .*specification.*)")
+TASK_ENDED = re.compile(r"srun: error: \S+: tasks? \d")
+STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )")
+
+OUTCOME_OF_ALLOCATION = {"NODE_FAIL": Outcome.NODE_FAILED, "CANCELLED": Outcome.CANCELLED}
+"""In whatever other state an allocation ends, its trials were interrupted, and are run again."""
+
+WORD_OF_STATE = {
+    "TIMEOUT": "came to its time limit",
+    "CANCELLED": "was cancelled",
+    "NODE_FAIL": "lost a node",
+    "PREEMPTED": "was preempted",
+    "PENDING": "was started again",
+}
+
+
+def ended_by_itself(
+    reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
+) -> Measurement:
+    """What is said of a step that ended while its allocation lives.
+
+    Args:
+        exit_code: of its srun.
+        nodes: on which it ran.
+        lost: those of them that are no longer the allocation's.
+    """
+    log = tail(submission.error_of(0))
+    told = verdict(reading, submission, _state(log, exit_code, nodes, lost))
+    if (words := NOT_STARTED.search(log)) and told.outcome is Outcome.FAILED:
+        return told.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
+    return told
+
+
+def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> JobState:
+    """How Slurm would call the step's end; srun's words are at hand where there is no accounting, and at once."""
+    if failed := lost or NODE_FAILURE.findall(log):
+        return JobState("NODE_FAIL", nodes=",".join(failed))
+    name = "COMPLETED" if exit_code == 0 else "FAILED"
+    return JobState("CANCELLED" if _was_cancelled(log) else name, nodes=",".join(nodes))
+
+
+def _was_cancelled(log: str) -> bool:
+    """Whether somebody cancelled the step. srun itself does so too, once it has said that a task failed."""
+    cancelled, task = STEP_CANCELLED.search(log), TASK_ENDED.search(log)
+    if cancelled is None or any(words.search(log) for words, _ in WORDS_OF_SLURM):
+        return False
+    return task is None or cancelled.start() < task.start()
+
+
+def ended_with_its_allocation(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
+    """What is said of a step whose allocation has ended in this state, or is unknown to Slurm (None).
+
+    The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.
+    """
+    assert reading.experiment is not None
+    fingerprint, failure = reading.experiment.fingerprint, first_cause(reading.folder.read_failures())
+    if failure is not None and not lost_a_peer(failure):
+        return failed_measurement(fingerprint, failure, submission.submitted)
+    name = state.name if state else ""
+    outcome = OUTCOME_OF_ALLOCATION.get(name, Outcome.PREEMPTED)
+    cause = f"the allocation in which it ran {WORD_OF_STATE.get(name, 'ended')}"
+    return without_numbers(fingerprint, outcome, cause, submission.submitted, tail(submission.error_of(0))[-2000:])

@@ -1,0 +1,155 @@
+"""The allocation that this process runs in: its nodes, what each has, and how long it lasts. Slurm is asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from conf.errors import UsageError
+from launcher.slurm.node_names import node_names
+from launcher.slurm.query import SlurmSilent
+from launcher.slurm.requeue import own_job_id
+
+ANSWER_SECONDS = 15
+DAY, HOUR, MINUTE = 86400, 3600, 60
+NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
+GPUS = re.compile(r"gpu(?::[^,:(]+)*:(\d+)\(")
+TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+
+
+class Node(NamedTuple):
+    """What the allocation has of one node.
+
+    Attributes:
+        cores: as Slurm counts CPUs.
+        memory_mb: 0 where Slurm does not manage memory.
+        gpus: 0 where Slurm hands out none, though the node may have some.
+    """
+
+    name: str
+    cores: int
+    memory_mb: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One Slurm job as seen from inside.
+
+    Attributes:
+        job_id: as squeue calls it: `12`, or `12_3` for an element of an array.
+        job_name: which no other job has, if we submitted it.
+        restarts: how often Slurm has started it again.
+        nodes: those that Slurm still counts among it.
+        num_nodes: that it had at its start.
+        is_running: Slurm does not say that it ends, is suspended, or is started again.
+        ends: when its time is over, by `time.monotonic`; infinite without a limit.
+        seconds: how long it lasts in all.
+    """
+
+    job_id: str
+    job_name: str
+    restarts: int
+    nodes: tuple[Node, ...]
+    num_nodes: int
+    is_running: bool
+    ends: float
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float:
+        return self.ends - time.monotonic()
+
+
+def is_inside(environment: Mapping[str, str]) -> bool:
+    """Whether this process runs in an allocation, and not in a step of it that srun started."""
+    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+
+
+def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
+    """The allocation in which this process runs, with those of its nodes that Slurm still counts among it.
+
+    Raises:
+        SlurmSilent: Slurm does not answer.
+        UsageError: this process runs in none.
+    """
+    if not is_inside(environment):
+        raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
+    found = _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    return replace(found, num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(found.nodes))))
+
+
+def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
+    """The nodes of each step of the job that runs, by the step's name.
+
+    Raises:
+        SlurmSilent: Slurm does not answer.
+    """
+    lines = _answer(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N"]).splitlines()
+    return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
+
+
+def _shown(job_id: str) -> str:
+    return _answer(["scontrol", "show", "job", "--detail", job_id])
+
+
+def _parsed(shown: str, job_id: str) -> Allocation:
+    nodes = tuple(node for found in NODES.finditer(shown) for node in _nodes(found))
+    left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
+    return Allocation(
+        job_id=job_id,
+        job_name=_field(shown, "JobName"),
+        restarts=int(_field(shown, "Restarts")),
+        nodes=nodes,
+        num_nodes=len(nodes),
+        is_running=_field(shown, "JobState") == "RUNNING",
+        ends=time.monotonic() + left,
+        seconds=_seconds(_field(shown, "TimeLimit")),
+    )
+
+
+def _nodes(found: re.Match[str]) -> list[Node]:
+    """Equal nodes share a line of Slurm's answer."""
+    gpus = sum(int(count) for count in GPUS.findall(found["gres"] or ""))
+    names = node_names(found["nodes"])
+    return [Node(name, _count(found["cores"]), int(found["memory"]), gpus) for name in names]
+
+
+def _count(ranges: str) -> int:
+    """`0-3,8` -> 5."""
+    spans = (part.partition("-") for part in ranges.split(","))
+    return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
+
+
+def _field(shown: str, name: str) -> str:
+    found = re.search(rf"(?:^|\s){name}=(\S+)", shown)
+    if found is None:
+        raise SlurmSilent
+    return found[1]
+
+
+def _seconds(text: str) -> float:
+    """`1-02:03:04` and the like; anything else, as UNLIMITED, is no limit."""
+    found = TIME.fullmatch(text)
+    if found is None:
+        return float("inf")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(days * DAY + hours * HOUR + minutes * MINUTE + seconds)
+
+
+def _answer(command: list[str]) -> str:
+    if not shutil.which(command[0]):
+        raise UsageError(f"There is no {command[0]} on the PATH of this node", "The controller needs Slurm's commands.")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise SlurmSilent from None
+    if done.returncode:
+        raise SlurmSilent
+    return done.stdout

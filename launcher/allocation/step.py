@@ -1,0 +1,163 @@
+"""One trial as a step of an allocation: the `srun` that starts it on its own nodes, cores and devices."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from conf.errors import UsageError
+from conf.sites import SlurmSpec
+from launcher.allocation.nodes import Allocation
+from launcher.allocation.packing import Placement
+from launcher.executor import Work
+from launcher.slurm.cluster import this_cluster
+from launcher.slurm.executor import TOKEN_BYTES, SlurmJob
+from launcher.slurm.sbatch import gpu_request, python_command, srun_args
+from sweeps.submission import JobShape, Submission, SurroundingJob, write_submission
+from train_core.whole_files import replacing
+
+OF_THE_JOB = (
+    "SLURM_GPUS",
+    "SLURM_GRES",
+    "SLURM_MEM_PER_",
+    "SLURM_CPUS_PER_",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_TRES_PER_",
+)
+"""Variables in which the allocation's own request stands. srun would take them for options of the step."""
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""AMD's runtime listens to it too. ROCR_VISIBLE_DEVICES beside it would number what is left anew."""
+
+
+@dataclass(frozen=True)
+class StepExecutor:
+    """Starts steps of one allocation, which nobody else starts steps in.
+
+    Attributes:
+        name: of the steps, before the token.
+        code: the snapshot that they run.
+        logs: where they find what they are to do, and write their output.
+        slots: how many trials of one device each node has room for; each gets that share of its cores and memory.
+        runs_setup: the lines of `slurm.setup` have not been run in this shell.
+    """
+
+    allocation: Allocation
+    slurm: SlurmSpec
+    name: str
+    code: Path
+    logs: Path
+    slots: Mapping[str, int]
+    runs_setup: bool
+
+    def start(
+        self, function: SlurmJob, work: Work, shape: JobShape, placement: Placement
+    ) -> tuple[Submission, subprocess.Popen[bytes]]:
+        """Start a step in which every task calls the function with the folder; returns its submission and its srun.
+
+        Raises:
+            UsageError: there is no srun here.
+        """
+        if not shutil.which("srun"):
+            raise UsageError("There is no srun on the PATH", "Start the controller where Slurm's commands are.")
+        submission = self._submission(work, shape)
+        assert submission.job_name is not None
+        self.logs.mkdir(parents=True, exist_ok=True)
+        task = self._write_task(submission.job_name, function, work)
+        write_submission(work.folder, submission)
+        command = self.command(submission, placement, task)
+        # srun's own words about the step's end belong beside those of the tasks, as in a job of its own.
+        with submission.error_of(0).open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                env=self.environment(shape, placement),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the controller alone, which ends the steps in order
+            )
+        return submission, process
+
+    def command(self, submission: Submission, placement: Placement, task: Path) -> list[str]:
+        """The step's srun. It shares nothing with the steps beside it: without --exact it would take whole nodes."""
+        shape, nodes = submission.shape, [node for node in self.allocation.nodes if node.name in placement.nodes]
+        shares = [shape.devices_per_node / self.slots[node.name] for node in nodes]
+        cores = min(node.cores // self.slots[node.name] for node in nodes)
+        memory = min(int(node.memory_mb * share) for node, share in zip(nodes, shares, strict=True))
+        step = [
+            *("--exact", f"--nodes={shape.num_nodes}", f"--nodelist={','.join(placement.nodes)}"),
+            f"--ntasks={shape.num_nodes * shape.tasks_per_node}",
+            f"--ntasks-per-node={shape.tasks_per_node}",
+            f"--cpus-per-task={(self.slurm.cpus_per_task or max(1, cores)) * shape.devices_per_task}",
+            f"--mem={self.slurm.extra_sbatch.get('mem', f'{memory}M')}",
+            f"--time={self.slurm.time_limit_minutes}",
+            *self._gpu_request(shape),
+            *("--export=ALL", "--unbuffered", "--open-mode=append", f"--job-name={submission.job_name}"),
+            *(f"--output={submission.output}", f"--error={submission.error}"),
+        ]
+        # A step knows itself by its name, which not every version of Slurm tells it.
+        program = ["env", f"SLURM_JOB_NAME={submission.job_name}", *shlex.split(python_command(self.slurm))]
+        task_words = ["-u", "-m", "launcher.slurm.task", str(task), "0"]
+        srun = ["srun", *srun_args(self.slurm, shape), *step, *program, *task_words]
+        if not (self.runs_setup and self.slurm.setup):
+            return srun
+        return ["bash", "-c", "\n".join([*self.slurm.setup, 'exec "$@"']), "bash", *srun]
+
+    def _gpu_request(self, shape: JobShape) -> list[str]:
+        if not self._slurm_hands_out_gpus:
+            return []
+        if not shape.uses_gpus:
+            return ["--gres=none"]
+        return [f"--{option.replace('_', '-')}={value}" for option, value in gpu_request(self.slurm, shape).items()]
+
+    @cached_property
+    def _cluster(self) -> str | None:
+        return this_cluster().name
+
+    @property
+    def _slurm_hands_out_gpus(self) -> bool:
+        return any(node.gpus for node in self.allocation.nodes)
+
+    def environment(self, shape: JobShape, placement: Placement) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_JOB)}
+        path = os.pathsep.join([str(self.code), *filter(None, [os.environ.get("PYTHONPATH")])])
+        own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **self.slurm.environment}
+        if shape.uses_gpus and not self._slurm_hands_out_gpus:
+            # Whole nodes come with all of their devices, so that nobody else keeps the trials on a node apart.
+            own[VISIBLE_DEVICES] = ",".join(map(str, placement.devices))
+        return kept | own
+
+    def _write_task(self, job_name: str, function: SlurmJob, work: Work) -> Path:
+        import cloudpickle
+
+        task = self.logs / f"{job_name}.pkl"
+        with replacing(task) as file:
+            cloudpickle.dump((function, [str(work.folder.path.absolute())]), file)
+        return task
+
+    def _submission(self, work: Work, shape: JobShape) -> Submission:
+        job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
+        return Submission(
+            executor="slurm",
+            job_id=None,
+            job_name=job_name,
+            cluster=self._cluster,
+            inside=SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name),
+            hostname=socket.gethostname(),
+            attempt=work.attempt,
+            lost_nodes=work.lost_nodes,
+            submitted=time.time(),
+            shape=shape,
+            output=str(self.logs / f"{job_name}_%t_log.out"),
+            error=str(self.logs / f"{job_name}_%t_log.err"),
+        )

@@ -1,0 +1,344 @@
+"""One step of a sweep: see how its trials stand, write down what is new, end what is not worth going on, start more.
+
+A step may be killed at any instant, and the next one goes on: what is decided is in the journal before it is done, and
+what was done is found in the trials' folders. So the same step serves a loop, a Slurm job of its own, and cron.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from conf.credentials import recorded
+from conf.folders import own_folders
+from launcher.control.admission import Admission
+from launcher.control.attempts import is_in_flight, key_of, news, submissions
+from launcher.control.budget import Budget
+from launcher.control.retries import RetryRule
+from launcher.control.workplace import Workplace
+from sweeps.history import History
+from sweeps.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
+from sweeps.reading import TrialReading
+from sweeps.repeats.rounds import Rounds
+from sweeps.search.listed import Listed
+from sweeps.search.searcher import Answer, Proposal, Search
+from sweeps.sweep import Sweep
+from sweeps.trial import Trial
+from train_core.measurement import Outcome
+
+FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
+"""Outcomes that `controller.fail_fast` counts."""
+
+CANCELLED = "cancelled by a person"
+PAUSED = "it is paused"
+MOST_AT_ONCE = 1000
+"""A search is asked for no more points at once, even where neither the site nor the configuration sets a limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """By which rules a sweep is carried out.
+
+    Attributes:
+        draft: makes the trial of a point that is proposed; None where none is.
+        wants: whether a trial belongs to what the command is to measure.
+        rounds: which points are measured again, once the search proposes none; None measures each once.
+        max_concurrent_trials: that are queued or running at once; None sets no limit.
+        max_trials: how many points a search may come to, the baseline among them; None sets no limit.
+        fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
+        max_resubmits: how often a trial that lost its node or its place is tried again.
+        tell: is told of every step, with the sweep as it stands after it.
+    """
+
+    budget: Budget
+    search: Search = field(default_factory=Listed)
+    draft: Callable[[Proposal], Trial] | None = None
+    wants: Callable[[Trial], bool] = lambda trial: True
+    rounds: Rounds | None = None
+    max_concurrent_trials: int | None = None
+    max_trials: int | None = None
+    fail_fast: int | None = None
+    max_resubmits: int = 0
+    tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step found and did.
+
+    Attributes:
+        readings: how the trials stood before anything was started.
+        started: ids of the trials that were started.
+        news: what was written into the journal.
+        num_in_flight: trials that are queued or running now.
+        num_waiting: trials that are to run and were not started yet.
+        held: why nothing further is started, though the sweep has not ended; empty where nothing holds it.
+        finished: why the sweep has ended; empty where it has not.
+    """
+
+    readings: tuple[TrialReading, ...]
+    started: tuple[str, ...] = ()
+    news: tuple[Entry, ...] = ()
+    num_in_flight: int = 0
+    num_waiting: int = 0
+    held: str = ""
+    finished: str = ""
+
+
+class Conductor:
+    """Carries one sweep out, step by step. Whoever has it holds the lock of the sweep's folder.
+
+    Attributes:
+        sweep: with the trials that were asked for so far.
+        is_under_way: a step of this conductor has succeeded, so that the next may fail for a while.
+    """
+
+    def __init__(self, sweep: Sweep, workplace: Workplace, rules: Rules) -> None:
+        self.sweep = sweep
+        self._planned = sweep.record
+        self.workplace = workplace
+        self.rules = rules
+        self.journal = Journal(sweep.folder.journal)
+        self.history = History()
+        self._news: list[Entry] = []
+        self._num_entries = 0
+        self._waits_at: tuple[int, Answer] | None = None
+        self.is_under_way = False
+        self._take_in()
+
+    def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
+        """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
+        self._standing()
+        folders = tuple(map(str, own_folders()))
+        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
+
+    def _foreign(self) -> list[Entry]:
+        """The trials that were asked for under a configuration which would make others of their points."""
+        draft, asked = self.rules.draft, self.history.asked.values()
+        if draft is None:
+            return []
+        foreign = [
+            trial.trial_id
+            for trial in asked
+            if draft(Proposal(trial.point, "", repeat=trial.repeat)).trial_id != trial.trial_id
+        ]
+        return [Dropped(trial_ids=tuple(foreign))] if foreign else []
+
+    def advance(self) -> Step:
+        """One step.
+
+        Raises:
+            UsageError: the workplace refuses what it is given. What was started before goes on.
+            ConfigError: the budget cannot be held.
+        """
+        step = self._advanced()
+        self.is_under_way = True
+        return step
+
+    def _advanced(self) -> Step:
+        self._news = []
+        self._take_in()
+        readings = self._standing()
+        if self.history.is_cancelled:
+            self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
+            return self._step(readings, finished="it was cancelled")
+        readings = self._obeyed(self._pruned(readings))
+        flying = [each for each in readings if is_in_flight(each)]
+        waiting = [each for each in readings if self._is_to_run(each)]
+        stopped = self._why_stopped(readings)
+        if stopped:
+            self._end([each for each in flying if self._ends_with_sweep(each)], Outcome.CANCELLED, stopped)
+            flying = [each for each in flying if not self._ends_with_sweep(each)]
+        if stopped or self.history.is_paused:
+            return self._step(readings, flying, waiting, held=stopped or PAUSED, finished="" if flying else stopped)
+        return self._go_on(readings, flying, waiting)
+
+    def _go_on(
+        self, readings: Sequence[TrialReading], flying: Sequence[TrialReading], waiting: Sequence[TrialReading]
+    ) -> Step:
+        """Start what is to run, and ask for more where slots are left."""
+        admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, flying)
+        started = self._start([each for each in waiting if admission.admits(each.trial)])
+        left, answer = [each for each in waiting if each.name not in started], Answer()
+        if not left:
+            answer = self._answer(readings, admission)
+            asked = self._asked(answer, admission)
+            started |= self._start(asked)
+            left = [each for each in asked if each.name not in started]
+            if answer.proposals and not asked and not self._news:
+                answer = Answer(finished="the search proposes only points that were tried already")
+        over = not (flying or started or (left and not admission.held))
+        finished = (admission.held or answer.finished) if over else ""
+        return self._step(readings, flying, left, started, admission.held, finished)
+
+    def _standing(self) -> list[TrialReading]:
+        """How all trials stand; what is new of them is written down."""
+        readings = self.workplace.standing(self.sweep)
+        self._write(*(entry for each in readings for entry in news(each, self.history, self.rules.budget)))
+        return readings
+
+    def _pruned(self, readings: Sequence[TrialReading]) -> Sequence[TrialReading]:
+        """Write down which running trials the search gives up."""
+        running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
+        if running:
+            first = [each for each in readings if not each.trial.repeat]
+            given_up = [each for each in self.rules.search.prune(first) if each.trial_id in running]
+            keys = {name: key_of(each) for name, each in running.items()}
+            names = [each.trial_id for each in given_up]
+            self._write(
+                *(
+                    Pruned(trial_id=name, submitted=keys[name], because=each.because)
+                    for name, each in zip(names, given_up, strict=True)
+                )
+            )
+        return readings
+
+    def _obeyed(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
+        """End what was given up or cancelled one by one, also where an earlier step was killed on the way."""
+        ended: set[str] = set()
+        for each in readings:
+            course = self.history.course_of(each.name)
+            why = course.pruned.get(key_of(each), "")
+            if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
+                self._end([each], Outcome.PRUNED, why)
+                ended.add(each.name)
+            elif course.is_cancelled and is_in_flight(each):
+                self._end([each], Outcome.CANCELLED, CANCELLED)
+                ended.add(each.name)
+        return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
+
+    def _why_stopped(self, readings: Sequence[TrialReading]) -> str:
+        """Why the sweep stops whatever is left of it; empty where it goes on."""
+        fail_fast, begun = self.rules.fail_fast, self.history.first_begun
+        failed = [each for each in readings if self._has_failed(each)]
+        if fail_fast is not None and len(failed) >= fail_fast:
+            return f"{_counted(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
+        if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
+            return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
+        return ""
+
+    def _has_failed(self, reading: TrialReading) -> bool:
+        course = self.history.course_of(reading.name)
+        return reading.outcome in FAILURES and not course.ended_earlier and not course.wants_another(key_of(reading))
+
+    def _ends_with_sweep(self, reading: TrialReading) -> bool:
+        """Whether a trial in flight ends when the sweep stops: at the deadline every one, else those that wait."""
+        begun = self.history.first_begun
+        is_late = begun is not None and self.rules.budget.is_past_deadline(begun, time.time())
+        return is_late or reading.outcome is Outcome.PENDING
+
+    def _is_to_run(self, reading: TrialReading) -> bool:
+        """Whether the trial has no result that is to be kept, and nobody works on one."""
+        course = self.history.course_of(reading.name)
+        if not reading.trial.selected or reading.trial.infeasible_reason is not None or is_in_flight(reading):
+            return False
+        if not self.rules.wants(reading.trial):
+            return False
+        if course.wants_another(key_of(reading)):
+            return True
+        if course.is_cancelled:
+            return False
+        # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
+        return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_earlier).allows(reading)
+
+    def _answer(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
+        """What the search proposes for the slots that are free; nothing while there is none."""
+        count = min(each for each in (admission.slots, self.workplace.room(), MOST_AT_ONCE) if each is not None)
+        if count <= 0:
+            return Answer()
+        # A search that had nothing to propose is asked again only when something has happened.
+        if self._waits_at is not None and self._waits_at[0] == self._num_entries:
+            return self._waits_at[1]
+        answer = self._new_points(readings, count)
+        if answer.finished and self.rules.rounds is not None:
+            wanted = [each for each in readings if self.rules.wants(each.trial)]
+            answer = self.rules.rounds.ask(wanted, count, answer.finished)
+        self._waits_at = None if answer.proposals else (self._num_entries, answer)
+        return answer
+
+    def _new_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
+        """What the search proposes, which knows the first measurement of each point and no other."""
+        first = [each for each in readings if not each.trial.repeat]
+        if self.rules.max_trials is not None:
+            count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
+        if count <= 0:
+            return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
+        return self.rules.search.ask(first, count)
+
+    def _asked(self, answer: Answer, admission: Admission) -> list[TrialReading]:
+        """The proposals that the budget admits, as trials of the sweep from now on; those that can run are returned."""
+        known = {trial.trial_id for trial in self.sweep.record.trials}
+        taken: dict[str, Trial] = {}
+        for proposal in answer.proposals:
+            assert self.rules.draft is not None
+            trial = self._marked(self.rules.draft(proposal))
+            if trial.trial_id in known:
+                continue
+            if trial.selected and not admission.admits(trial):
+                break
+            taken[trial.trial_id] = trial
+        self._write(*(Asked(trial=trial) for trial in taken.values()))
+        return [self.sweep.read_trial(trial) for trial in taken.values() if trial.selected]
+
+    def _marked(self, trial: Trial) -> Trial:
+        """A further measurement of the baseline is the baseline's."""
+        if not trial.repeat or trial.experiment is None:
+            return trial
+        mark = trial.experiment.fingerprint
+        of_baseline = (other.experiment for other in self.sweep.record.trials if other.is_baseline)
+        is_baseline = any(experiment and experiment.fingerprint == mark for experiment in of_baseline)
+        return trial.model_copy(update={"is_baseline": is_baseline})
+
+    def _start(self, readings: Sequence[TrialReading]) -> set[str]:
+        """Start what there is room for, and return the ids of what was started."""
+        if not readings:
+            return set()
+        started = set(self.workplace.start(self.sweep, readings))
+        again = [self.sweep.read_trial(each.trial) for each in readings if each.name in started]
+        self._write(*(entry for each in again for entry in submissions(each, self.history)))
+        return started
+
+    def _end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        if readings:
+            self.workplace.end(self.sweep, readings, outcome, cause)
+
+    def _step(
+        self,
+        readings: Sequence[TrialReading],
+        flying: Sequence[TrialReading] = (),
+        left: Sequence[TrialReading] = (),
+        started: Collection[str] = (),
+        held: str = "",
+        finished: str = "",
+    ) -> Step:
+        if finished and finished != self.history.finished:
+            self._write(Finished(because=finished))
+        step = Step(
+            readings=tuple(readings),
+            started=tuple(started),
+            news=tuple(self._news),
+            num_in_flight=len(flying) + len(started),
+            num_waiting=len(left),
+            held=held,
+            finished=finished,
+        )
+        self.rules.tell(self.sweep, step)
+        return step
+
+    def _write(self, *entries: Entry) -> None:
+        self.journal.append(*entries)
+        self._news += entries
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Follow the journal, into which other commands write too."""
+        new = self.journal.read_new()
+        self.history.add(new)
+        self._num_entries += len(new)
+        if any(isinstance(entry, Asked | Dropped) for entry in new):
+            self.sweep = self.sweep._replace(record=self.history.completed(self._planned))
+
+
+def _counted(readings: Sequence[TrialReading]) -> str:
+    return f"{len(readings)} trial{'' if len(readings) == 1 else 's'}"

@@ -1,0 +1,54 @@
+"""One attempt of a trial: which it is, whether somebody works on it, and what of it the journal does not know yet."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.control.budget import Budget
+from sweeps.history import History
+from sweeps.journal import Ended, Entry, Started, Submitted
+from sweeps.reading import TrialReading
+from train_core.measurement import Outcome
+
+
+def key_of(reading: TrialReading) -> float:
+    """What tells the last attempt from all others: when it was submitted; 0.0 where none was."""
+    return reading.submission.submitted if reading.submission else 0.0
+
+
+def is_in_flight(reading: TrialReading) -> bool:
+    """Whether its job is queued or running, or may be: nobody has found that it ended."""
+    if reading.is_in_slurm:
+        return reading.awaits_slurm
+    return reading.measurement is None and reading.outcome is Outcome.RUNNING
+
+
+def submissions(reading: TrialReading, history: History) -> list[Submitted]:
+    """The trial's last attempt, if the journal has not been told that it was submitted."""
+    submission = reading.submission
+    if submission is None or history.course_of(reading.name).submitted == submission.submitted:
+        return []
+    return [Submitted(trial_id=reading.name, submitted=submission.submitted, attempt=submission.attempt)]
+
+
+def news(reading: TrialReading, history: History, budget: Budget) -> list[Entry]:
+    """What the journal is still to be told of the trial's last attempt."""
+    course, key = history.course_of(reading.name), key_of(reading)
+    entries: list[Entry] = [*submissions(reading, history)]
+    if reading.submission is None and reading.measurement is None:
+        return entries
+    if reading.outcome is Outcome.RUNNING and course.started != key:
+        entries.append(Started(trial_id=reading.name, submitted=key))
+    if course.ended != key and not is_in_flight(reading):
+        took = budget.took(reading.trial, _seconds(reading))
+        outcome = reading.measurement.outcome if reading.measurement else None
+        entries.append(Ended(trial_id=reading.name, submitted=key, outcome=outcome, device_seconds=took))
+    return entries
+
+
+def _seconds(reading: TrialReading) -> float:
+    """How long the attempt took; of one that was interrupted, until its last sign of life."""
+    if reading.measurement is not None:
+        return reading.measurement.ended - reading.measurement.started
+    beat, submission = reading.heartbeat_age_seconds, reading.submission
+    return time.time() - beat - submission.submitted if beat is not None and submission else 0.0

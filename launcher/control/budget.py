@@ -1,0 +1,129 @@
+"""What trials cost, and whether the sweep may still spend it.
+
+Limits of money and energy are turned into device-seconds, at the price and the power of the cluster's devices, so that
+one sum is compared with one limit. A trial in flight counts as if it ran into its time limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from conf.control import BudgetSpec
+from conf.errors import ConfigError
+from conf.experiment import Experiment
+from conf.sites import SlurmSpec
+from launcher.slurm.resources import devices_charged
+from sweeps.trial import Trial
+
+SECONDS_PER_HOUR, WATTS_PER_KILOWATT = 3600, 1000
+
+
+class Cost(NamedTuple):
+    """Attributes:
+    dollars: None where the cluster's file names no price.
+    """
+
+    device_hours: float
+    dollars: float | None
+    energy_kwh: float
+    hours: float
+
+    @classmethod
+    def of(cls, experiment: Experiment, num_devices: int, seconds: float) -> Cost:
+        device_hours = num_devices * seconds / SECONDS_PER_HOUR
+        dollars = None if experiment.price_per_hour is None else device_hours * experiment.price_per_hour
+        energy_kwh = device_hours * experiment.watts / WATTS_PER_KILOWATT
+        return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
+
+
+class Limit(NamedTuple):
+    """The tightest limit of a budget: how many device-seconds it comes to, and its words for people."""
+
+    device_seconds: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a sweep may spend.
+
+    Attributes:
+        slurm: how the site hands out nodes; None where trials run on this machine.
+        limit_seconds: after which a trial is ended; None where it has no limit, and counts as long as predicted.
+    """
+
+    limits: BudgetSpec
+    slurm: SlurmSpec | None
+    limit_seconds: float | None
+
+    def num_devices(self, trial: Trial) -> int:
+        """Devices that the trial keeps from others."""
+        assert trial.experiment is not None
+        return devices_charged(trial.experiment, self.slurm) if self.slurm else trial.experiment.parallel.world_size
+
+    def seconds_at_most(self, trial: Trial) -> float:
+        return predicted_seconds(trial) if self.limit_seconds is None else self.limit_seconds
+
+    def at_most(self, trial: Trial) -> float:
+        """Device-seconds of the trial if it runs into its time limit."""
+        return self.num_devices(trial) * self.seconds_at_most(trial)
+
+    def took(self, trial: Trial, seconds: float) -> float:
+        """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged."""
+        seconds = max(0.0, seconds)
+        return self.num_devices(trial) * (seconds if self.limit_seconds is None else min(seconds, self.limit_seconds))
+
+    def why_not(self, trial: Trial, spent: float) -> str:
+        """Why the trial may not be started where so many device-seconds are spent or in flight; empty where it may."""
+        limit = self.limit_on(trial)
+        if limit is None or spent + self.at_most(trial) <= limit.device_seconds:
+            return ""
+        left = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
+        could = self.at_most(trial) / SECONDS_PER_HOUR
+        return f"{limit.words} leaves {left:.3g} device-hours, and the next trial could take {could:.3g}"
+
+    def why_too_late(self, begun: float, now: float, seconds: float) -> str:
+        """Why nothing that may take so many seconds is started any more; empty where it is."""
+        hours = self.limits.deadline_hours
+        if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
+            return ""
+        left = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60
+        return f"budget.deadline_hours = {hours:g} leaves {left:.3g} minutes, and the next trial could take longer"
+
+    def is_past_deadline(self, begun: float, now: float) -> bool:
+        hours = self.limits.deadline_hours
+        return hours is not None and now > begun + hours * SECONDS_PER_HOUR
+
+    def limit_on(self, trial: Trial) -> Limit | None:
+        """The tightest of the limits; None where there is none.
+
+        Raises:
+            ConfigError: money is limited, and the cluster's devices have no price.
+        """
+        assert trial.experiment is not None
+        experiment, limits = trial.experiment, self.limits
+        found: list[Limit] = []
+        if limits.device_hours is not None:
+            found.append(_limit("device_hours", limits.device_hours, 1.0))
+        if limits.energy_kwh is not None:
+            found.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
+        if limits.dollars is not None:
+            if (price := experiment.price_per_hour) is None:
+                lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
+                problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
+                remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
+                raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
+            found.append(_limit("dollars", limits.dollars, price))
+        return min(found, default=None)
+
+
+def predicted_seconds(trial: Trial) -> float:
+    """How long the trial's steps should take, without its start."""
+    assert trial.experiment is not None
+    assert trial.estimate is not None
+    return trial.experiment.training.num_steps * trial.estimate.step_seconds
+
+
+def _limit(key: str, value: float, per_device_hour: float) -> Limit:
+    return Limit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")

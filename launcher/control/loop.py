@@ -1,0 +1,92 @@
+"""Step after step, until a sweep has ended or a signal comes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from conf.errors import UsageError
+from launcher.control.advance import Conductor, Step
+from launcher.control.progress import Progress
+
+NEWS_SECONDS = 0.2
+"""How often the loop looks whether something has ended, where that costs next to nothing."""
+
+RETRY_SECONDS = 30.0
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+"""The last is Slurm's warning before a job's time limit."""
+
+PATIENCE_STEPS = 10
+"""So many steps one after another may fail, as while Slurm restarts, before the loop gives up."""
+
+
+def go_on(
+    conductor: Conductor,
+    progress: Progress,
+    poll_seconds: float,
+    *,
+    is_over: Callable[[Step], bool] = lambda step: bool(step.finished),
+) -> Step:
+    """Step after step until the sweep has ended, or the place where it runs; returns the last.
+
+    Raises:
+        KeyboardInterrupt: a signal came, and no step was cut short; its argument is the signal. What runs goes on.
+        UsageError: the workplace refuses what it is given.
+    """
+    with signals_noted() as noted:
+        while True:
+            step = _patient(conductor, noted)
+            progress.show(step.readings)
+            if is_over(step) or conductor.workplace.is_over():
+                return step
+            until = time.monotonic() + poll_seconds
+            while time.monotonic() < until and not conductor.workplace.has_news():
+                if noted.wait(min(NEWS_SECONDS, poll_seconds)):
+                    raise KeyboardInterrupt(noted.number)
+
+
+class Noted(threading.Event):
+    """Set once a signal has come; `number` is the signal."""
+
+    number = 0
+
+
+def _patient(conductor: Conductor, noted: Noted) -> Step:
+    """One step; where it fails, as when Slurm does not answer, it is tried again for a while."""
+    for _ in range(PATIENCE_STEPS - 1):
+        try:
+            return conductor.advance()
+        except UsageError as error:
+            if not conductor.is_under_way:
+                raise
+            print(f"A step failed, and is tried again: {error}", flush=True)
+        if noted.wait(RETRY_SECONDS):
+            raise KeyboardInterrupt(noted.number)
+    return conductor.advance()
+
+
+@contextmanager
+def signals_noted() -> Iterator[Noted]:
+    """Let signals only set a flag, so that none can come between starting a job and writing it down."""
+    noted = Noted()
+    # Python allows only the main thread to set signal handlers.
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.number = number
+        noted.set()
+
+    heard = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}  # under nohup SIGHUP stays ignored
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,205 @@
+"""Tells a webhook when a sweep ends, fails often, or finds a new best. If it cannot, that is a warning and no end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from conf.control import NotifySpec
+from conf.credentials import hide_credentials, is_web_address
+from conf.schema import Frozen
+from conf.units import TERA
+from sweeps.journal import Finished
+from sweeps.reading import TrialReading, ranked
+from sweeps.sweep import Sweep
+from train_core.measurement import Outcome
+from train_core.whole_files import write_atomically
+
+if TYPE_CHECKING:
+    from launcher.control.advance import Step
+
+ANSWER_SECONDS = 5.0
+"""A sweep waits no longer for a server that somebody's message goes to."""
+
+FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED)
+NOTIFIED = "notified.json"
+LOG = logging.getLogger(__name__)
+
+
+class Told(Frozen):
+    """`notified.json`: what was told last, so that no later process tells it again."""
+
+    best_flops_per_second_per_device: float = 0.0
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One message.
+
+    Attributes:
+        text: for people.
+        facts: for programs, with units in their names.
+    """
+
+    event: Literal["finished", "failures", "best"]
+    text: str
+    facts: dict[str, Any]
+
+
+class Notifier:
+    """Looks at every step of a sweep, and tells what is worth telling."""
+
+    def __init__(self, spec: NotifySpec) -> None:
+        self._spec = spec
+
+    def __call__(self, sweep: Sweep, step: Step) -> None:
+        """Tell what has happened; nothing is raised."""
+        if self._spec.url is None and self._spec.url_file is None:
+            return
+        try:
+            path = sweep.folder.path / NOTIFIED
+            before = _last_told(path)
+            notices = list(_notices(self._spec, sweep.record.name, before, step))
+            if not notices:
+                return
+            # It is written first: to tell something twice is worse than to miss it.
+            write_atomically(path, _now_told(self._spec, before, step).model_dump_json(), durable=False)
+            for notice in notices:
+                notify(self._spec, sweep, notice, step.readings)
+        except OSError as error:
+            LOG.warning("nobody was told how the sweep stands: %s", error.strerror or type(error).__name__)
+
+
+def notify(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[TrialReading]) -> None:
+    """Post one message. What goes wrong is logged, without the address, which is a secret."""
+    url = _address(spec)
+    if url is None:
+        return
+    problem = _post(url, _body(spec, sweep, notice, readings))
+    if problem:
+        LOG.warning("%s was not told of `%s`: %s", urlsplit(url).hostname, notice.event, problem)
+
+
+def _address(spec: NotifySpec) -> str | None:
+    """The address; None, with a warning, where the file does not hold one."""
+    if spec.url is not None or spec.url_file is None:
+        return spec.url
+    path = Path(spec.url_file).expanduser()
+    try:
+        line = path.read_text().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        LOG.warning("nobody was told: notify.url_file = %s cannot be read (%s)", path, why)
+        return None
+    if not is_web_address(line):
+        LOG.warning("nobody was told: the first line of notify.url_file = %s is no https://HOST/PATH", path)
+        return None
+    return line
+
+
+def _post(url: str, body: dict[str, Any]) -> str:
+    """Why the message did not arrive; empty where it did."""
+    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "trisweep"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
+            return ""
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"it answered {error.code}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # The words of some errors repeat the address; those of the operating system do not.
+        reason = getattr(error, "reason", error)
+        return reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+
+
+def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[TrialReading]) -> dict[str, Any]:
+    counts = Counter(reading.outcome.value for reading in readings if reading.outcome)
+    standing = ", ".join(f"{number} {name}" for name, number in counts.most_common())
+    text = hide_credentials(f"Sweep {sweep.record.name}: {notice.text} ({standing})")
+    if spec.style == "slack":
+        # Slack takes these three for the beginnings of links and mentions.
+        return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+    return {
+        "event": notice.event,
+        "sweep": sweep.record.name,
+        "folder": str(sweep.folder.path),
+        "hostname": socket.gethostname(),
+        "time_unix_seconds": time.time(),
+        "text": text,
+        "counts": dict(counts),
+        **notice.facts,
+    }
+
+
+def _notices(spec: NotifySpec, name: str, before: Told, step: Step) -> Iterator[Notice]:
+    now = _now_told(spec, before, step)
+    if now.best_flops_per_second_per_device > before.best_flops_per_second_per_device:
+        yield _best(ranked(step.readings)[0])
+    if now.failures > before.failures:
+        failed = _failed(step.readings)
+        last = max(failed, key=lambda reading: reading.ended or 0.0)
+        text = f"{len(failed)} trials have failed, the last of them {last.name}: {last.cause}"
+        yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
+    for entry in step.news:
+        if isinstance(entry, Finished):
+            yield Notice("finished", f"it has ended: {entry.because or 'nothing is left to do'}", _facts(step.readings))
+
+
+def _best(best: TrialReading) -> Notice:
+    facts = _facts([best])
+    predicted = facts["predicted_model_flops_per_second_per_device"]
+    beside = f", {predicted / TERA:.4g} predicted" if predicted else ""
+    rate = facts["measured_model_flops_per_second_per_device"] / TERA
+    seconds = facts["measured_step_seconds"]
+    return Notice("best", f"new best {best.name}: {rate:.4g} TFLOPS measured{beside}, {seconds:.4g} s a step", facts)
+
+
+def _facts(readings: Sequence[TrialReading]) -> dict[str, Any]:
+    """The best of the trials; empty where none was measured."""
+    if not (measured := ranked(readings)):
+        return {}
+    best, estimate = measured[0], measured[0].trial.estimate
+    return {
+        "trial_id": best.name,
+        "measured_step_seconds": best.step_seconds,
+        "measured_model_flops_per_second_per_device": best.model_flops_per_second_per_device,
+        "predicted_model_flops_per_second_per_device": estimate and estimate.model_flops_per_second_per_device,
+    }
+
+
+def _now_told(spec: NotifySpec, before: Told, step: Step) -> Told:
+    """What will have been told once this step has been."""
+    best = max((each.model_flops_per_second_per_device or 0.0 for each in ranked(step.readings)), default=0.0)
+    is_better = best > before.best_flops_per_second_per_device * (1 + spec.min_gain)
+    failures = len(_failed(step.readings))
+    is_often = failures >= max(spec.after_failures, 2 * before.failures)
+    return Told(
+        best_flops_per_second_per_device=best if is_better else before.best_flops_per_second_per_device,
+        failures=failures if is_often else before.failures,
+    )
+
+
+def _failed(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    return [reading for reading in readings if reading.outcome in FAILURES]
+
+
+def _last_told(path: Path) -> Told:
+    try:
+        return Told.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return Told()

@@ -1,0 +1,108 @@
+"""What a person orders of a sweep that another process may be carrying out: each order is an entry of its journal."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+from conf.errors import UsageError
+from launcher.control.attempts import key_of
+from launcher.control.retries import ASKED_FOR
+from sweeps.history import History
+from sweeps.journal import Asked, Journal, Paused, Resumed, Retried
+from sweeps.plan import repeat_id
+from sweeps.reading import TrialReading
+from sweeps.repeats.points import MeasuredPoint, measured_points
+from sweeps.repeats.rounds import next_repeat
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, Trial
+
+MOST_NAMED = 5
+
+
+def pause(sweep: Sweep) -> bool:
+    """Start nothing new from now on; False where that was so already."""
+    return _set_paused(sweep, True)
+
+
+def resume(sweep: Sweep) -> bool:
+    """Start new trials again; False where nothing kept them from it."""
+    return _set_paused(sweep, False)
+
+
+def require_not_paused(folder: SweepFolder, name: str) -> None:
+    """Raises UsageError where a person has paused the sweep."""
+    if History.kept_in(folder).is_paused:
+        raise UsageError(f"Sweep {name} is paused", f"Give `trisweep resume {name}` first.")
+
+
+def retry_failed_trials(sweep: Sweep) -> list[str]:
+    """Have every trial that failed, timed out or lost its node run again, and return their ids."""
+    failed = [each for each in sweep.read() if _is_worth_another(each)]
+    return retry(sweep, failed)
+
+
+def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+    """Have the trials run again once nobody works on them."""
+    entries = (Retried(trial_id=each.name, submitted=key_of(each)) for each in readings)
+    Journal(sweep.folder.journal).append(*entries)
+    return [each.name for each in readings]
+
+
+def remeasure_finished(planned: Sweep, wants: Callable[[Trial], bool]) -> list[str]:
+    """Have every point that was measured run once more, and return the ids of the further trials.
+
+    Args:
+        planned: with the record that the sweep goes on with; what was asked for since is added.
+        wants: which trials the command is about.
+    """
+    sweep = planned._replace(record=History.kept_in(planned.folder).completed(planned.record))
+    readings = sweep.read()
+    again = [_again(point, readings) for point in measured_points(readings) if wants(point.middle.trial)]
+    Journal(planned.folder.journal).append(*(Asked(trial=trial) for trial in again))
+    return [trial.trial_id for trial in again]
+
+
+def _again(point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
+    repeat = next_repeat(point.middle, readings)
+    first = min((run.trial for run in point.runs), key=lambda trial: trial.repeat)
+    name = repeat_id(first.trial_id.removesuffix(repeat_id("", first.repeat)), repeat)
+    said = {"trial_id": name, "repeat": repeat, "selected": True, "is_baseline": point.is_baseline}
+    return first.model_copy(update=said | {"chosen_because": "a person wants it measured again"})
+
+
+def trial_named(sweep: Sweep, abbreviated: str) -> Trial:
+    """The trial whose id begins with, or holds, what was given.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    trials = {trial.trial_id: trial for trial in sweep.record.trials}
+    if abbreviated in trials:
+        return trials[abbreviated]
+    found = [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
+    found = found or [trial_id for trial_id in trials if abbreviated in trial_id]
+    if len(found) == 1:
+        return trials[found[0]]
+    if found:
+        problem = f"{len(found)} trials of sweep {sweep.record.name} match {abbreviated!r}"
+        raise UsageError(problem, f"Give more of one: {_listed(found)}.")
+    near = difflib.get_close_matches(abbreviated, trials, n=MOST_NAMED, cutoff=0.3) or list(trials)
+    raise UsageError(f"No trial of sweep {sweep.record.name} is called {abbreviated!r}", f"Near are {_listed(near)}.")
+
+
+def _set_paused(sweep: Sweep, paused: bool) -> bool:
+    journal = Journal(sweep.folder.journal)
+    if History.of(journal.read_new()).is_paused == paused:
+        return False
+    journal.append(Paused() if paused else Resumed())
+    return True
+
+
+def _is_worth_another(reading: TrialReading) -> bool:
+    return reading.measurement is not None and reading.measurement.outcome in ASKED_FOR
+
+
+def _listed(trial_ids: Sequence[str]) -> str:
+    more = f" and {len(trial_ids) - MOST_NAMED} more" if len(trial_ids) > MOST_NAMED else ""
+    return ", ".join(trial_ids[:MOST_NAMED]) + more

@@ -1,0 +1,83 @@
+"""From the configuration to the rules by which a sweep is carried out."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from conf.load import Composition
+from conf.settings import Settings
+from conf.sweep_spec import SearchPlan
+from conf.tree import Tree
+from launcher.control.advance import Rules
+from launcher.control.budget import Budget
+from launcher.control.notify import Notifier
+from sweeps.plan import part_of, trial_of
+from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
+from sweeps.restriction import restriction_of
+from sweeps.search.choice import search_for
+from sweeps.search.searcher import Proposal
+from sweeps.trial import SweepRecord, Trial
+
+SECONDS_PER_MINUTE = 60
+
+
+def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rules:
+    """The rules of a sweep.
+
+    Raises:
+        ConfigError: the search cannot seek what it is told to, or the budget cannot be held.
+    """
+    settings = asked.settings
+    restriction = restriction_of(asked, proxy=record.mode == "proxy")
+    whole = restriction.whole if restriction else asked
+    measured = part_of(whole, record.spec, proxy=record.mode == "proxy")
+    rules = Rules(
+        budget=budget_of(settings, record, on_slurm=on_slurm),
+        search=search_for(asked, record),
+        draft=partial(_drafted, measured.tree),
+        wants=restriction.holds if restriction else lambda trial: True,
+        rounds=rounds_of(settings.search, record),
+        max_concurrent_trials=settings.search.max_concurrent_trials,
+        max_trials=record.spec.max_trials if settings.search.asks_later else None,
+        fail_fast=settings.controller.fail_fast,
+        max_resubmits=settings.slurm.max_resubmits,
+        tell=Notifier(settings.notify),
+    )
+    for trial in record.trials:
+        if trial.experiment is not None:
+            rules.budget.limit_on(trial)  # a budget that cannot be held is refused before anything starts
+    return rules
+
+
+def budget_of(settings: Settings, record: SweepRecord, *, on_slurm: bool) -> Budget:
+    if on_slurm:
+        return Budget(settings.budget, settings.slurm, settings.slurm.time_limit_minutes * SECONDS_PER_MINUTE)
+    return Budget(settings.budget, None, time_limit_here(record))
+
+
+def time_limit_here(record: SweepRecord) -> float | None:
+    """Seconds that a trial may take on this machine; only those of a stand-in have a limit."""
+    proxy = record.spec.proxy if record.mode == "proxy" else None
+    return proxy.time_limit_minutes * SECONDS_PER_MINUTE if proxy else None
+
+
+def rounds_of(search: SearchPlan, record: SweepRecord) -> Rounds | None:
+    """How often points are measured: as the configuration says, else leaders several times on this machine alone."""
+    most = search.max_rounds or (ROUNDS_OF_A_STAND_IN if record.mode == "proxy" else 1)
+    # A loss does not vary with what else the machine does, and its seeds are repeats already.
+    if most == 1 or "loss" in search.objective or search.num_seeds > 1:
+        return None
+    return Rounds(most, every_point=record.spec.scaling is not None)
+
+
+def goes_on_by_steps(settings: Settings) -> bool:
+    """Whether the sweep needs somebody who goes on with it: not all of it can be submitted at once."""
+    limited = settings.search.max_concurrent_trials is not None
+    repeats = (settings.search.max_rounds or 1) > 1
+    watched = settings.search.asks_later or repeats or settings.search.pruner != "none"
+    return watched or limited or settings.controller.fail_fast is not None
+
+
+def _drafted(tree: Tree, proposal: Proposal) -> Trial:
+    because, gain = proposal.because, proposal.expected_gain
+    return trial_of(tree, proposal.point, because, expected_gain=gain, repeat=proposal.repeat)

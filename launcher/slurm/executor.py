@@ -1,0 +1,222 @@
+"""Hands a function, and the folders that it is to work in, to sbatch. Nothing is lost if this process dies on the way.
+
+Every folder gets its `submission.json` first, with the name that the job will have; the name ends with a token that no
+other job has. A job knows by its name that a folder is its own, and whoever finds a submission without a job number
+asks Slurm for the job of that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conf.errors import UsageError
+from conf.private_files import read_own
+from conf.sites import SlurmSpec
+from launcher.executor import Executor, Work
+from launcher.slurm.cluster import this_cluster
+from launcher.slurm.hetjob import hetjob_text
+from launcher.slurm.query import SlurmSilent, query_named
+from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
+from sweeps.submission import JobShape, Submission, write_submission
+from train_core.whole_files import replacing
+
+SlurmJob = Callable[[str], object]
+TOKEN, TOKEN_BYTES = "TOKEN", 4
+"""`TOKEN` stands for the random token where the text of a job is only shown."""
+
+TOO_MANY_JOBS = re.compile(r"SubmitJobs?(Per\w+)?Limit|temporarily unable to accept job")
+"""Slurm's words for a limit on how many jobs may be queued at once."""
+
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+
+
+class TooManyJobs(UsageError):
+    """Slurm refused the jobs only because too many are queued; fewer, or the same ones later, it may accept."""
+
+
+class Unanswered(UsageError):
+    """Slurm did not say whether it took the jobs; their submissions stay, and the next command asks by their name."""
+
+
+@dataclass(frozen=True)
+class SlurmExecutor(Executor):
+    """Submits jobs of one sweep, one training or one calibration.
+
+    Attributes:
+        name: of the jobs, before the token.
+        code: the snapshot that they run.
+        logs: where they find what they are to do, and write their output.
+        requeues: a job is warned before its time limit, and saves and requeues itself.
+        uses_srun: every task of the job runs the function; else its batch script does so once.
+    """
+
+    slurm: SlurmSpec
+    name: str
+    code: Path
+    logs: Path
+    requeues: bool = False
+    uses_srun: bool = True
+
+    def avoiding(self, nodes: Sequence[str]) -> SlurmExecutor:
+        """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
+        if not nodes:
+            return self
+        known = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
+        named = [str(known["exclude"])] if "exclude" in known else []
+        extra = known | {"exclude": ",".join([*named, *nodes])}
+        return replace(self, slurm=self.slurm.model_copy(update={"extra_sbatch": extra}))
+
+    def text(self, shape: JobShape, num_folders: int) -> str:
+        """What sbatch gets for one job array, or for one job where there is a single folder. Needs no Slurm."""
+        job_name = f"{self.name}-{TOKEN}"
+        if shape.parts:
+            return self._hetjob(job_name, shape)
+        return sbatch_text(self._parameters(job_name, shape), self.logs, num_folders, self._command(job_name))
+
+    def _hetjob(self, job_name: str, shape: JobShape) -> str:
+        command = self._command(job_name)
+        return hetjob_text(self.slurm, shape, self.code, job_name, self.logs, command, requeues=self.requeues)
+
+    def _parameters(self, job_name: str, shape: JobShape) -> dict[str, Any]:
+        parameters = sbatch_parameters(self.slurm, shape, self.code, job_name, requeues=self.requeues)
+        return parameters if self.uses_srun else parameters | {"use_srun": False}
+
+    def _command(self, job_name: str) -> str:
+        return f"{python_command(self.slurm)} -u -m launcher.slurm.task {shlex.quote(str(self._pickle(job_name)))}"
+
+    def submit(self, function: SlurmJob, work: Sequence[Work], shape: JobShape) -> str:
+        """Submit one job array in which every task of element i calls the function with folder i, and return its id.
+
+        Raises:
+            TooManyJobs: Slurm takes no more jobs now; nothing was submitted.
+            UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
+        """
+        job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
+        heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
+        assert heterogeneous is None or len(work) == 1, "a heterogeneous job is no array"
+        parameters = self._parameters(job_name, shape)
+        require_plain_path(self.logs)
+        intents = self._intents(job_name, work, shape)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._write_pickle(job_name, function, work)
+        for (folder, *_), intent in zip(work, intents, strict=True):
+            write_submission(folder, intent)
+        try:
+            if heterogeneous is None:
+                job_id = self._sbatch(job_name, parameters, len(work))
+            else:
+                job_id = self._sbatch_text(job_name, heterogeneous)
+        except Unanswered:
+            # The jobs may run all the same, so whatever they need stays.
+            raise
+        except UsageError:
+            # No job runs, so nothing may look as if one did. A link is the script of jobs that Slurm took: submitit
+            # renames such a script and leaves a link in its place.
+            refused = (path for path in self.logs.glob(".submission_file_*") if not path.is_symlink())
+            for path in (*refused, self._pickle(job_name), *(folder.submission for folder, *_ in work)):
+                path.unlink(missing_ok=True)
+            raise
+        for (folder, *_), intent in zip(work, intents, strict=True):
+            write_submission(folder, intent.adopted_by(job_id))
+        return job_id
+
+    def _sbatch(self, job_name: str, parameters: dict[str, Any], num_folders: int) -> str:
+        """The id of the job, or of the array, that submitit submits.
+
+        submitit's own way to a job array writes a pickle for each element and renames it once the number is known, so
+        that a job whose submitter died waits for a file that never comes. Ours reads one file, which is there before.
+        """
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        executor = submitit.SlurmExecutor(self.logs, max_num_timeout=0, python=python_command(self.slurm))
+        executor.update_parameters(**parameters)
+        if num_folders > 1:  # a single job needs no array
+            executor.parameters["map_count"] = num_folders
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the exception says
+                job = executor._submit_command(self._command(job_name))
+        except (FailedJobError, FailedSubmissionError) as complaint:
+            return _taken_all_the_same(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
+        return str(job.job_id)
+
+    def _sbatch_text(self, job_name: str, text: str) -> str:
+        """The id of the job of this text, which stays beside its output under that id, as submitit leaves its own."""
+        script = self.logs / f".submission_file_{job_name}.sh"
+        script.write_text(text)
+        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
+        submitted = SUBMITTED.search(done.stdout)
+        if done.returncode or submitted is None:
+            job_id = _taken_all_the_same(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
+        else:
+            job_id = submitted.group(1)
+        script.rename(self.logs / f"{job_id}_submission.sh")
+        return job_id
+
+    def _pickle(self, job_name: str) -> Path:
+        return self.logs / f"{job_name}.pkl"
+
+    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[Work]) -> None:
+        import cloudpickle
+
+        with replacing(self._pickle(job_name)) as file:
+            cloudpickle.dump((function, [str(folder.path.absolute()) for folder, *_ in work]), file)
+        read_own(self._pickle(job_name))  # what the job would refuse is refused here
+
+    def _intents(self, job_name: str, work: Sequence[Work], shape: JobShape) -> list[Submission]:
+        cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()
+        return [
+            Submission(
+                executor="slurm",
+                job_id=None,
+                job_name=job_name,
+                cluster=cluster,
+                element=element if len(work) > 1 else None,
+                hostname=hostname,
+                attempt=attempt,
+                lost_nodes=lost_nodes,
+                submitted=now,
+                shape=shape,
+                output=str(self.logs / "%j_%t_log.out"),
+                error=str(self.logs / "%j_%t_log.err"),
+            )
+            for element, (_, attempt, lost_nodes) in enumerate(work)
+        ]
+
+
+def require_sbatch() -> None:
+    if missing := [name for name in ("sbatch", "srun") if not shutil.which(name)]:
+        remedy = "Run this on a Slurm login node, or leave out cluster=NAME to measure on this machine."
+        raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)
+
+
+def _taken_all_the_same(job_name: str, said: str) -> str:
+    """The id of a job whose answer was lost on its way: a complaint does not yet mean a refusal.
+
+    Raises:
+        TooManyJobs, UsageError: it was refused.
+        Unanswered: Slurm does not say.
+    """
+    try:
+        known = query_named([job_name])
+    except SlurmSilent:
+        problem = f"Slurm did not say whether it took the job {job_name} ({said})"
+        raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.") from None
+    if known:
+        return next(iter(known)).split("_")[0]
+    if TOO_MANY_JOBS.search(said):
+        raise TooManyJobs(f"Slurm takes no more jobs now: {said}", "Give the same command again when some have ended.")
+    remedy = "Look at the request with --dry-run, and correct the settings under slurm."
+    raise UsageError(f"Slurm refused the job: {said}", remedy)

@@ -1,0 +1,95 @@
+"""How the jobs of submissions stand: Slurm's word about those that are ours, and no conclusion about the others.
+
+A number alone names no job. Another cluster gives the same numbers to its own jobs, and a controller that lost its
+memory gives them out again. A job is ours where the cluster and the job's name are those of the submission.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from launcher.slurm.answers import FRESH, Patience
+from launcher.slurm.cluster import this_cluster
+from launcher.slurm.query import JobState, query_jobs, query_named
+from sweeps.submission import Submission
+
+EARLIER_NAMES = "trisweep-"
+"""Jobs of earlier versions have names that begin so. Their submissions do not hold the name."""
+
+
+class Standing(NamedTuple):
+    """What is known of the job of one submission.
+
+    Attributes:
+        submission: with the number of its job, if Slurm knew the job by its name.
+        state: Slurm's word; None where it knows no such job.
+        elsewhere: why this machine's Slurm cannot tell; empty where it can.
+    """
+
+    submission: Submission
+    state: JobState | None
+    elsewhere: str
+
+    @property
+    def is_live(self) -> bool:
+        return self.state is not None and self.state.is_live
+
+    @property
+    def is_unknown(self) -> bool:
+        """The cluster that would have it has no such job."""
+        return self.state is None and not self.elsewhere
+
+
+def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[Standing]:
+    """How the job of each submission stands, in the order of the submissions, which must all be of Slurm jobs.
+
+    Args:
+        patience: how old Slurm's answer may be.
+
+    Raises:
+        SlurmSilent: about some of the jobs nothing can be said now.
+    """
+    if not submissions:
+        return []
+    here = this_cluster().name
+    # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
+    unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
+    found = _with_numbers(submissions, query_named(unnumbered, patience))
+    states = query_jobs((each.queue_id for each in found if each.queue_id), patience)
+    return [_standing(submission, states, here) for submission in found]
+
+
+def _with_numbers(submissions: Iterable[Submission], named: dict[str, JobState]) -> list[Submission]:
+    # squeue shows an array element by element; a submission knows which element is its own.
+    masters = {state.job_name: job_id.split("_")[0] for job_id, state in named.items()}
+    return [
+        each.adopted_by(masters[each.queue_name]) if each.queue_id is None and each.queue_name in masters else each
+        for each in submissions
+    ]
+
+
+def _standing(submission: Submission, states: dict[str, JobState], here: str | None) -> Standing:
+    state = states.get(submission.queue_id) if submission.queue_id else None
+    if state is not None and _is_ours(submission, state):
+        return Standing(submission, state, "")
+    return Standing(submission, None, _elsewhere(submission, here))
+
+
+def _elsewhere(submission: Submission, here: str | None) -> str:
+    """Why it proves nothing that this machine's Slurm has no such job; empty where it proves that there is none."""
+    # Without a name for the cluster, the login node on which the job was submitted is the best witness.
+    if submission.cluster is None:
+        is_here = submission.hostname == socket.gethostname()
+        return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"
+    if submission.cluster == here:
+        return ""
+    asked = f"asks {here}" if here else "cannot ask it"
+    return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {asked}"
+
+
+def _is_ours(submission: Submission, state: JobState) -> bool:
+    if submission.queue_name is None:
+        return state.job_name.startswith(EARLIER_NAMES)
+    return state.job_name == submission.queue_name

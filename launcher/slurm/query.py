@@ -1,0 +1,212 @@
+"""Ask Slurm how jobs stand. A question never hangs; a job that Slurm has forgotten is absent from the answer.
+
+Slurm gives a number out again once it has lost the job that had it, so a number alone does not say whose job it is:
+every state comes with the job's name, which ends with a token that no other job has.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+import time
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from launcher.slurm.answers import FRESH, Answer, Patience, answer_of
+from launcher.slurm.cluster import this_cluster
+
+ENDED_STATES = (
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
+    *("NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "REVOKED"),
+)
+"""Any other state of Slurm's (PENDING, RUNNING, SUSPENDED, REQUEUED, REQUEUE_HOLD, ...) is that of a live job."""
+
+TELLING = (
+    *("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE"),
+    *("PREEMPTED", "FAILED", "CANCELLED", "REVOKED", "COMPLETED"),
+)
+"""Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
+
+LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
+"""The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
+
+BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
+"""A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
+
+NO_NODES = ("(null)", "None assigned")
+WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+
+
+UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
+"""Slurm has no such states: another cluster may run the job, and the job never came to be."""
+
+
+class JobState(NamedTuple):
+    """How a job, or one element of an array, stands.
+
+    Attributes:
+        ended: seconds since the epoch; None while it lives, or where Slurm does not say.
+        asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
+        job_name: empty where Slurm was not asked for it.
+        nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
+        cause: why Slurm cannot say more, in words for people; empty where it can.
+    """
+
+    name: str
+    ended: float | None = None
+    asked: float | None = None
+    job_name: str = ""
+    cause: str = ""
+    nodes: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        # A job that is UNKNOWN HERE counts as live, so that nobody starts a second one beside it.
+        return self.name not in (*ENDED_STATES, NOT_SUBMITTED)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.name in WAITING_STATES
+
+
+class SlurmSilent(Exception):
+    """A tool of Slurm did not answer, so that a job which is missing from the answer is not thereby unknown."""
+
+
+def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
+    """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
+
+    The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
+    controller has forgotten; where there is no accounting, those are absent.
+
+    Raises:
+        SlurmSilent: about some of the jobs nothing can be said now.
+    """
+    wanted = set(job_ids)
+    if not wanted:
+        return {}
+    states = _told_of(wanted, _squeue("--jobs", _masters(wanted), patience))
+    if forgotten := wanted - states.keys():
+        states |= _told_of(forgotten, _sacct(forgotten, patience))
+    return states
+
+
+def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
+    """States by job id of the jobs of these names that the controller knows.
+
+    Raises:
+        SlurmSilent: the controller does not answer.
+    """
+    wanted = sorted(set(job_names))
+    return _squeue("--name", wanted, patience) if wanted else {}
+
+
+def _dated(states: dict[str, JobState], answer: Answer) -> dict[str, JobState]:
+    """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
+    if not any(state.ended for state in states.values()):
+        return states
+    asked = this_cluster().now - answer.age
+    return {job_id: state._replace(asked=asked) for job_id, state in states.items()}
+
+
+def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
+    """What was said about each of the jobs; those that nothing was said about are absent.
+
+    An array that was cancelled before its first element started stays one record, which speaks for all elements.
+    """
+    found = {job_id: told.get(job_id) or told.get(job_id.split("_")[0]) for job_id in job_ids}
+    return {job_id: state for job_id, state in found.items() if state is not None}
+
+
+def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, JobState]:
+    # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
+    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%N|%j|"]
+    answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
+    # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
+    if answer.failed and "Invalid job id" not in answer.complained:
+        raise SlurmSilent
+    return _dated(_parsed(answer.said), answer)
+
+
+def _sacct(job_ids: set[str], patience: Patience) -> dict[str, JobState]:
+    """The answer is empty where the site keeps no accounting."""
+    columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
+    jobs = ",".join(_masters(job_ids))
+    if not shutil.which("sacct"):
+        return {}
+    answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
+    if not answer.failed:
+        return _dated(_parsed(answer.said), answer)
+    if "accounting storage is disabled" in answer.complained:
+        return {}
+    raise SlurmSilent
+
+
+def _masters(job_ids: set[str]) -> list[str]:
+    # One id for a whole array instead of a thousand, which also finds the record of elements that never started.
+    return sorted({job_id.split("_")[0] for job_id in job_ids})
+
+
+def _parsed(lines: str) -> dict[str, JobState]:
+    """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
+
+    A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
+
+    Raises:
+        SlurmSilent: the answer was cut off.
+    """
+    states: dict[str, JobState] = {}
+    for line in lines.splitlines(keepends=True):
+        found = LINE.fullmatch(line)
+        if found is None and BROKEN_LINE.match(line):
+            raise SlurmSilent
+        if found is not None:
+            job_id, name, end, nodes, job_name = found.groups()
+            ended = _seconds(end) if name in ENDED_STATES else None
+            state = JobState(name, ended, job_name=job_name, nodes="" if nodes in NO_NODES else nodes)
+            job_id, plus, _ = job_id.partition("+")
+            if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
+                state = of_components(states[job_id], state)
+            states.update(dict.fromkeys(_expanded(job_id), state))
+    return states
+
+
+def of_components(first: JobState, second: JobState) -> JobState:
+    """How a heterogeneous job stands, on the nodes of both its components.
+
+    It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`.
+    """
+    both = (first, second)
+    live = [state for state in both if state.is_live]
+    telling = live[0] if live else min(both, key=lambda state: TELLING.index(state.name))
+    ends = [state.ended for state in both if state.ended is not None]
+    ended = None if live else max(ends, default=None)
+    return telling._replace(ended=ended, nodes=",".join(filter(None, (first.nodes, second.nodes))))
+
+
+def _expanded(job_id: str) -> list[str]:
+    master, bracket, ranges = job_id.partition("_[")
+    if not bracket:
+        return [job_id]
+    elements: list[str] = []
+    # `%5` is the throttle of the array, and `...` stands where squeue has cut a long list short.
+    for part in re.sub(r"%\d+|\]|\.\.\.", "", ranges).split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            elements += [f"{master}_{index}" for index in range(int(first), int(last or first) + 1)]
+    return elements
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:  # "Unknown", "N/A"
+        return None
+
+
+def age(state: JobState) -> float:
+    """Seconds between the job's end and Slurm's answer; infinite where Slurm does not say when it ended."""
+    if state.ended is None:
+        return float("inf")
+    return (time.time() if state.asked is None else state.asked) - state.ended

@@ -1,0 +1,200 @@
+"""Why a Slurm job ended that wrote no measurement: from Slurm's state, the ranks' last words and the job's output."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from launcher.slurm.first_ranks import first_ranks
+from launcher.slurm.node_names import node_names
+from launcher.slurm.query import JobState, age
+from sweeps.logs import tail
+from sweeps.reading import Reading
+from sweeps.submission import Submission
+from train_core.attempt import last_attempt
+from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
+from train_core.job.faults import fault_of_signal, over_capacity_bytes
+from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
+from train_core.trial_folder import JobFolder
+
+OUTCOME_OF_STATE = {
+    "TIMEOUT": Outcome.TIMED_OUT,
+    "DEADLINE": Outcome.TIMED_OUT,
+    "OUT_OF_MEMORY": Outcome.OUT_OF_MEMORY,
+    "NODE_FAIL": Outcome.NODE_FAILED,
+    "BOOT_FAIL": Outcome.NODE_FAILED,
+    "CANCELLED": Outcome.CANCELLED,
+    "REVOKED": Outcome.CANCELLED,
+    "PREEMPTED": Outcome.PREEMPTED,
+}
+"""States whose meaning is plain. COMPLETED and FAILED need the ranks' and the job's own words."""
+
+CAUSE_OF_OUTCOME = {
+    Outcome.TIMED_OUT: "ended by Slurm at its time limit",
+    Outcome.OUT_OF_MEMORY: "ended by Slurm for using more memory than it asked for",
+    Outcome.NODE_FAILED: "a node of the job failed",
+    Outcome.CANCELLED: "cancelled in Slurm",
+    Outcome.PREEMPTED: "preempted by Slurm for another job, and not run again by it",
+}
+
+WORDS_OF_SLURM = (
+    (re.compile(r"DUE TO TIME LIMIT"), Outcome.TIMED_OUT),
+    (re.compile(r"DUE TO NODE FAILURE"), Outcome.NODE_FAILED),
+    (re.compile(r"DUE TO PREEMPTION"), Outcome.PREEMPTED),
+    (re.compile(r"exceeded memory limit|oom[-_ ]kill", re.IGNORECASE), Outcome.OUT_OF_MEMORY),
+    (re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT"), Outcome.CANCELLED),
+)
+"""What Slurm writes into the job's output. It tells more than the state: a job beyond its --mem may be just FAILED.
+
+The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
+"""
+
+FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.TIMED_OUT)
+"""Where Slurm says one of these, what ranks say is a consequence."""
+
+REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
+TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
+STEP_ENDED = "*** STEP "
+"""So begins `*** STEP 7.0 ON node1 CANCELLED AT ... ***`. From there on srun ends the tasks that are left, with SIGTERM
+first."""
+
+# srun names the signal that ended a task in words, as the shell does.
+SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Terminated": 15, "Bus error": 7}
+
+SETTLING_SECONDS = {"COMPLETED": 30.0, "NODE_FAIL": 60.0, "PREEMPTED": 60.0}
+"""How long after such an end nothing is concluded yet.
+
+A completed job's files may still have to appear on a network file system, and Slurm may still requeue the others.
+"""
+
+DEFAULT_SETTLING_SECONDS = 2.0
+TRACEBACK_LINES = 40
+
+
+def is_settled(state: JobState) -> bool:
+    return not state.is_live and age(state) >= SETTLING_SECONDS.get(state.name, DEFAULT_SETTLING_SECONDS)
+
+
+def verdict(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
+    """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
+    assert reading.experiment is not None
+    failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
+    measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
+    suspects = measurement.nodes or node_names(state.nodes if state else "")
+    ended = state.ended if state and state.ended else time.time()
+    return measurement.model_copy(update={"ended": ended, "nodes": suspects})
+
+
+def why_ended(
+    folder: JobFolder, submission: Submission, state: JobState | None, num_ranks: int | None = None
+) -> RankFailure:
+    """What ended a job that left no result; rank -1 where no rank is to blame. `num_ranks` is None where not known."""
+    log = tail(submission.error_of(0))
+    # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
+    log = _since_last_start(log) if state else log
+    return _failure(folder, submission, state, log, num_ranks) or _unknown(folder, submission, state, log)
+
+
+def _failure(
+    folder: JobFolder, submission: Submission, state: JobState | None, log: str, num_ranks: int | None
+) -> RankFailure | None:
+    """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
+    outcome = OUTCOME_OF_STATE.get(state.name) if state else None
+    outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
+    if outcome in FINAL_WORDS:
+        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    told = folder.read_failures()
+    # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
+    culprit = first_cause(told)
+    if culprit is not None and not lost_a_peer(culprit):
+        return culprit
+    if outcome is not None:
+        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    spoken = {failure.rank for failure in told} | _ended_by_srun(log)
+    return _killed_task(submission, log, spoken) or _only_silent_rank(submission, spoken, num_ranks) or culprit
+
+
+def _only_silent_rank(submission: Submission, spoken: set[int], num_ranks: int | None) -> RankFailure | None:
+    """The one rank that said nothing where all others lost a peer: it ended with a code of which srun says nothing."""
+    silent = sorted(set(range(num_ranks or 0)) - spoken)
+    if not spoken or len(silent) != 1:
+        return None
+    (rank,) = silent
+    cause = f"rank {rank} ended without a word before the training did, and the other ranks lost their connection to it"
+    said = _last_lines(tail(submission.error_of(rank)))
+    return _silent_rank(rank, cause, said, Fault.CRASH)
+
+
+def _silent_rank(rank: int, cause: str, said: str, fault: Fault) -> RankFailure:
+    """The failure of a rank that left no word of its own."""
+    return RankFailure(
+        rank=rank, outcome=Outcome.FAILED, cause=cause, traceback=said, time=time.time(), blamed=rank, fault=fault
+    )
+
+
+def _since_last_start(log: str) -> str:
+    """The log without what earlier runs of a requeued job wrote: every run appends to the same files."""
+    last = max((found.end() for found in REQUEUED.finditer(log)), default=0)
+    return log[last:]
+
+
+def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
+    """A failure that belongs to no rank."""
+    lacked = over_capacity_bytes(log) if outcome is Outcome.OUT_OF_MEMORY else None
+    return RankFailure(
+        rank=-1,
+        outcome=outcome,
+        cause=cause,
+        traceback=_last_lines(log),
+        time=time.time(),
+        fault=fault or FAULT_OF_OUTCOME[outcome],
+        over_capacity_bytes=lacked,
+    )
+
+
+def _unknown(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure:
+    if state is None:
+        how, fault = "Slurm no longer knows it", Fault.LOST
+    else:
+        # A job that ended well without having begun has run something else, and would do so again.
+        started = _has_begun(folder, submission) or state.name == "COMPLETED"
+        how, fault = f"Slurm says {state.name}", Fault.CRASH if started else Fault.START
+    return _words(Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault)
+
+
+def _has_begun(folder: JobFolder, submission: Submission) -> bool:
+    """Whether rank 0 of the job came as far as taking the folder."""
+    last = last_attempt(folder.claim)
+    return last is not None and last.number >= submission.attempt
+
+
+def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
+    """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
+    firsts = first_ranks(log)
+    for node, tasks, how in TASK_END.findall(log):
+        silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in told]
+        if silent:
+            rank, reason = silent[0], how.strip()
+            known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
+            said = _last_lines(tail(submission.error_of(rank)))
+            fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
+            return _silent_rank(rank, f"rank {rank} {known}", said, fault)
+    return None
+
+
+def _ended_by_srun(log: str) -> set[int]:
+    """The ranks that srun ended because another had left; that they say nothing tells nothing of them."""
+    _, mark, after = log.partition(STEP_ENDED)
+    firsts = first_ranks(log)
+    ended = [(node, tasks) for node, tasks, how in TASK_END.findall(after) if how.strip() == "Terminated"]
+    return {rank for node, tasks in ended for rank in _ranks(tasks, firsts.get(node, 0))} if mark else set()
+
+
+def _ranks(tasks: str, first_rank: int) -> list[int]:
+    """`0,4-6` -> 0, 4, 5, 6, each counted on from the first rank."""
+    spans = (part.partition("-") for part in tasks.split(","))
+    return [first_rank + task for first, _, last in spans for task in range(int(first), int(last or first) + 1)]
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-TRACEBACK_LINES:])

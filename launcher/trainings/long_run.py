@@ -1,0 +1,169 @@
+"""From a sweep to the long run of its best plan: which plan, what experiment, which folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from conf.errors import ConfigError, UsageError
+from conf.experiment import Experiment
+from conf.load import checked, compose
+from conf.overrides import Overrides
+from conf.tree import part_at, with_values
+from launcher.trainings.begun import TRAININGS, Best, LongRun, read_stored
+from launcher.trainings.slurm import starting
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.checkpoints.checkpoint_folder import last_whole, step_of
+from train_core.measurement import Outcome
+from train_core.process.lock import held
+from train_core.trial_folder import TrialFolder
+
+NUM_STEPS = "training.num_steps"
+PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
+"""Overrides in these groups say where the sweep is and how its job is requested. They do not change the training."""
+
+
+def best_of(sweep: Sweep) -> Best:
+    """The trial with the most model FLOP/s per device: as measured, else as predicted among those not tried.
+
+    Raises:
+        UsageError: no point of the sweep can run.
+    """
+    readings = sweep.read()
+    measured = [
+        Best(reading.trial, True, reading.performance.model_flops_per_second_per_device)
+        for reading in readings
+        if reading.performance is not None
+    ]
+    predicted = [
+        Best(trial, False, trial.estimate.model_flops_per_second_per_device)
+        for reading in readings
+        if (trial := reading.trial).infeasible_reason is None and trial.estimate and not _has_spoken(reading)
+    ]
+    # Whatever was measured beats every prediction, which may promise more than the machine keeps.
+    if not (measured or predicted):
+        remedy = f"See why with `trisweep status {sweep.record.name}`."
+        raise UsageError(f"No point of {sweep.folder.path} can run", remedy)
+    return max(measured or predicted, key=lambda best: best.flops_per_second_per_device)
+
+
+def _has_spoken(reading: TrialReading) -> bool:
+    """Whether the trial's end tells something about its plan, whose prediction then no longer counts.
+
+    A trial that was cancelled, or whose node failed, tells nothing.
+    """
+    told = reading.measurement
+    return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.NODE_FAILED)
+
+
+def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> LongRun:
+    """The training that goes on in its folder, or a new one of the sweep's best plan; nothing is written.
+
+    Raises:
+        UsageError: the sweep was not started, or the folder's training was started otherwise.
+        ConfigError: the number of steps was not given, or the experiment cannot be.
+    """
+    if not sweep.record.exists():
+        raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
+    _require_of_training(overrides)
+    # Where the training runs may change from one command to the next, but not what is trained.
+    asked = overrides.without(PLACE_GROUPS)
+    folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
+    if folder.trial.exists():
+        return _continued(folder, asked)
+    best = best_of(Sweep.stored_in(sweep))
+    assert best.trial.experiment is not None
+    return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
+
+
+def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
+    """Make the folder of a new run."""
+    assert run.best is not None
+    run.folder.write_trial(
+        {
+            "experiment": run.experiment.model_dump(mode="json"),
+            "trial_id": run.folder.path.name,
+            "sweep": sweep,
+            "point": run.best.trial.point,
+            "from_trial": run.source,
+            "overrides": _texts(overrides),
+        }
+    )
+
+
+def write_extension(run: LongRun, overrides: Overrides) -> None:
+    """Make the folder's training the longer one that is asked for.
+
+    Raises:
+        UsageError: it runs, here or as a job.
+    """
+    with starting(run.folder) as job, held(run.folder.running_lock):
+        if job is not None:
+            raise job.in_the_way(run.folder)
+        schedules = [list(each) for each in run.schedules]
+        asked = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
+        stored = json.loads(run.folder.trial.read_bytes())
+        run.folder.write_trial(stored | asked | {"overrides": _texts(overrides)})
+
+
+def _texts(overrides: Overrides) -> list[str]:
+    """Those that say what is trained; sorted, because in another order they make no other training."""
+    return sorted(overrides.without(PLACE_GROUPS).texts)
+
+
+def _continued(folder: TrialFolder, asked: Overrides) -> LongRun:
+    other, found = "or begin another training with --name NAME", read_stored(folder)
+    if found is None:
+        raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
+    before = Overrides.parse(found.overrides)
+    if _texts(before) == _texts(asked):
+        return found.run
+    if _but_for_steps(before) == _but_for_steps(asked) and asked.chosen(NUM_STEPS) is not None:
+        return _extended(found.run, asked, other)
+    problem = f"{folder.path} holds a training with {' '.join(found.overrides) or 'no overrides'}"
+    now = " ".join(_texts(asked)) or "none"
+    raise UsageError(f"{problem}, and now {now} was requested", f"Give the same, {other}.")
+
+
+def _but_for_steps(overrides: Overrides) -> list[str]:
+    return [text for text in _texts(overrides) if not text.startswith(f"{NUM_STEPS}=")]
+
+
+def _extended(run: LongRun, asked: Overrides, other: str) -> LongRun:
+    """The training with more steps; as it is, where no more are asked for."""
+    before, wanted = run.experiment.training.num_steps, part_at(compose(asked).tree, NUM_STEPS)
+    tree = run.experiment.model_dump(mode="json")
+    longer = checked(Experiment, with_values(tree, {NUM_STEPS: wanted}))
+    if longer.training.num_steps < before:
+        problem = f"{run.folder.path} holds this training with {before} steps"
+        raise UsageError(problem, f"Give {NUM_STEPS}={before} or more, {other}.")
+    if longer.training.num_steps == before:
+        return run
+    last = last_whole(run.folder.checkpoints)
+    schedules = (*run.schedules, *([(before, step_of(last))] if last else []))
+    return replace(run, experiment=longer, schedules=schedules, extends=True)
+
+
+def _experiment(planned: Experiment, asked: Overrides) -> Experiment:
+    """The planned experiment with regular checkpoints, and with what the user asked for."""
+    if asked.chosen(NUM_STEPS) is None:
+        problem = "is what the sweep measured, and does not say how long to train"
+        raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
+    # Only the values that the user named are taken over: the rest of this composition is of the default experiment.
+    composed = compose(Overrides.choosing("checkpoint", "regular") + asked).tree
+    tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
+    return checked(Experiment, with_values(tree, {override.key: part_at(composed, override.key) for override in asked}))
+
+
+def _require_of_training(overrides: Overrides) -> None:
+    """Raises ConfigError for an override that neither chooses the place nor changes the training.
+
+    It would be ignored, and the user would not know.
+    """
+    for override in overrides:
+        changes_cluster = override.group in ("cluster", "device") and override.key != "cluster"
+        if changes_cluster or override.group not in PLACE_GROUPS | Experiment.model_fields.keys():
+            problem = "has no effect on a training, which takes its cluster from the sweep"
+            raise ConfigError(override.key, override.value, problem, "Leave it out, or give it to `trisweep sweep`.")

@@ -1,0 +1,189 @@
+"""This machine as a workplace: as many trials at once as fit without disturbing each other."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from conf.experiment import Experiment
+from launcher.control.workplace import Workplace
+from launcher.executor import Work
+from launcher.slurm.silent_jobs import TRACEBACK_LINES
+from launcher.state import seen_here
+from launcher.this_machine.capacity import Ledger, Machine, Share, memory_needed, why_impossible
+from launcher.this_machine.jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
+from launcher.this_machine.processes import end_trees
+from sweeps.logs import tail
+from sweeps.reading import TrialReading
+from sweeps.submission import Submission, read_submission, shape_of
+from sweeps.sweep import Sweep
+from sweeps.trial import Trial
+from train_core.job.failures import without_numbers
+from train_core.measurement import Measurement, Outcome
+
+MOST_UNSEEN_ENDS = 3
+"""A trial whose last attempt ended without a word, and unseen, is not tried again after so many attempts."""
+
+
+@dataclass
+class ThisMachine(Workplace):
+    """Runs the trials of one sweep on this machine.
+
+    Attributes:
+        snapshot: makes the snapshot of the code that jobs run, once it is needed.
+        time_limit_seconds: of each trial.
+        job: what runs one trial, given its folder, its devices and the time limit.
+        running: started by this process (with its process) or adopted from a sweep that died (None).
+    """
+
+    machine: Machine
+    snapshot: Callable[[], Path]
+    time_limit_seconds: float | None
+    job: LocalJobFunction
+    running: dict[str, tuple[Trial, subprocess.Popen[bytes] | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.machine)
+        self._sweep: Sweep | None = None
+        self._still: dict[str, TrialReading] = {}
+
+    @cached_property
+    def code(self) -> Path:
+        return self.snapshot()
+
+    def standing(self, sweep: Sweep) -> list[TrialReading]:
+        """Only running trials are read again, as reading takes time from the measured cores."""
+        self._sweep = sweep
+        for trial_id in [trial_id for trial_id in self.running if self._has_ended(trial_id)]:
+            self._settle(sweep, *self._forget(trial_id))
+        for trial in sweep.record.trials:
+            if trial.trial_id not in self._still and trial.selected:
+                self._adopt_if_running(sweep, trial)
+            if trial.trial_id in self.running or trial.trial_id not in self._still:
+                self._still[trial.trial_id] = seen_here(sweep.read_trial(trial))
+        return [self._still[trial.trial_id] for trial in sweep.record.trials]
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        """Start trials in their order, except that a smaller one may pass one that waits for more than is free."""
+        self._sweep = sweep
+        return [reading.name for reading in readings if self._starts(sweep, reading.trial)]
+
+    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        self._interrupt([reading.name for reading in readings])
+        for reading in readings:
+            if reading.name in self.running:
+                self._forget(reading.name)
+            self._still.pop(reading.name, None)
+            started = reading.submission.submitted if reading.submission else time.time()
+            ended = without_numbers(_experiment(reading.trial).fingerprint, outcome, cause, started)
+            if reading.folder.read_measurement() is None or reading.outcome is Outcome.CANCELLED:
+                reading.folder.write_measurement(ended)
+
+    def room(self) -> int | None:
+        free = self.ledger.free_devices() if self.machine.num_devices else range(self.ledger.free_cores())
+        return len(free)
+
+    def has_news(self) -> bool:
+        return any(self._has_ended(trial_id) for trial_id in self.running)
+
+    def interrupt_all(self) -> None:
+        """End every job without writing how: the trials can be run again."""
+        self._interrupt(list(self.running))
+        for trial_id in list(self.running):
+            self._forget(trial_id)
+
+    def wait_for_ends(self) -> None:
+        """Wait until the processes of trials that have left their measurement are gone."""
+        for _, process in self.running.values():
+            if process is not None:
+                process.wait()
+
+    def _adopt_if_running(self, sweep: Sweep, trial: Trial) -> None:
+        """Let a job go on that outlived its sweep.
+
+        Nobody knows any more which cores and devices it was given, so it counts as holding them all.
+        """
+        folder = sweep.folder_of(trial)
+        if trial.trial_id in self.running or not is_running_here(folder, read_submission(folder)):
+            return
+        memory = memory_needed(_experiment(trial), trial.estimate, self.machine)
+        devices = tuple(range(self.machine.num_devices))
+        self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, memory, devices)
+        self.running[trial.trial_id] = (trial, None)
+
+    def _starts(self, sweep: Sweep, trial: Trial) -> bool:
+        if trial.trial_id in self.running:  # its last attempt has left a measurement, and is just ending
+            return False
+        if reason := why_impossible(_experiment(trial), trial.estimate, self.machine):
+            self._refuse(sweep, trial, reason)
+            return False
+        share = self.ledger.take(trial)
+        if share is None:
+            return False
+        # The number of the attempt is read before `prepare` forgets what earlier attempts left.
+        attempt, lost_nodes = sweep.read_trial(trial).next_attempt
+        work = Work(sweep.prepare(trial), attempt, lost_nodes)
+        executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
+        executor.submit(self.job, [work], shape_of(_experiment(trial)))
+        self.running[trial.trial_id] = (trial, executor.process)
+        return True
+
+    def _refuse(self, sweep: Sweep, trial: Trial, reason: str) -> None:
+        folder = sweep.folder_of(trial)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write_measurement(
+            without_numbers(_experiment(trial).fingerprint, Outcome.INFEASIBLE, reason, time.time())
+        )
+        self._still.pop(trial.trial_id, None)
+
+    def _has_ended(self, trial_id: str) -> bool:
+        assert self._sweep is not None
+        (_, process), folder = self.running[trial_id], self._sweep.folder.trial(trial_id)
+        # submitit's controller may have been killed alone, while the supervisor below it lives and holds the folder.
+        if process is not None:
+            return process.poll() is not None and not folder.is_running_here()
+        return not is_running_here(folder, read_submission(folder))
+
+    def _forget(self, trial_id: str) -> tuple[Trial, subprocess.Popen[bytes] | None]:
+        self.ledger.give_back(trial_id)
+        self._still.pop(trial_id, None)
+        return self.running.pop(trial_id)
+
+    def _settle(self, sweep: Sweep, trial: Trial, process: subprocess.Popen[bytes] | None) -> None:
+        """Conclude on a job that ended without a word: it failed. An adopted one, whose end nobody saw, runs again."""
+        folder = sweep.folder_of(trial)
+        submission = read_submission(folder)
+        if submission is None or folder.read_measurement() is not None:
+            return
+        if process is not None or submission.attempt >= MOST_UNSEEN_ENDS:
+            folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
+
+    def _interrupt(self, trial_ids: Sequence[str]) -> None:
+        assert self._sweep is not None
+        submissions = [read_submission(self._sweep.folder.trial(trial_id)) for trial_id in trial_ids]
+        end_trees(controller for each in submissions if each and (controller := controller_of(each)))
+        for trial_id in trial_ids:
+            process = self.running[trial_id][1] if trial_id in self.running else None
+            if process is not None:
+                process.wait()
+
+
+def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
+    said = "\n".join(filter(None, (tail(submission.error_of(0)), tail(submission.output_of(0)))))
+    words = "\n".join(said.splitlines()[-TRACEBACK_LINES:])
+    # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.
+    limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
+    if time.time() - submission.submitted >= limit:
+        cause = "did not stop at its time limit and was killed"
+        return without_numbers(_experiment(trial).fingerprint, Outcome.TIMED_OUT, cause, submission.submitted, words)
+    cause = "the job's supervisor ended without writing a measurement (killed, or it could not start)"
+    return without_numbers(_experiment(trial).fingerprint, Outcome.FAILED, cause, submission.submitted, words)
+
+
+def _experiment(trial: Trial) -> Experiment:
+    assert trial.experiment is not None
+    return trial.experiment

@@ -1,0 +1,257 @@
+"""One Slurm allocation as a workplace: trials are steps inside it, each on nodes, cores and devices of its own.
+
+Where the allocation was submitted for the sweep, its steps end with the controller. In one that a person took with
+salloc they may outlive it, and the next controller adopts them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from conf.errors import UsageError
+from conf.sites import SlurmSpec
+from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation
+from launcher.allocation.nodes import Allocation, own_allocation, running_steps
+from launcher.allocation.packing import Candidate, Placement, Room, choose
+from launcher.allocation.running_step import Step, end_all, ended_among
+from launcher.allocation.step import StepExecutor
+from launcher.allocation.times import Expectation
+from launcher.cancel import cancel_jobs
+from launcher.control.workplace import Workplace
+from launcher.executor import Work
+from launcher.slurm.executor import SlurmJob
+from launcher.slurm.query import JobState, SlurmSilent
+from launcher.state import reconciled
+from sweeps.reading import TrialReading
+from sweeps.submission import Submission, shape_of
+from sweeps.sweep import Sweep
+from sweeps.trial import Trial
+from train_core.job.failures import without_numbers
+from train_core.measurement import Outcome
+
+SECONDS_PER_MINUTE = 60
+CLOSING_SECONDS = 60.0
+"""So long before its time limit an allocation ends what still runs in it, so that this is written down and said."""
+
+ASK_SECONDS = 2.0
+"""Slurm is asked no more often how the allocation stands."""
+
+NEW_SECONDS = 60.0
+"""An allocation that has run for less is a new one."""
+
+RUNNING = JobState("RUNNING")
+AT_THE_END = "the allocation in which it ran came to its time limit"
+
+
+@dataclass
+class AllocationRoom(Workplace):
+    """Runs trials as steps of the allocation that this process is in.
+
+    Attributes:
+        devices_per_node: of the cluster.
+        snapshot: makes the snapshot of the code that steps run, once it is needed.
+        runs_setup: the lines of `slurm.setup` have not been run in this shell.
+        job: what each task of a step calls with the trial folder.
+        ask: asks Slurm how the allocation stands.
+        num_ended: trials that ended by themselves here, well or not.
+    """
+
+    slurm: SlurmSpec
+    devices_per_node: int
+    name: str
+    snapshot: Callable[[], Path]
+    logs: Path
+    job: SlurmJob
+    runs_setup: bool = False
+    closing_seconds: float = CLOSING_SECONDS
+    ask: Callable[[], Allocation] = own_allocation
+    running: dict[str, Step] = field(default_factory=dict)
+    num_ended: int = 0
+
+    def __post_init__(self) -> None:
+        self.allocation = self.ask()
+        self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
+        self._room = Room(dict(self._slots))
+        self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
+        self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
+        self._ended: dict[str, TrialReading] = {}
+        self._looked = False
+        self._asked = 0.0
+
+    @cached_property
+    def executor(self) -> StepExecutor:
+        return StepExecutor(
+            self.allocation, self.slurm, self.name, self.snapshot(), self.logs, self._slots, self.runs_setup
+        )
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the allocation is about to end, so that nothing is started in it any more."""
+        return self.allocation.seconds_left <= self.closing_seconds
+
+    def standing(self, sweep: Sweep) -> list[TrialReading]:
+        """Trials whose end is known are not read again, and Slurm is asked only about jobs beside this one."""
+        self._look_back(sweep)
+        self._collect(sweep)
+        if self.is_closing and self.running:
+            self.interrupt_all(sweep, AT_THE_END)
+        open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
+        read = [sweep.read_trial(trial) for trial in open_trials]
+        own = [replace(each, job=RUNNING) for each in read if self._is_own(each)]
+        told = {each.name: each for each in [*own, *reconciled(each for each in read if not self._is_own(each))]}
+        self._ended |= {name: each for name, each in told.items() if each.measurement and name not in self.running}
+        return [told.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        """Start those that fit beside what runs, and that are expected to end before the allocation does."""
+        offered = [each for each in readings if not self._is_refused(each)]
+        expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
+        candidates = [self._candidate(each, expected) for each in offered]
+        left = {name: step.seconds_left(expected) for name, step in self.running.items()}
+        by_name = {each.name: each for each in offered}
+        for candidate, placement in choose(filter(self._can_end, candidates), self._room, left):
+            self._begin(sweep, by_name[candidate.trial_id], placement)
+        self._is_stuck = bool(offered) and not self.running
+        return [name for name in by_name if name in self.running]
+
+    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        end_all([self.running[each.name] for each in readings if each.name in self.running])
+        elsewhere = [each.submission for each in readings if each.awaits_slurm and not self._is_own(each)]
+        cancel_jobs([submission for submission in elsewhere if submission])
+        for each in readings:
+            self._forget(each.name)
+            self._silent.pop(each.name, None)
+            self._ended.pop(each.name, None)
+            assert each.experiment is not None
+            started = each.submission.submitted if each.submission else time.time()
+            each.folder.write_verdict(without_numbers(each.experiment.fingerprint, outcome, cause, started))
+
+    def room(self) -> int | None:
+        return 0 if self.is_closing else self._room.num_free
+
+    def has_news(self) -> bool:
+        ended = any(step.has_ended for step in self.running.values())
+        may_ask = time.monotonic() - self._asked >= ASK_SECONDS
+        due = may_ask and any(step.is_settled for step in self._silent.values())
+        return ended or due or (self.is_closing and bool(self.running))
+
+    def is_over(self) -> bool:
+        return (self.is_closing or self._is_stuck) and not self.running and not self._silent
+
+    def interrupt_all(self, sweep: Sweep, cause: str) -> None:
+        """End every step; the trials are run again."""
+        self.end(sweep, [sweep.read_trial(step.trial) for step in self.running.values()], Outcome.PREEMPTED, cause)
+
+    def _is_own(self, reading: TrialReading) -> bool:
+        return reading.name in self.running or reading.name in self._silent
+
+    def _candidate(self, reading: TrialReading, expected: Expectation) -> Candidate:
+        assert reading.experiment is not None
+        return Candidate(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
+
+    def _can_end(self, candidate: Candidate) -> bool:
+        """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
+        left, whole = (each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds))
+        is_new = left > max(0.0, whole - NEW_SECONDS)
+        return candidate.seconds <= left or (candidate.seconds > whole and is_new)
+
+    def _is_refused(self, reading: TrialReading) -> bool:
+        """Write down that the allocation is too small for a trial, also where none of its nodes has failed."""
+        assert reading.experiment is not None
+        shape, most = shape_of(reading.experiment), max(self._slots.values(), default=0)
+        if not shape.parts and shape.num_nodes <= self.allocation.num_nodes and shape.devices_per_node <= most:
+            return False
+        reason = f"needs {shape} (nodes x devices), and the allocation has {self.allocation.num_nodes} x {most}"
+        reading.folder.path.mkdir(parents=True, exist_ok=True)
+        ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
+        reading.folder.write_measurement(ended)
+        return True
+
+    def _begin(self, sweep: Sweep, reading: TrialReading, placement: Placement) -> None:
+        assert reading.experiment is not None
+        attempt = reading.next_attempt  # counted before `prepare` forgets what earlier attempts left
+        work, shape = Work(sweep.prepare(reading.trial), *attempt), shape_of(reading.experiment)
+        submission, process = self.executor.start(self.job, work, shape, placement)
+        self.running[reading.name] = Step(reading.trial, submission, placement, process, time.monotonic())
+        self._ended.pop(reading.name, None)
+
+    def _look_back(self, sweep: Sweep) -> None:
+        """Once, adopt the steps that an earlier controller of this allocation left, and conclude on the others."""
+        if self._looked:
+            return
+        try:
+            alive = running_steps(self.allocation.job_id)
+        except SlurmSilent:  # until it answers, they count as running
+            return
+        for reading in sweep.read():
+            submission = reading.submission
+            if reading.measurement is not None or submission is None or not self._is_inside(submission):
+                continue
+            if nodes := alive.get(submission.job_name or ""):
+                self._adopt(reading.trial, submission, nodes)
+            else:
+                state = JobState("PENDING" if self.allocation.restarts else "")
+                reading.folder.write_verdict(ended_with_its_allocation(reading, submission, state))
+        self._looked = True
+
+    def _is_inside(self, submission: Submission) -> bool:
+        here = (self.allocation.job_id, self.allocation.job_name)
+        return submission.inside is not None and (submission.inside.job_id, submission.inside.job_name) == here
+
+    def _adopt(self, trial: Trial, submission: Submission, nodes: tuple[str, ...]) -> None:
+        """Let a step go on. Nobody knows any more which devices it was given, so it counts as holding its nodes."""
+        known = tuple(node for node in nodes if node in self._slots)
+        placement = Placement(known, tuple(range(max((self._slots[node] for node in known), default=0))))
+        self._room.take(trial.trial_id, placement)
+        self.running[trial.trial_id] = Step(trial, submission, placement, None, time.monotonic())
+
+    def _collect(self, sweep: Sweep) -> None:
+        """Free what ended steps held, and conclude on those that left no measurement."""
+        for name in ended_among(self.running, self.allocation.job_id):
+            step = self._forget(name)
+            assert step is not None
+            step.ended = time.monotonic()
+            self._silent[name] = step
+            self.num_ended += 1
+        silent = {name: sweep.read_trial(step.trial) for name, step in self._silent.items()}
+        for name, reading in silent.items():
+            if reading.measurement is not None:
+                del self._silent[name]
+        due = [name for name, step in self._silent.items() if step.is_settled]
+        if due and self._lives_on():
+            for name in due:
+                step = self._silent.pop(name)
+                lost = [node for node in step.placement.nodes if node not in self._room.devices]
+                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
+                silent[name].folder.write_verdict(ended)
+
+    def _lives_on(self) -> bool:
+        """Whether the allocation goes on, so that a step's end is its own; nodes that it has lost are left out.
+
+        Where it ends, or is started again, Slurm ends its steps, and this process next.
+        """
+        self._asked = time.monotonic()
+        try:
+            now = self.ask()
+        except (SlurmSilent, UsageError):
+            return False
+        left = {node.name for node in now.nodes}
+        self._room.leave_out([node for node in self._room.devices if node not in left])
+        return now.is_running
+
+    def _forget(self, name: str) -> Step | None:
+        self._room.give_back(name)
+        return self.running.pop(name, None)
+
+
+def slots_of(allocation: Allocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
+    """How many devices of each node trials may use: those that Slurm handed out, and that the cores are enough for."""
+    cores = slurm.cpus_per_task or 1
+    return {
+        node.name: min(devices_per_node, node.gpus or devices_per_node, max(1, node.cores // cores))
+        for node in allocation.nodes
+    }

@@ -1,0 +1,137 @@
+"""Submitting trials to Slurm: one job array per resource shape, recorded in every trial folder, and return."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conf.errors import UsageError
+from conf.sites import SlurmSpec
+from launcher.by_name import RUN_IN_SLURM
+from launcher.control.retries import bad_nodes, nodes_to_avoid
+from launcher.executor import Work
+from launcher.slurm.arrays import JobArray, job_arrays
+from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
+from launcher.slurm.resources import device_hours
+from launcher.slurm.sbatch import require_time_to_save
+from launcher.snapshot import snapshot_code
+from sweeps.reading import TrialReading
+from sweeps.submission import JobShape
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, Trial
+
+
+@dataclass(frozen=True)
+class Request:
+    """One job array (or, for a single trial, one job) as it would be submitted.
+
+    Attributes:
+        sbatch: the text that sbatch gets.
+        device_hours: of all its trials, if each runs into the time limit.
+    """
+
+    shape: JobShape
+    trials: tuple[Trial, ...]
+    sbatch: str
+    device_hours: float
+
+
+@dataclass(frozen=True)
+class SubmittedArray:
+    """Attributes:
+    job_id: Slurm's id of the array.
+    """
+
+    job_id: str
+    shape: JobShape
+    trial_ids: tuple[str, ...]
+
+
+def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
+    """What `submit_trials` would submit. Writes nothing and needs no Slurm.
+
+    The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
+    """
+    executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
+    return [
+        Request(
+            array.shape,
+            tuple(array.trials),
+            _fitting(executor, array).text(array.shape, len(array.trials)),
+            sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
+        )
+        for array in job_arrays(slurm, trials, {})
+    ]
+
+
+def submit_trials(
+    sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading], job: SlurmJob = RUN_IN_SLURM
+) -> list[SubmittedArray]:
+    """Submit the trials that were read and return at once; every trial folder then names its job.
+
+    Args:
+        job: what each task of a job calls with the trial folder.
+
+    Raises:
+        UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
+    """
+    require_sbatch()
+    # The attempts are counted before `prepare` forgets what earlier ones left.
+    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided(sweep, readings)))
+    attempts = {reading.name: reading.next_attempt for reading in readings}
+    executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
+    for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
+        if array.saves:
+            require_time_to_save(slurm)
+        _fitting(executor, array).text(array.shape, len(array.trials))
+    submitted: list[SubmittedArray] = []
+    while waiting:
+        array = waiting.popleft()
+        try:
+            work = [Work(sweep.prepare(trial), *attempts[trial.trial_id]) for trial in array.trials]
+            job_id = _fitting(executor, array).submit(job, work, array.shape)
+        except TooManyJobs as refusal:
+            if len(array.trials) == 1:
+                raise _refused(refusal, submitted) from None
+            # The halves go to the front of the queue, so that trials are still submitted in their order.
+            waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
+        except UsageError as refusal:
+            raise _refused(refusal, submitted) from None
+        else:
+            submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
+    return submitted
+
+
+def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
+    return SlurmExecutor(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
+
+
+def _fitting(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
+    return replace(executor.avoiding(array.avoided), requeues=array.saves)
+
+
+def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
+    """The refusal, which also says what was submitted before it and runs all the same."""
+    if not submitted:
+        return refusal
+    jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)
+    # Of the same type, because whoever goes on with the sweep tells a limit from a wrong request.
+    return type(refusal)(f"{count} trials were submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy)
+
+
+def logs_folder(folder: SweepFolder) -> Path:
+    """The folder that holds what jobs are handed, and what they print."""
+    return folder.submitit.absolute()
+
+
+def _avoided(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
+    """The nodes that each trial is not to be given. Those that fail are known from all trials of the sweep."""
+    bad = bad_nodes(sweep.read())
+    return {reading.name: nodes_to_avoid(reading, bad, _spare(reading)) for reading in readings}
+
+
+def _spare(reading: TrialReading) -> int:
+    assert reading.experiment is not None
+    return min(block.cluster.num_nodes - block.num_nodes for block in reading.experiment.blocks)

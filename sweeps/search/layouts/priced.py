@@ -1,0 +1,151 @@
+"""Plans as the surrogate sees them: what the cost model says of each, and how that follows from its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from conf.cluster_spec import ClusterSpec
+from sweeps.planner.tally import concatenated
+from train_core.costs.counts.flops import model_flops
+from train_core.costs.price import price, price_step
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
+from train_core.costs.terms import STEP_TERMS, StepColumns
+from train_core.costs.work import work_of
+
+Alteration = Callable[[ClusterSpec, float], ClusterSpec]
+NUDGE = 1.02  # factor by which a constant is moved to see what follows from it
+MOST_LINKS = 3  # tiers of links whose constants are told apart, from the widest inwards
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Plans in columns of n entries.
+
+    Attributes:
+        terms: predicted seconds of a step by term, in the order of STEP_TERMS, (n, 7).
+        slopes: change of the logarithm of each term with that of each of CONSTANTS, (n, 7, constants).
+        held_bytes: predicted on the worst stage, without what the framework reserves, (n,).
+        room_bytes: what the device has for them, (n,).
+        flops: of the model, that one step needs on all devices together, (n,).
+    """
+
+    plans: Plans
+    terms: Floats
+    slopes: Floats
+    held_bytes: Floats
+    room_bytes: Floats
+    flops: Floats
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @property
+    def step_seconds(self) -> Floats:
+        seconds: Floats = self.terms.sum(axis=1)
+        return seconds
+
+    def rows(self, selection: Integers | Booleans | slice) -> Priced:
+        """The selected plans, in that order."""
+        columns = {column.name: getattr(self, column.name)[selection] for column in _columns()}
+        return Priced(self.plans.rows(selection), **columns)
+
+
+def joined(parts: list[Priced]) -> Priced:
+    """The plans of all parts, one after the other."""
+    parts = parts or [_nothing()]
+    columns = {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in _columns()}
+    return Priced(concatenated([part.plans for part in parts]), **columns)
+
+
+def _nothing() -> Priced:
+    none, num_terms = np.zeros(0), len(STEP_TERMS)
+    counts = {name: np.zeros(0, dtype=np.int64) for name in Plans.__slots__}
+    return Priced(
+        Plans(**{**counts, **plain_columns((0,))}),
+        terms=np.zeros((0, num_terms)),
+        slopes=np.zeros((0, num_terms, len(CONSTANTS))),
+        held_bytes=none,
+        room_bytes=none,
+        flops=none,
+    )
+
+
+def _columns() -> list[Any]:
+    return [column for column in fields(Priced) if column.name != "plans"]
+
+
+def priced(setting: Setting, plans: Plans, global_batch_size: int) -> Priced:
+    """Price these plans, and once more with each constant of the cluster moved a little."""
+    prices, cluster, work = price(setting, plans), setting.cluster, work_of(setting, plans)
+    terms = _terms(prices.step, len(plans))
+    slopes = np.zeros((*terms.shape, len(CONSTANTS)))
+    for number, alter in enumerate(CONSTANTS.values()):
+        altered = replace(setting, cluster=alter(cluster, NUDGE))
+        work = work_of(altered, plans)
+        slopes[:, :, number] = _slope(terms, _terms(price_step(altered, plans, work), len(plans)))
+    reserved = cluster.reserved_memory_bytes
+    ones = np.ones(len(plans))
+    return Priced(
+        plans=plans,
+        terms=terms,
+        slopes=slopes,
+        held_bytes=np.maximum(1.0, prices.peak_memory_bytes - reserved) * ones,
+        room_bytes=max(1.0, float(cluster.device.memory_bytes - reserved)) * ones,
+        flops=model_flops(setting.model, global_batch_size) * ones,
+    )
+
+
+def _terms(columns: StepColumns, number: int) -> Floats:
+    by_term = columns.by_term()
+    return np.stack([np.broadcast_to(by_term[name], (number,)) for name in STEP_TERMS], axis=1).astype(np.float64)
+
+
+def _slope(terms: Floats, altered: Floats) -> Floats:
+    """Where a term is zero it stays zero, and follows from nothing."""
+    there = (terms > 0) & (altered > 0)
+    ratio = np.divide(altered, terms, out=np.ones_like(terms), where=there)
+    slope: Floats = np.log(ratio) / np.log(NUDGE)
+    return slope
+
+
+def _rate(name: str) -> Alteration:
+    """The constant is a cost: rates are divided by the factor, seconds are multiplied with it."""
+
+    def alter(cluster: ClusterSpec, factor: float) -> ClusterSpec:
+        value = getattr(cluster.efficiency, name)
+        altered = value * factor if name == "kernel_seconds" else value / factor
+        return cluster.model_copy(update={"efficiency": cluster.efficiency.model_copy(update={name: altered})})
+
+    return alter
+
+
+def _link(place: int, name: str) -> Alteration:
+    """The link so many tiers inside the widest; where there is none, nothing changes."""
+
+    def alter(cluster: ClusterSpec, factor: float) -> ClusterSpec:
+        number = len(cluster.links) - 1 - place
+        if number < 0:
+            return cluster
+        link = cluster.links[number]
+        value = getattr(link, name) * factor if name == "latency_seconds" else getattr(link, name) / factor
+        links = list(cluster.links)
+        links[number] = link.model_copy(update={name: value})
+        return cluster.model_copy(update={"links": tuple(links)})
+
+    return alter
+
+
+def _constants() -> Iterator[tuple[str, Alteration]]:
+    for name in ("matmul", "attention", "memory", "kernel_seconds"):
+        yield name, _rate(name)
+    for place in range(MOST_LINKS):
+        for name in ("bandwidth_bytes_per_second", "latency_seconds"):
+            yield f"link {place} {name}", _link(place, name)
+
+
+CONSTANTS: Mapping[str, Alteration] = dict(_constants())
+"""Constants of a cluster file, each as the change that makes what depends on it dearer by a factor."""

@@ -1,0 +1,66 @@
+"""What Slurm says of an allocation, read from its own words (Slurm 22.05)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from conf.errors import UsageError
+from launcher.allocation.nodes import Node, own_allocation
+from launcher.slurm.query import SlurmSilent
+
+SHOWN = """JobId=7 JobName=trisweep-test-allocation-1a2b3c4d
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   JobState={state} Reason=None Dependency=(null)
+   Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:10:00 TimeLimit={limit} TimeMin=N/A
+   NodeList=node[1-3]
+   JOB_GRES=gpu:20
+     Nodes=node[1-2] CPU_IDs=0-7 Mem=32000 GRES=gpu:8(IDX:0-7)
+     Nodes=node3 CPU_IDs=0-3,8 Mem=16000 GRES=gpu:a100:4(IDX:0-3)
+"""
+INSIDE = {"SLURM_JOB_ID": "7"}
+
+
+def test_nodes_time_and_name_are_read(tools: Callable[..., None]) -> None:
+    tools(scontrol=f"cat <<END\n{SHOWN.format(state='RUNNING', limit='1-00:00:00')}END")
+    found = own_allocation(INSIDE)
+    assert (found.job_id, found.job_name, found.restarts) == ("7", "trisweep-test-allocation-1a2b3c4d", 2)
+    assert found.nodes == (Node("node1", 8, 32000, 8), Node("node2", 8, 32000, 8), Node("node3", 5, 16000, 4))
+    assert (found.is_running, found.num_nodes) == (True, 3)
+    assert found.seconds == 86400
+    assert found.seconds_left == pytest.approx(86400 - 600, abs=5)
+
+
+def test_an_allocation_without_a_limit_never_ends(tools: Callable[..., None]) -> None:
+    tools(scontrol=f"cat <<END\n{SHOWN.format(state='COMPLETING', limit='UNLIMITED')}END")
+    found = own_allocation(INSIDE)
+    assert found.seconds_left == float("inf")
+    assert not found.is_running
+
+
+def test_a_site_without_managed_gpus_shows_none(tools: Callable[..., None]) -> None:
+    shown = "JobId=7 JobName=sh JobState=RUNNING Restarts=0 RunTime=00:00:01 TimeLimit=00:30:00\n"
+    tools(scontrol=f"cat <<END\n{shown}     Nodes=n1 CPU_IDs=0-63 Mem=0 GRES=\nEND")
+    assert own_allocation(INSIDE).nodes == (Node("n1", 64, 0, 0),)
+
+
+def test_an_element_of_an_array_is_called_as_squeue_calls_it(tools: Callable[..., None]) -> None:
+    tools(scontrol=f"cat <<END\n{SHOWN.format(state='RUNNING', limit='01:00:00')}END")
+    element = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    assert own_allocation(element).job_id == "7_2"
+
+
+def test_a_silent_controller_is_no_answer(tools: Callable[..., None]) -> None:
+    tools(scontrol="exit 1")
+    with pytest.raises(SlurmSilent):
+        own_allocation(INSIDE)
+
+
+def test_outside_of_any_allocation_it_says_so() -> None:
+    with pytest.raises(UsageError, match="does not run in a Slurm allocation"):
+        own_allocation({})
+    with pytest.raises(UsageError):
+        own_allocation({**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})

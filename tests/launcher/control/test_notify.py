@@ -1,0 +1,173 @@
+"""Messages to a webhook, told to a real server on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from conf.control import NotifySpec
+from conf.errors import ConfigError
+from launcher.control.advance import Step
+from launcher.control.notify import Notifier
+from sweeps.journal import Finished
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from tests.results.conftest import performance
+from train_core.measurement import Measurement, Outcome
+
+SECRET = "T0/B0/secret"
+End = Callable[..., None]
+
+
+class Server(HTTPServer):
+    """Keeps what is posted to it, and answers with the status that it is told to."""
+
+    posted: list[dict[str, Any]]
+    status = 200
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/services/{SECRET}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as running:
+        running.posted = []
+        thread = Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
+    folder.path.mkdir(parents=True)
+    return Sweep(folder, record_of([{"training.seed": seed} for seed in range(8)]))
+
+
+@pytest.fixture
+def end(sweep: Sweep) -> End:
+    """`end(0, rate=2e12)`, `end(1, Outcome.FAILED)`: how a trial ended."""
+
+    def write(index: int, outcome: Outcome = Outcome.COMPLETED, rate: float = 1e12) -> None:
+        reading = sweep.read()[index]
+        assert reading.experiment is not None
+        measured = performance(0.5, model_flops_per_second_per_device=rate)
+        reading.folder.write_measurement(
+            Measurement(
+                fingerprint=reading.experiment.fingerprint,
+                outcome=outcome,
+                cause="" if outcome is Outcome.COMPLETED else "<it> broke",
+                performance=measured if outcome is Outcome.COMPLETED else None,
+                started=0.0,
+                ended=float(index),
+            )
+        )
+
+    return write
+
+
+def spec_of(url: str | None, style: str = "generic", **more: Any) -> NotifySpec:
+    values = {"url": url, "url_file": None, "style": style, "after_failures": 2, "min_gain": 0.1} | more
+    return NotifySpec.model_validate(values)
+
+
+def step_of(sweep: Sweep, *news: Finished) -> Step:
+    return Step(readings=tuple(sweep.read()), news=news)
+
+
+def test_a_new_best_is_told_once_and_only_if_it_is_clearly_better(sweep: Sweep, server: Server, end: End) -> None:
+    for index, rate in enumerate([1e12, 1.05e12, 2e12]):
+        end(index, rate=rate)
+        Notifier(spec_of(server.url))(sweep, step_of(sweep))  # each time a new process
+        Notifier(spec_of(server.url))(sweep, step_of(sweep))
+    told = [message["measured_model_flops_per_second_per_device"] for message in server.posted]
+    assert told == [1e12, 2e12]
+    best = server.posted[-1]
+    assert (best["event"], best["sweep"], best["counts"]) == ("best", "test", {"PENDING": 5, "COMPLETED": 3})
+    assert "2 TFLOPS measured" in best["text"]
+    assert "predicted" in best["text"]
+
+
+def test_failures_are_told_when_there_are_many_and_when_there_are_twice_as_many(
+    sweep: Sweep, server: Server, end: End
+) -> None:
+    for index in range(6):
+        end(index, Outcome.FAILED)
+        Notifier(spec_of(server.url))(sweep, step_of(sweep))
+    assert [message["num_failed"] for message in server.posted] == [2, 4]
+    assert server.posted[0]["cause"] == "<it> broke"
+
+
+def test_the_end_is_told_in_the_body_that_slack_takes(sweep: Sweep, server: Server, end: End) -> None:
+    end(0, Outcome.FAILED)
+    Notifier(spec_of(server.url, "slack"))(sweep, step_of(sweep, Finished(because="gain < 2 %")))
+    assert server.posted == [{"text": "Sweep test: it has ended: gain &lt; 2 % (7 PENDING, 1 FAILED)"}]
+
+
+def test_the_address_may_stand_in_a_file(sweep: Sweep, server: Server, end: End, tmp_path: Path) -> None:
+    (tmp_path / "webhook").write_text(f"{server.url}\n")
+    end(0)
+    Notifier(spec_of(None, url_file=str(tmp_path / "webhook")))(sweep, step_of(sweep))
+    assert len(server.posted) == 1
+
+
+def test_a_server_that_refuses_costs_a_warning_without_the_address(
+    sweep: Sweep, server: Server, end: End, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.status = 404
+    end(0)
+    with caplog.at_level(logging.WARNING):
+        Notifier(spec_of(server.url))(sweep, step_of(sweep))
+    assert caplog.messages == ["127.0.0.1 was not told of `best`: it answered 404"]
+
+
+@pytest.mark.parametrize("content", [None, "", "ftp://x/y", "https://"])
+def test_a_file_without_an_address_costs_a_warning(
+    content: str | None, sweep: Sweep, end: End, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is not None:
+        (tmp_path / "webhook").write_text(content)
+    end(0)
+    Notifier(spec_of(None, url_file=str(tmp_path / "webhook")))(sweep, step_of(sweep))
+    (message,) = caplog.messages
+    assert message.startswith("nobody was told")
+
+
+def test_nobody_listening_and_a_full_disk_end_nothing(sweep: Sweep, end: End, caplog: pytest.LogCaptureFixture) -> None:
+    end(0)
+    Notifier(spec_of(f"http://127.0.0.1:9/{SECRET}"))(sweep, step_of(sweep))
+    (sweep.folder.path / "notified.json").unlink()
+    (sweep.folder.path / "notified.json").mkdir()
+    Notifier(spec_of(f"http://127.0.0.1:9/{SECRET}"))(sweep, step_of(sweep))
+    assert len(caplog.messages) == 2
+    assert SECRET not in caplog.text
+
+
+def test_what_is_no_address_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        spec_of(f"htp://{SECRET}")
+    assert SECRET not in str(refusal.value)
+    assert "https://HOST/PATH" in str(refusal.value)

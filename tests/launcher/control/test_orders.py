@@ -1,0 +1,78 @@
+"""Orders of a person, and trials by the beginning of their names."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from conf.errors import UsageError
+from conf.schema import Value
+from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, trial_named
+from sweeps.history import History
+from sweeps.journal import Asked, Journal
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from tests.launcher.test_run_here import seeds
+from tests.results.conftest import finish, performance
+from train_core.measurement import Outcome
+
+MANY = 10_000
+
+
+@pytest.fixture
+def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
+    """Two layouts, of which the second has two micro-batches."""
+    two: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+    return Sweep(folder, record_of([{}, two, two | {"batch.micro_batch_size": 2}]))
+
+
+def test_a_trial_is_known_by_enough_of_its_name(sweep: Sweep) -> None:
+    first, second, third = sweep.record.trials
+    assert trial_named(sweep, first.trial_id) is first
+    assert trial_named(sweep, "tp1") is first
+    assert trial_named(sweep, "mb2") is third
+    with pytest.raises(UsageError, match=f"2 trials of sweep test match 'tp2'.*{second.trial_id}"):
+        trial_named(sweep, "tp2")
+    with pytest.raises(UsageError, match=f"No trial of sweep test is called 'tp3-pp1'. Near are .*{first.trial_id}"):
+        trial_named(sweep, "tp3-pp1")
+
+
+def test_a_paused_sweep_stays_paused_until_it_is_resumed(sweep: Sweep) -> None:
+    require_not_paused(sweep.folder, "test")
+    assert (pause(sweep), pause(sweep)) == (True, False)
+    with pytest.raises(UsageError, match=r"Sweep test is paused. Give `trisweep resume test` first"):
+        require_not_paused(sweep.folder, "test")
+    assert (resume(sweep), resume(sweep)) == (True, False)
+    require_not_paused(sweep.folder, "test")
+
+
+def test_ten_thousand_trials_that_were_asked_for_are_read_in_a_second(sweep: Sweep) -> None:
+    trial = sweep.record.trials[1]
+    asked = [Asked(trial=trial.model_copy(update={"trial_id": f"{trial.trial_id}-{n}"})) for n in range(MANY)]
+    journal = Journal(sweep.folder.journal)
+    journal.append(*asked)
+    started = time.process_time()
+    history = History.of(journal.read_new())
+    assert time.process_time() - started < 2.0  # half of it, on an idle machine
+    assert len(history.completed(sweep.record).trials) == len(sweep.record.trials) + MANY
+    started = time.process_time()
+    assert journal.read_new() == []
+    assert time.process_time() - started < 0.01
+
+
+def test_a_point_that_is_measured_again_keeps_what_it_measured_before(folder: SweepFolder, record_of: RecordOf) -> None:
+    record = record_of(seeds(2))
+    folder.write_record(record)
+    first, other = record.trials
+    finish(folder, first, performance(100.0))
+    assert remeasure_finished(Sweep(folder, record), lambda trial: True) == [f"{first.trial_id}-r2"]
+    assert remeasure_finished(Sweep(folder, record), lambda trial: trial.trial_id == other.trial_id) == []
+
+    again = Sweep.stored_in(folder).read()[-1]
+    assert (again.trial.repeat, again.trial.is_baseline, again.outcome) == (1, first.is_baseline, Outcome.PENDING)
+    assert again.experiment == first.experiment
+    finish(folder, again.trial, performance(90.0))
+    assert remeasure_finished(Sweep(folder, record), lambda trial: True) == [f"{first.trial_id}-r3"]
+    assert folder.trial(first.trial_id).read_measurement() is not None

@@ -1,0 +1,152 @@
+"""What ended a trial decides whether it is run again, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.control.retries import BadNode, RetryRule, bad_nodes, nodes_to_avoid
+from launcher.slurm.node_names import node_names
+from sweeps.reading import TrialReading
+from sweeps.submission import Submission, write_submission
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
+from train_core.measurement import Fault, Measurement, Outcome
+
+RULE = RetryRule(max_resubmits=2)
+OUTCOMES = {
+    Fault.MEMORY: Outcome.OUT_OF_MEMORY,
+    Fault.TIME: Outcome.TIMED_OUT,
+    Fault.NODE: Outcome.NODE_FAILED,
+    Fault.PREEMPTED: Outcome.PREEMPTED,
+    Fault.CANCELLED: Outcome.CANCELLED,
+}
+Attempted = Callable[..., TrialReading]
+"""`attempted(index, fault, fault, nodes=("n1",))`: the trial, whose attempts ended so, one after the other."""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, build_record: BuildRecord) -> Sweep:
+    record = build_record([{"training.seed": seed} for seed in range(4)], ())
+    return Sweep(SweepFolder(tmp_path / "test-sweep"), record)
+
+
+@pytest.fixture
+def attempted(sweep: Sweep, slurm_submission: Callable[..., Submission]) -> Attempted:
+    def attempts(index: int, *faults: Fault, nodes: tuple[str, ...] = ()) -> TrialReading:
+        trial = sweep.record.trials[index]
+        for number, fault in enumerate(faults, 1):
+            folder = sweep.prepare(trial)
+            write_submission(folder, slurm_submission(str(number), attempt=number, job_name="trisweep-a"))
+            assert trial.experiment is not None
+            folder.write_measurement(
+                Measurement(
+                    fingerprint=trial.experiment.fingerprint,
+                    outcome=OUTCOMES.get(fault, Outcome.FAILED),
+                    cause=f"made up: {fault}",
+                    started=1.0,
+                    ended=float(number),
+                    fault=fault,
+                    nodes=nodes,
+                )
+            )
+        return sweep.read_trial(trial)
+
+    return attempts
+
+
+@pytest.mark.parametrize(
+    ("fault", "times"),
+    [
+        (Fault.NODE, 2),
+        (Fault.PREEMPTED, 2),
+        (Fault.LOST, 2),
+        (Fault.HANG, 1),
+        (Fault.HARDWARE, 1),
+        (Fault.START, 1),
+        (Fault.MEMORY, 0),
+        (Fault.TIME, 0),
+        (Fault.CRASH, 0),
+        (Fault.INPUT, 0),
+        (Fault.KILLED, 0),
+    ],
+)
+def test_each_end_is_tried_again_so_many_times(attempted: Attempted, fault: Fault, times: int) -> None:
+    assert RULE.allows(attempted(0)), "nothing has been tried"
+    tries = [RULE.allows(attempted(index, *[fault] * (index + 1))) for index in range(3)]
+    assert tries == [number < times for number in range(3)]
+
+
+def test_a_preemption_and_a_lost_node_have_one_cap_in_common(attempted: Attempted) -> None:
+    assert RULE.allows(attempted(0, Fault.NODE, Fault.PREEMPTED))
+    assert not RULE.allows(attempted(1, Fault.NODE, Fault.PREEMPTED, Fault.LOST))
+    assert not RetryRule(max_resubmits=0).allows(attempted(2, Fault.PREEMPTED))
+
+
+def test_what_a_person_cancelled_runs_again_only_at_a_persons_command(attempted: Attempted) -> None:
+    reading = attempted(0, Fault.CANCELLED, Fault.CANCELLED, Fault.CANCELLED)
+    assert RULE.allows(reading)
+    assert not RetryRule(max_resubmits=2, retry_cancelled=False).allows(reading)
+
+
+def test_failures_are_retried_when_that_is_asked_for_but_memory_would_run_out_again(attempted: Attempted) -> None:
+    asked = RetryRule(max_resubmits=0, retry_failed=True)
+    assert asked.allows(attempted(0, Fault.CRASH, Fault.CRASH))
+    assert asked.allows(attempted(1, Fault.NODE))
+    assert not asked.allows(attempted(2, Fault.MEMORY))
+
+
+def test_a_node_on_which_two_trials_failed_is_named_and_avoided(sweep: Sweep, attempted: Attempted) -> None:
+    attempted(0, Fault.NODE, Fault.NODE, nodes=("n1",))
+    assert bad_nodes(sweep.read()) == [], "one trial may fail twice by itself"
+    healthy = attempted(1, Fault.CRASH, nodes=("n1",))
+    assert bad_nodes(sweep.read()) == [], "a crash of the program is not the node's"
+    attempted(2, Fault.HARDWARE, nodes=("n1",))
+    (bad,) = bad_nodes(sweep.read())
+    assert bad == BadNode("n1", 2, "made up: NODE")
+    assert nodes_to_avoid(healthy, [bad], num_spare=3) == ("n1",)
+    assert nodes_to_avoid(healthy, [bad], num_spare=0) == (), "else it would wait for ever"
+
+
+def test_the_nodes_of_a_large_job_share_the_blame(sweep: Sweep, attempted: Attempted) -> None:
+    for index in range(4):
+        attempted(index, Fault.NODE, nodes=("n1", f"n{index + 2}"))
+    assert [bad.name for bad in bad_nodes(sweep.read())] == ["n1"]
+
+
+def test_a_trial_that_hung_avoids_the_nodes_where_it_did_whatever_other_trials_say(attempted: Attempted) -> None:
+    hung = attempted(0, Fault.HANG, nodes=("n1", "n2"))
+    assert nodes_to_avoid(hung, [], num_spare=8) == ("n1", "n2")
+    assert nodes_to_avoid(hung, [], num_spare=1) == ("n1",)
+    assert nodes_to_avoid(attempted(1, Fault.NODE, nodes=("n3",)), [], num_spare=8) == ()
+
+
+def test_attempts_are_counted_on_disk_once_each_also_where_the_submission_is_lost(
+    sweep: Sweep, attempted: Attempted
+) -> None:
+    reading = attempted(0, Fault.NODE, Fault.HANG)
+    for _ in range(2):  # whoever prepared the next attempt was killed on the way
+        sweep.prepare(reading.trial)
+    (again,) = sweep.read()[:1]
+    assert [(attempt.number, attempt.fault) for attempt in again.ended_attempts] == [(1, Fault.NODE), (2, Fault.HANG)]
+    assert again.next_attempt[0] == 3
+    with reading.folder.attempts.open("a") as file:
+        file.write('{"number": 3, "outc')
+    assert len(sweep.read()[0].ended_attempts) == 2
+
+
+@pytest.mark.parametrize(
+    ("short", "names"),
+    [
+        ("", ()),
+        ("login1", ("login1",)),
+        ("node[1-3,7],big2", ("node1", "node2", "node3", "node7", "big2")),
+        ("frontier[00099-00101]", ("frontier00099", "frontier00100", "frontier00101")),
+        ("r[1-2]n[08-09]", ("r1n08", "r1n09", "r2n08", "r2n09")),
+    ],
+)
+def test_slurms_short_form_of_names_is_read(short: str, names: tuple[str, ...]) -> None:
+    assert node_names(short) == names

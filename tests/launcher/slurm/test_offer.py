@@ -1,0 +1,54 @@
+"""What sinfo says becomes kinds of nodes, of which the ones to describe are chosen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.slurm.offer import NodeKind, best_of, node_kinds
+
+SINFO = """\
+Welcome to the machine
+debug|up|30:00|4|64|gpu:a100:4(S:0-3)
+batch*|up|1-00:00:00|900|64+|gpu:a100:4(S:0-3),nvme:1
+batch*|up|1-00:00:00|12|128|(null)
+old|down|infinite|7|32|gpu:8
+"""
+
+
+@pytest.fixture
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[NodeKind]:
+    """Kinds of the nodes of a site whose sinfo prints the text above."""
+    tool = tmp_path / "sinfo"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{SINFO}END\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return node_kinds()
+
+
+def test_every_line_is_a_kind_of_nodes_and_a_banner_is_none(kinds: list[NodeKind]) -> None:
+    assert [(kind.partition, kind.num_nodes, kind.num_gpus, kind.gpu_type) for kind in kinds] == [
+        ("debug", 4, 4, "a100"),
+        ("batch", 900, 4, "a100"),
+        ("batch", 12, 0, None),
+        ("old", 7, 8, None),
+    ]
+    assert [kind.most_minutes for kind in kinds] == [30, 1440, 1440, None]
+    assert [kind.num_cores for kind in kinds] == [64, 64, 128, 32]
+
+
+def test_nodes_with_devices_in_the_default_partition_come_first(kinds: list[NodeKind]) -> None:
+    best = best_of(kinds)
+    assert best is not None
+    assert (best.partition, best.num_gpus) == ("batch", 4)
+    chosen = best_of(kinds, "debug")
+    assert chosen is not None
+    assert chosen.num_nodes == 4
+    assert best_of(kinds, "nowhere") is None
+
+
+def test_without_slurm_nothing_is_offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert node_kinds() == []

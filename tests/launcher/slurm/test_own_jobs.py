@@ -1,0 +1,72 @@
+"""Jobs are recognised by cluster and name; stand-ins tell of other clusters and of a Slurm that lost its memory."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from conf.errors import UsageError
+from launcher.cancel import cancel_jobs
+from launcher.slurm.own_jobs import standings
+from sweeps.submission import Submission
+
+Tools = Callable[..., None]
+Submit = Callable[..., Submission]
+OURS = {"job_name": "trisweep-175b-1a2b", "cluster": "alps"}
+ON_ALPS = "echo 'Configuration data as of 2026-11-22T05:40:41'; echo 'ClusterName = alps'"
+ELSEWHERE = "its job is one of the Slurm cluster alps, and this machine asks jura"
+
+
+def test_a_number_that_was_given_out_again_is_not_our_job_and_is_never_cancelled(
+    tools: Tools, slurm_submission: Submit
+) -> None:
+    tools(
+        scontrol=ON_ALPS,
+        squeue="echo '12_0|RUNNING|N/A||precious|'; echo '13|RUNNING|N/A||trisweep-175b-1a2b|'",
+        sacct="true",
+        scancel='[ "$*" = 13 ]',
+    )
+    foreign, own = slurm_submission("12_0", **OURS), slurm_submission("13", **OURS)
+    told = standings([foreign, own])
+    assert [(job.is_unknown, job.is_live) for job in told] == [(True, False), (False, True)]
+    assert cancel_jobs([foreign, own]) == ["13"]
+
+
+def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothing(
+    tools: Tools, slurm_submission: Submit
+) -> None:
+    tools(
+        scontrol="echo 'ClusterName = jura'", squeue="echo '12|RUNNING|N/A||precious|'", sacct="true", scancel="exit 1"
+    )
+    (job,) = standings([slurm_submission("12", **OURS)])
+    assert (job.state, job.is_unknown, job.elsewhere) == (None, False, ELSEWHERE)
+    with pytest.raises(UsageError, match=rf"0 jobs were cancelled, and 1 were not: of the first, {ELSEWHERE}"):
+        cancel_jobs([job.submission])
+
+
+def test_a_job_whose_number_was_never_written_down_is_found_by_its_name(tools: Tools, slurm_submission: Submit) -> None:
+    tools(scontrol=ON_ALPS, squeue="echo '20_[0-1]|PENDING|N/A||trisweep-175b-1a2b|'", sacct="true")
+    taken = [slurm_submission(None, element=element, **OURS) for element in (0, 1)]
+    lost = slurm_submission(None, element=0, job_name="trisweep-175b-3c4d", cluster="alps")
+    told = standings([*taken, lost])
+    assert [job.submission.job_id for job in told] == ["20_0", "20_1", None]
+    assert [job.is_live for job in told] == [True, True, False]
+    assert told[2].is_unknown
+    assert told[1].submission.error_of(0).name == "20_1_0_log.err"
+
+
+def test_a_submission_of_an_earlier_version_is_trusted_where_it_was_made(
+    tools: Tools, slurm_submission: Submit
+) -> None:
+    tools(
+        scontrol=ON_ALPS, squeue="echo '12|RUNNING|N/A||trisweep-175b|'; echo '13|RUNNING|N/A||precious|'", sacct="true"
+    )
+    here = socket.gethostname()
+    live, foreign, away = standings(
+        [slurm_submission("12"), slurm_submission("13", hostname=here), slurm_submission("14")]
+    )
+    assert live.is_live
+    assert foreign.is_unknown
+    assert away.elsewhere == "its job was submitted on login, and is not known here"

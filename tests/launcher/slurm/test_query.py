@@ -1,0 +1,102 @@
+"""What Slurm's tools say, told by stand-ins for answers that a real Slurm gives only now and then."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+
+import pytest
+
+from launcher.slurm.query import SlurmSilent, query_jobs, query_named
+from launcher.slurm.silent_jobs import is_settled
+
+Tools = Callable[..., None]
+
+
+def test_an_array_cancelled_before_it_started_is_one_record_for_all_its_elements(tools: Tools) -> None:
+    tools(squeue="echo '6|CANCELLED|2026-11-21T06:12:31||sweep|'")
+    assert {name: state.name for name, state in query_jobs(["6_0", "6_3"]).items()} == {
+        "6_0": "CANCELLED",
+        "6_3": "CANCELLED",
+    }
+
+
+def test_an_element_of_its_own_is_not_judged_by_the_rest_of_its_array(tools: Tools) -> None:
+    tools(squeue="echo '6_0|RUNNING|N/A||sweep|'; echo '6_[1-2]|PENDING|N/A||sweep|'")
+    assert {name: state.name for name, state in query_jobs(["6_0", "6_2"]).items()} == {
+        "6_0": "RUNNING",
+        "6_2": "PENDING",
+    }
+
+
+def test_a_job_is_unknown_only_when_both_tools_answered(tools: Tools) -> None:
+    tools(squeue="true", sacct="true")
+    assert query_jobs(["7"]) == {}
+    tools(sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert query_jobs(["7"]) == {}
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        {"squeue": "exit 1", "sacct": "true"},
+        {"squeue": "true", "sacct": "echo 'slurmdbd: connection refused' >&2; exit 1"},
+    ],
+)
+def test_a_tool_that_does_not_answer_proves_nothing(scripts: dict[str, str], tools: Tools) -> None:
+    tools(**scripts)
+    with pytest.raises(SlurmSilent):
+        query_jobs(["7"])
+
+
+def test_the_banner_of_a_wrapped_tool_is_passed_over(tools: Tools) -> None:
+    tools(squeue="echo '2026 | maintenance on Sunday'; echo; echo 'site|v2'; echo '7|RUNNING|N/A||name | of it|'")
+    (state,) = query_jobs(["7"]).values()
+    assert (state.name, state.job_name) == ("RUNNING", "name | of it")
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (("RUNNING", "RUNNING"), "RUNNING"),
+        (("CANCELLED by 0", "NODE_FAIL"), "NODE_FAIL"),
+        (("COMPLETED", "FAILED"), "FAILED"),
+        (("FAILED", "COMPLETING"), "COMPLETING"),
+        (("COMPLETED", "COMPLETED"), "COMPLETED"),
+    ],
+)
+def test_a_heterogeneous_job_lives_while_a_component_does_and_ends_as_the_one_that_tells_most(
+    states: tuple[str, str], told: str, tools: Tools
+) -> None:
+    tools(squeue=f"echo '7+0|{states[0]}|2026-11-21T06:12:31|n3|sweep|'; echo '7+1|{states[1]}|N/A|n[1-2]|sweep|'")
+    ((job_id, state),) = query_jobs(["7"]).items()
+    assert (job_id, state.name, state.nodes) == ("7", told, "n3,n[1-2]")
+    assert (state.ended is None) == state.is_live
+
+
+@pytest.mark.parametrize("torn", ["7_1|RUNNING|N/", "7_1|RUNNING|N/A||na", "7_", "7", "7+", "7+1|RUN"])
+def test_an_answer_that_breaks_off_proves_nothing_about_what_it_lacks(torn: str, tools: Tools) -> None:
+    tools(squeue=f"echo '7_0|RUNNING|N/A||name|'; printf '{torn}'", sacct="true")
+    with pytest.raises(SlurmSilent):
+        query_jobs(["7_0", "7_1"])
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_when_a_job_ended_is_told_by_slurms_clock_whatever_this_machines_says(hours: int, tools: Tools) -> None:
+    slurms_now = time.time() + 3600 * hours
+    ended, now = (datetime.datetime.fromtimestamp(slurms_now - ago).isoformat("T", "seconds") for ago in (50, 0))
+    tools(
+        squeue=f"echo '7|COMPLETED|{ended}||name|'; echo '8|NODE_FAIL|{ended}||name|'",
+        scontrol=f"echo 'Configuration data as of {now}'",
+    )
+    states = query_jobs(["7", "8"])
+    assert [is_settled(states[job_id]) for job_id in ("7", "8")] == [True, False]
+
+
+def test_jobs_are_found_by_their_name(tools: Tools) -> None:
+    tools(squeue="""[ "$5" = "--name=a-1,b-2" ] && echo '7_[0-1]|PENDING|N/A||a-1|'""")
+    assert {job_id: state.job_name for job_id, state in query_named(["b-2", "a-1"]).items()} == {
+        "7_0": "a-1",
+        "7_1": "a-1",
+    }

@@ -1,0 +1,137 @@
+"""What is handed to sbatch, as text. Regenerate the golden files by deleting them, and read the difference."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ConfigError, UsageError
+from conf.schema import Value
+from launcher.slurm.arrays import max_array_size
+from launcher.slurm.resources import by_shape, device_hours, split
+from launcher.sweep import dry_run, submit
+from sweeps.submission import shape_of
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from tests.launcher.conftest import SlurmOf
+
+GOLDEN = Path(__file__).parent / "golden"
+FOLDER = SweepFolder("/shared/runs/175b-site")
+GPU = ["cluster=frontier", "cluster.num_nodes=4", "precision=bf16", "batch.global_batch_size=16"]
+LAYOUTS: list[dict[str, Value]] = [
+    {"parallel.world_size": 8},
+    {"parallel.world_size": 8, "training.seed": 5},
+    {"parallel.world_size": 16},
+]
+
+CASES = {
+    "default": [],
+    "frontier": ["slurm=frontier", "slurm.account=ABC123"],
+    "gres": ["slurm.gpu_request=gres", "slurm.partition=gpu", "slurm.qos=high", "slurm.constraint=a100"],
+    "whole-nodes": [
+        "slurm.gpu_request=none",
+        "slurm.array_parallelism=1",
+        "+slurm.extra_sbatch.mem=0",
+        "+slurm.extra_sbatch.wckey=test",
+    ],
+    "container": ["slurm.container_prefix=apptainer exec --rocm image.sif", "slurm.python=python3"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_text_for_sbatch_is_pinned(case: str, record_of: RecordOf, slurm_of: SlurmOf) -> None:
+    settings = slurm_of(*CASES[case], "slurm.max_array_size=100")
+    shown = dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
+    text = "\n".join(f"===== {r.shape}, {r.device_hours:g} device-hours\n{r.sbatch}" for r in shown)
+    text = text.replace(sys.executable, "/venv/bin/python")
+    path = GOLDEN / f"{case}.txt"
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"{path} was missing and has been written; read it")
+    assert text == path.read_text()
+
+
+def test_a_dry_run_needs_no_slurm_and_writes_nothing(
+    record_of: RecordOf, slurm_of: SlurmOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = SweepFolder(tmp_path / "sweep")
+    (one,) = dry_run(Sweep(folder, record_of(LAYOUTS[:1], *GPU)), slurm_of())
+    assert "#SBATCH --gpus-per-node=8" in one.sbatch
+    assert not folder.path.exists()
+
+
+def test_submitting_without_sbatch_is_one_message_and_nothing_is_written(
+    record_of: RecordOf, slurm_of: SlurmOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = SweepFolder(tmp_path / "sweep")
+    with pytest.raises(UsageError, match="no sbatch on the PATH"):
+        submit(Sweep(folder, record_of(LAYOUTS, *GPU)), slurm_of())
+    assert not folder.path.exists()
+
+
+def test_ranks_on_a_cpu_cluster_ask_for_no_gpu(record_of: RecordOf, slurm_of: SlurmOf) -> None:
+    (one,) = dry_run(Sweep(FOLDER, record_of([{"training.seed": 1}])), slurm_of("slurm.max_array_size=5"))
+    assert "gpu" not in one.sbatch.replace("gpus_", "")
+
+
+def test_an_option_that_follows_from_the_trial_is_not_free(record_of: RecordOf, slurm_of: SlurmOf) -> None:
+    settings = slurm_of("+slurm.extra_sbatch.nodes=3", "slurm.max_array_size=5")
+    with pytest.raises(ConfigError, match=r"slurm\.extra_sbatch\.nodes = 3"):
+        dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
+
+
+def test_without_slurm_arrays_are_split_at_slurms_own_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slurm_of: SlurmOf
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert max_array_size(slurm_of()) == 1001
+    assert max_array_size(slurm_of("slurm.max_array_size=7")) == 7
+
+
+def test_trials_of_one_shape_share_an_array_and_small_jobs_come_first(record_of: RecordOf) -> None:
+    record = record_of([LAYOUTS[2], *LAYOUTS[:2]], *GPU)
+    groups = by_shape(record.trials)
+    assert [(str(shape), len(trials)) for shape, trials in groups.items()] == [("1 x 8", 2), ("2 x 8", 1)]
+    assert [len(part) for part in split([*record.trials] * 3, 4)] == [4, 4, 1]
+
+
+def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of: RecordOf, slurm_of: SlurmOf) -> None:
+    experiment = record_of([{"parallel.world_size": 2}], *GPU).trials[0].experiment
+    assert experiment is not None
+    assert shape_of(experiment).tasks_per_node == 2
+    assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30")) == 1
+    assert device_hours(experiment, slurm_of("slurm.time_limit_minutes=30", "slurm.gpu_request=none")) == 4
+    assert device_hours(experiment, slurm_of("slurm=frontier", "slurm.time_limit_minutes=30")) == 4
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("partition", "gpu\n#SBATCH --uid=0", r"slurm\.partition = 'gpu\\n#SBATCH --uid=0': holds a control character"),
+        ("account", "a\rb", r"slurm\.account"),
+        ("qos", "a\nb", r"slurm\.qos"),
+        ("constraint", "a\x0bb", r"slurm\.constraint"),
+        ("extra_sbatch", {"comment": "a\nrm -rf ~"}, r"slurm\.extra_sbatch\.comment"),
+        ("extra_sbatch", {"mem\nrm": 1}, r"holds a control character"),
+        ("environment", {"A;rm -rf ~;B": "1"}, r"slurm\.environment = 'A;rm -rf ~;B=1': 'A;rm -rf ~;B' cannot name"),
+        ("environment", {"1A": "1"}, r"Use letters, digits and underscores"),
+    ],
+)
+def test_no_value_writes_a_line_of_its_own_into_the_script(
+    field: str, value: object, said: str, record_of: RecordOf, slurm_of: SlurmOf
+) -> None:
+    settings = slurm_of("slurm.max_array_size=5").model_copy(update={field: value})
+    with pytest.raises(ConfigError, match=said):
+        dry_run(Sweep(FOLDER, record_of(LAYOUTS[:1], *GPU)), settings)
+
+
+@pytest.mark.parametrize("name", ["runs-%j", "runs\nrm"])
+def test_a_folder_whose_name_slurm_would_rewrite_is_refused(name: str, record_of: RecordOf, slurm_of: SlurmOf) -> None:
+    sweep = Sweep(SweepFolder(f"/shared/{name}/175b-site"), record_of(LAYOUTS[:1], *GPU))
+    with pytest.raises(ConfigError, match=r"output_dir = .*Choose another with output_dir=PATH"):
+        dry_run(sweep, slurm_of("slurm.max_array_size=5"))

@@ -1,0 +1,155 @@
+"""Slurm's states and words, turned into outcomes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.slurm.query import JobState, _parsed
+from launcher.slurm.silent_jobs import is_settled, verdict, why_ended
+from sweeps.reading import TrialReading
+from sweeps.submission import Submission, shape_of
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from train_core.measurement import Fault, Outcome, RankFailure
+
+Silenced = tuple[TrialReading, Submission]
+
+
+@pytest.fixture
+def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced:
+    """A trial whose job has ended, and its submission; the job's words are written to its error file."""
+    record = record_of([{"training.seed": 1}])
+    sweep = Sweep(folder, record)
+    sweep.prepare(record.trials[0])
+    experiment = record.trials[0].experiment
+    assert experiment is not None
+    submission = Submission(
+        executor="slurm",
+        job_id="7_0",
+        hostname="login",
+        attempt=1,
+        lost_nodes=0,
+        submitted=time.time() - 100,
+        shape=shape_of(experiment),
+        output=str(tmp_path / "7_0_%t_log.out"),
+        error=str(tmp_path / "7_0_%t_log.err"),
+    )
+    return sweep.read_trial(record.trials[0]), submission
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "outcome"),
+    [
+        ("TIMEOUT", "", Outcome.TIMED_OUT),
+        ("OUT_OF_MEMORY", "", Outcome.OUT_OF_MEMORY),
+        ("NODE_FAIL", "", Outcome.NODE_FAILED),
+        ("CANCELLED", "", Outcome.CANCELLED),
+        ("PREEMPTED", "", Outcome.PREEMPTED),
+        ("FAILED", "slurmstepd: error: Step 7.0 exceeded memory limit (9 > 8), being killed", Outcome.OUT_OF_MEMORY),
+        ("FAILED", "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0", Outcome.OUT_OF_MEMORY),
+        ("FAILED", "srun: error: node1: task 0: Segmentation fault", Outcome.FAILED),
+        ("COMPLETED", "", Outcome.FAILED),
+        (
+            None,
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
+            Outcome.TIMED_OUT,
+        ),
+        (None, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", Outcome.CANCELLED),
+        (None, "", Outcome.FAILED),
+    ],
+)
+def test_every_end_has_its_outcome(silent: Silenced, state: str | None, words: str, outcome: Outcome) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(words)
+    measurement = verdict(trial, submission, JobState(state, time.time()) if state else None)
+    assert measurement.outcome is outcome
+    assert measurement.cause
+    assert trial.experiment is not None
+    assert measurement.fingerprint == trial.experiment.fingerprint
+
+
+def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Silenced) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
+    trial.folder.write_failure(
+        RankFailure(
+            rank=3, outcome=Outcome.OUT_OF_MEMORY, cause="OutOfMemoryError: GPU", traceback="t", time=1.0, blamed=3
+        )
+    )
+    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    assert (measurement.outcome, measurement.failing_rank) == (Outcome.OUT_OF_MEMORY, 3)
+
+
+def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenced) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(
+        "srun: error: node1: task 0: Exited with exit code 1\nsrun: error: node1: task 2: Killed\n"
+    )
+    trial.folder.write_failure(
+        RankFailure(rank=0, outcome=Outcome.FAILED, cause="RuntimeError: Connection reset", traceback="t", time=1.0)
+    )
+    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
+
+
+def test_a_rank_that_srun_ended_is_no_culprit(silent: Silenced) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(
+        "srun: error: node1: task 0: Exited with exit code 1\n"
+        "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+        "srun: error: node1: task 1: Terminated\n"
+    )
+    lost = "RuntimeError: NCCL error: unhandled system error"
+    told = RankFailure(rank=0, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, fault=Fault.HARDWARE)
+    trial.folder.write_failure(told)
+    measurement = verdict(trial, submission, JobState("FAILED", time.time(), nodes="node[1-2]"))
+    assert (measurement.failing_rank, measurement.why) == (None, Fault.HARDWARE)
+    assert measurement.nodes == ("node1", "node2"), "any of them may be to blame"
+
+
+def test_the_only_rank_that_said_nothing_left_those_that_lost_a_peer(silent: Silenced) -> None:
+    """srun says nothing of a task that ends with code 0."""
+    trial, submission = silent
+    submission.error_of(0).write_text("srun: error: node1: tasks 0,2: Exited with exit code 1\n")
+    for rank in (0, 2):
+        lost = "RuntimeError: Connection closed by peer"
+        trial.folder.write_failure(
+            RankFailure(rank=rank, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, blamed=rank)
+        )
+    failure = why_ended(trial.folder, submission, JobState("FAILED", time.time()), num_ranks=3)
+    assert failure.blamed == 1
+    assert failure.cause.startswith("rank 1 ended without a word before the training did")
+
+
+def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silent: Silenced) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(
+        "Step 7.0 exceeded memory limit\nerror: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO JOB REQUEUE ***\n"
+        "srun: error: node1: task 1: Exited with exit code 3\n"
+    )
+    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "rank 1 ended: Exited with exit code 3")
+
+
+def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago() -> None:
+    now = time.time()
+    assert not is_settled(JobState("COMPLETED", now - 5))
+    assert is_settled(JobState("COMPLETED", now - 60))
+    assert not is_settled(JobState("NODE_FAIL", now - 30))  # Slurm may requeue it yet
+    assert is_settled(JobState("FAILED", now - 3))
+    assert not is_settled(JobState("SUSPENDED", None))
+    assert not is_settled(JobState("REQUEUE_HOLD", None))
+
+
+def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
+    states = _parsed(
+        "12_[0-1,4%2]|PENDING|N/A||a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|node4|a|\n13|RUNNING|Unknown||b|\n"
+    )
+    assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
+    assert states["12_3"].name == "CANCELLED"
+    assert states["12_3"].ended is not None
+    assert states["13"] == JobState("RUNNING", None, job_name="b")

@@ -1,0 +1,85 @@
+"""What a machine can hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.this_machine.capacity import Ledger, Machine, Share, count_devices, this_machine, why_impossible
+from tests.conftest import RecordOf
+
+
+def fake_nvidia_smi(folder: Path, count: int) -> None:
+    """The real tool needs a driver; this one answers `-L` as it does."""
+    tool = folder / "nvidia-smi"
+    lines = "\n".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})" for n in range(count))
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    tool.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("environment", "visible"),
+    [
+        ({}, 4),
+        ({"CUDA_VISIBLE_DEVICES": "0,2"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,-1,2"}, 2),
+        ({"HIP_VISIBLE_DEVICES": "3"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, 4),
+    ],
+)
+def test_devices_are_those_that_are_present_and_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], visible: int
+) -> None:
+    fake_nvidia_smi(tmp_path, 4)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert count_devices(environment) == visible
+
+
+def cores(share: Share | None) -> int:
+    assert share is not None
+    return share.cores
+
+
+def test_a_share_is_never_given_twice(record_of: RecordOf) -> None:
+    small, large = record_of(
+        [{"training.seed": 1}, {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}]
+    ).trials
+    ledger = Ledger(Machine(num_cores=2, memory_bytes=2**40, num_devices=0))
+    assert cores(ledger.take(small)) == 1
+    assert ledger.take(large) is None
+    ledger.give_back(small.trial_id)
+    assert cores(ledger.take(large)) == 2
+    assert ledger.take(small) is None
+
+
+def test_memory_of_trials_at_once_never_exceeds_the_machine(record_of: RecordOf) -> None:
+    one, two = record_of([{"training.seed": 1}, {"training.seed": 2}]).trials
+    assert one.estimate is not None
+    needed = one.estimate.peak_memory_bytes
+    ledger = Ledger(Machine(num_cores=8, memory_bytes=needed + 1, num_devices=0))
+    share = ledger.take(one)
+    assert share is not None
+    assert share.memory_bytes == needed
+    assert ledger.take(two) is None
+
+
+def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of: RecordOf) -> None:
+    machine = this_machine()
+    assert machine.num_cores == len(os.sched_getaffinity(0))
+    assert machine.memory_bytes > 2**28
+    (small,) = record_of([{"training.seed": 1}]).trials
+    assert small.experiment is not None
+    assert why_impossible(small.experiment, small.estimate, Machine(1, 2**40, 0)) is None
+
+
+def test_importing_the_submitter_costs_neither_torch_nor_mlflow_nor_pandas() -> None:
+    modules = "launcher.sweep, launcher.cancel, launcher.state, cli.progress, launcher.job"
+    check = f"import sys, {modules}; print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

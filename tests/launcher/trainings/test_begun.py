@@ -1,0 +1,74 @@
+"""Trainings as `status` and `cancel` find them in their folders."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cli.status.table import status_table
+from conf.errors import UsageError
+from conf.overrides import Overrides
+from launcher.cancel import cancel_training
+from launcher.trainings.begun import LongRun, training_of, trainings_of
+from launcher.trainings.long_run import long_run, write_long_run
+from sweeps.reading import STOPPED
+from sweeps.trial import SweepFolder
+from tests import steps
+from tests.conftest import RecordOf
+from train_core.measurement import Outcome
+from train_core.process.lock import held
+
+STEPS = ["training.num_steps=50"]
+STEP = steps.STEP.model_copy(update={"step": 7, "num_steps": 50})
+
+
+@pytest.fixture
+def output_dir(folder: SweepFolder, record_of: RecordOf) -> Path:
+    """Two trainings of the sweep `test`, one of another sweep, and a folder of something else."""
+    folder.path.mkdir(parents=True)
+    folder.write_record(record_of([{"batch.micro_batch_size": 1}]))
+    for name, sweep in (("second", "test"), ("first", "test"), ("foreign", "other")):
+        write_long_run(long_run(folder, Overrides.parse(STEPS), name), sweep, Overrides.parse(STEPS))
+    junk = folder.path.parent / "train" / "junk"
+    junk.mkdir()
+    (junk / "trial.json").write_text("{}")
+    return folder.path.parent
+
+
+def outcome_and_cause(run: LongRun) -> tuple[Outcome | None, str]:
+    reading = run.read()
+    return reading.outcome, reading.cause
+
+
+def test_a_sweep_knows_its_trainings_by_name(output_dir: Path) -> None:
+    assert [run.folder.path.name for run in trainings_of(output_dir, "test")] == ["first", "second"]
+    assert trainings_of(output_dir, "22b") == []
+    assert training_of(output_dir, "test", "second").experiment.training.num_steps == 50
+
+
+def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"No training foreign was begun from sweep test .*first, second"):
+        training_of(output_dir, "test", "foreign")
+    with pytest.raises(UsageError, match="There is none"):
+        training_of(output_dir, "22b", "first")
+
+
+def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
+    run = training_of(output_dir, "test", "first")
+    assert outcome_and_cause(run) == (Outcome.PENDING, "")
+    with held(run.folder.running_lock):
+        assert outcome_and_cause(run) == (Outcome.RUNNING, "")
+    run.folder.append_metrics(STEP)
+    assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)
+    screen = StringIO()
+    console = Console(width=200, file=screen)
+    console.print(status_table([run.read()], 200))
+    assert STOPPED in screen.getvalue()
+
+
+def test_only_a_job_can_be_cancelled(output_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"No job of .*first is queued or running.*Ctrl-C"):
+        cancel_training(training_of(output_dir, "test", "first"))
