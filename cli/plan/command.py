@@ -14,8 +14,6 @@ from cli.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Override
 from conf.tree import part_at
-from sweeps.planner import OBJECTIVES
-from sweeps.planner.objectives import SCALING_KINDS
 
 if TYPE_CHECKING:
     from conf.experiment import Experiment
@@ -70,6 +68,8 @@ def plan(
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
+    from sweeps.planner.objectives import OBJECTIVES, SCALING_KINDS
+
     asked = _asked(name, overrides or [], as_program, as_json)
     if cfg:
         print_config(asked)

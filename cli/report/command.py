@@ -115,8 +115,8 @@ def _asked_part(sweep: Sweep, asked: Composition | None) -> Sweep:
 def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
     from results.collect import collect
     from results.documents import report_document
+    from results.report.findings.verdict import verdict
     from results.report.report import write_report
-    from results.report.verdict import verdict
     from results.terminal import ranked_table
     from sweeps.reading import ranked
 

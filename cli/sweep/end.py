@@ -9,7 +9,6 @@ import typer
 
 from cli.console import console, counted, print_unwrapped
 from cli.next_command import next_command
-from cli.worth_showing import is_troubled
 from conf.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ def end_command(sweep: Sweep, place: Place) -> None:
     Raises:
         typer.Exit: no point of the sweep has a measurement.
     """
+    from cli.worth_showing import is_troubled
     from launcher.where import slurm_answers
 
     states = sweep.read()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from train_core.costs.layer.shard import FULL
 from train_core.costs.primitives.collectives import shown_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
@@ -13,6 +14,7 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.replicas import across_groups_seconds, held_parameters, replica_seconds
 from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.whole_under_zero import gathers_ahead
 from train_core.costs.work import Work, dense_layers, end_parameters
 
 
@@ -37,12 +39,14 @@ def sharded_seconds(
     """
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    units, overlap = _units(setting, plans, work, group), setting.implementation.sharded_overlap
+    units, is_ahead = _units(setting, plans, work, group), (plans.zero_stage < 3) | gathers_ahead(setting, work)
+    overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
+    times = np.where(is_ahead | (plans.recompute != FULL), 1.0, 2.0)  # the repeated forward pass, which lets go of all
     gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
-    reduced = gathered + np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
+    reduced = times * gathered + np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
     held, _ = held_parameters(setting, plans, work, group)
     there, back = shard_copy_seconds(setting, plans, held)
-    ahead, behind = _listing_seconds(setting, plans, group)
+    ahead, behind = _listing_seconds(setting, plans, group, times)
     return (
         shown_seconds(setting, gathered, forward, overlap) + there + ahead,
         shown_seconds(setting, reduced, backward, overlap) + back + behind,
@@ -78,13 +82,17 @@ def _scatters(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
     return total
 
 
-def _listing_seconds(setting: Setting, plans: Plans, group: StageGroup) -> tuple[Floats, Floats]:
+def _listing_seconds(setting: Setting, plans: Plans, group: StageGroup, times: Floats) -> tuple[Floats, Floats]:
     """Seconds in which the host lists what every rank has a part of, before the forward pass and after it.
 
     Nothing hides them, as the host launches nothing else meanwhile.
+
+    Args:
+        times: how often weights are gathered after the forward pass.
     """
     trainer = setting.implementation
     listed = trainer.listed_rank_seconds * num_shards(setting, plans) * group.layers
     gathers = np.where(plans.zero_stage < 3, 0.0, listed * trainer.gathered_messages)
     scatters = np.where(plans.zero_stage < 2, 0.0, listed * trainer.scattered_messages)
-    return gathers, gathers + scatters
+    after: Floats = times * gathers + scatters
+    return gathers, after

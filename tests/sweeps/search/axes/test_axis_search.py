@@ -190,7 +190,7 @@ def test_a_grid_without_seeds_needs_no_search() -> None:
         (("search=pareto", "search.objective=loss"), r"search\.objective = \['loss'\]: makes no front"),
         (("search.objective=[loss,loss]",), r"search\.objective = .*names one of them twice"),
         (("search.pruner=median",), r"search\.pruner = 'median': judges trials by their loss"),
-        (("search.objective=speed",), r"search\.objective\.0 = 'speed': input should be 'throughput', 'loss'"),
+        (("search.objective=speed",), r"search\.objective\.0 = 'speed': must be 'throughput', 'loss'"),
         (("search.tokens=0.5",), r"search\.tokens = 0\.5"),
         (("search.objective=loss", "search.tokens=1e6", "training.num_steps=9"), r"search\.tokens = 1000000: decides"),
         (

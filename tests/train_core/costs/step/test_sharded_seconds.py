@@ -37,3 +37,13 @@ def test_a_list_of_one_tensor_a_rank_takes_the_host_time_for_each_rank_which_not
     plan = SHARDED | {"zero_stage": zero_stage}
     more = data_seconds(priced(listed, **plan)) - data_seconds(priced(plain, **plan))
     assert more == pytest.approx(messages * LAYERS * RANKS * 1e-5)
+
+
+def test_layers_above_deepspeeds_limit_are_gathered_beside_nothing_and_once_more_when_they_are_repeated() -> None:
+    """Latency alone: three gathers and a scatter of 80 layers, and of the ends, all of which are shown."""
+    free = with_trainer(with_links(LLAMA, bandwidth_bytes_per_second=1e15), sharded_overlap=1.0)
+    one = gather_seconds(free, np.zeros(1), np.array([RANKS]), np.array([1]))[0]
+    plan = {"data_parallel_size": RANKS, "zero_stage": 3, "recompute": "full"}
+    above, below = (data_seconds(priced(with_trainer(free, live_parameters=n), **plan)) for n in (10**8, 10**9))
+    assert above == pytest.approx(4 * 81 * one, rel=1e-2)
+    assert below == pytest.approx(free.scale.shown * 3 * 81 * one, rel=1e-2)

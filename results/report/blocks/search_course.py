@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from conf.errors import ConfigError
 from conf.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
-from results.report.comparable import named
+from results.report.findings.comparable import named
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
 from results.units import ABSENT, rounded

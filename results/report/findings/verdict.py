@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conf.units import SECONDS_PER_HOUR, TRILLION
+from conf.units import TRILLION
+from results.footprint import declared_footprint
 from results.scaling import Scaling, scaling
 from results.scaling.study import Study, measured_study
-from results.units import count, percent, seconds, significant, tflops
+from results.units import count, in_three_digits, percent, seconds, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import (
     NOISY_RATIO,
@@ -18,7 +19,7 @@ from sweeps.repeats.points import (
     rivals_of,
 )
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome, Performance
+from train_core.measurement import Outcome
 
 MOST_NAMED = 3
 
@@ -28,16 +29,21 @@ class Verdict(NamedTuple):
 
     Attributes:
         headline: what it is, in one sentence that is understood alone. Text between backticks is a command.
-        details: the figures, how sure it is and what would decide, a sentence or two each.
+        figures: those of the fastest layout, where the headline does not hold them.
+        details: which others may be as fast, and what else must be known, a sentence or two each.
+        advice: how sure it is, and what would decide or is to be done next.
     """
 
     headline: str
+    figures: str = ""
     details: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def text(self) -> str:
         """All of it, as a terminal shows it."""
-        return "\n".join((self.headline, *self.details)).replace("`", "")
+        said = (self.headline, self.figures, *self.details, self.advice)
+        return "\n".join(filter(None, said)).replace("`", "")
 
 
 def verdict(
@@ -54,9 +60,9 @@ def verdict(
     found = " ".join([record.name, *folder_words])
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        headline, details = _answer(record, results, found)
+        answer = _answer(record, results, found)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
-        return Verdict(headline, (*details, unfinished) if num_live else details)
+        return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
         return Verdict(
             f"Nothing has been measured yet: the trials are still pending or running."
@@ -83,12 +89,12 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) ->
     figures = _figures(best, scaling(best.middle, baseline), noise)
     by_size = _by_size(points)
     if not rivals:
-        return Verdict(f"Fastest per device: {best.label} with {figures}.", (_sure(best, points), *by_size))
+        return Verdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
-    details = (f"{best.label}: {figures}.", f"May be as fast: {_named(rivals)}.", _decision(found, points), *by_size)
-    return Verdict(headline, details)
+    details = (f"May be as fast: {_named(rivals)}.", *by_size)
+    return Verdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
 
 
 def study_sentence(study: Study, noise: float | None) -> str:
@@ -130,17 +136,14 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None) -> st
         of = f" ({percent(relation.efficiency)} % {relation.kind} scaling)" if relation.efficiency else ""
         parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
     if dollars := _dollars(point):
-        parts.append(f"${count(dollars)} for a trillion tokens")
+        parts.append(f"${in_three_digits(dollars)} for a trillion tokens")
     return ", ".join(parts)
 
 
 def _dollars(point: MeasuredPoint) -> float | None:
-    """For a trillion tokens at the declared price; None where none is declared, or several types have one each."""
+    """For a trillion tokens at the declared price; None where one is not declared."""
     experiment = point.middle.experiment
-    if experiment is None or len(experiment.blocks) > 1 or experiment.cluster.device.price_per_hour is None:
-        return None
-    hours = TRILLION / point.performance.tokens_per_second / SECONDS_PER_HOUR * experiment.parallel.world_size
-    return hours * experiment.cluster.device.price_per_hour
+    return None if experiment is None else declared_footprint(experiment, point.performance).dollars(TRILLION)
 
 
 def _range(point: MeasuredPoint) -> str:
@@ -166,7 +169,7 @@ def _decision(found: str, points: Sequence[MeasuredPoint]) -> str:
     """What would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
-        f"The interval is {points[0].seconds.method}. `trisweep sweep {found} search.max_rounds={most + 2}`"
+        f"Intervals are {points[0].seconds.method}. `trisweep sweep {found} search.max_rounds={most + 2}`"
         f" measures the leaders further; on a quieter machine `trisweep sweep {found} --remeasure` measures"
         " every point again."
     )
@@ -185,11 +188,3 @@ def _by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
         for point in found
     ]
     return (f"Fastest by number of devices: {'; '.join(named)}.",)
-
-
-def rate_spread(performance: Performance) -> tuple[float, float]:
-    """How far the rate reaches below and above its median, in model FLOP/s per device."""
-    per_device = performance.model_flops / performance.num_devices
-    middle = performance.model_flops_per_second_per_device
-    low, high = per_device / performance.step_seconds_max, per_device / performance.step_seconds_min
-    return max(0.0, middle - low), max(0.0, high - middle)

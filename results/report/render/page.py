@@ -77,7 +77,7 @@ def _class_of(table: ReportTable, column: str, longest: int) -> Markup:
     if column in table.numeric:
         return Markup(' class="number"')
     if column == table.key:
-        return Markup(' class="key"')
+        return Markup(' class="key noted"' if table.has_notes else ' class="key"')
     return Markup(' class="prose"') if longest > LONGEST_WORD else Markup("")
 
 

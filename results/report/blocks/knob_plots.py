@@ -8,7 +8,7 @@ from typing import Any
 from conf.units import TERA
 from results.knobs.sensitivity import Interaction, Sensitivity
 from results.knobs.table import KnobColumn, KnobTable, Set, shown
-from results.report.charts import quantity
+from results.report.blocks.charts import quantity
 from results.report.section import Plot
 
 MOST_PANELS = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from results.report.comparable import measured_terms, named, pairs, predicted_terms, timed
+from results.report.findings.comparable import measured_terms, named, pairs, predicted_terms, timed
 from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
 from results.units import rounded, seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.report.comparable import memory_as_measured
+from results.report.findings.comparable import memory_as_measured
 from sweeps.trial import Trial
 from tests.composed import load
 from train_core.costs import estimate

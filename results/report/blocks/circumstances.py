@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from conf.units import TERA
-from results.report.table import ReportTable, number, text
 from results.scaling import Scaling
-from results.units import percent, significant
+from results.units import significant
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import NOISY_RATIO, machine_noise
 from sweeps.trial import SweepRecord
+from train_core.costs.counts.flops import FLOPS_FORMULA
 from train_core.measurement import NOT_KNOWN, Outcome, Performance
 
 Item = TypeVar("Item")
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
-SCALING_COLUMNS = ("layout", "kind", "devices", "efficiency %", "speed-up", "what is held constant")
+CONVENTIONS = {
+    FLOPS_FORMULA: f"matrix products only, attention's scores over the full square ({FLOPS_FORMULA})",
+}
 
 
 def _subject(record: SweepRecord) -> str:
@@ -42,10 +44,9 @@ def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[s
         ("backend", _distinct(environments, lambda e: e.backend)),
         ("trainer", _distinct(programs, lambda trainer: f"{trainer.name}, read from its log; FLOPs by our formula")),
         ("software", _distinct(known, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
-        ("git", _distinct((e for e in environments if e.git_sha != "unknown"), lambda e: e.git_sha) or record.git_sha),
         ("measured on", f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)),
         ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
-        ("FLOPs formula", _distinct(performances, lambda p: p.flops_formula)),
+        ("model FLOPs", _distinct(performances, lambda p: CONVENTIONS.get(p.flops_formula, p.flops_formula))),
         ("peak", _peak(performances)),
         ("as printed", _as_printed([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
     ]
@@ -90,29 +91,6 @@ def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
 def _day(time_seconds: float) -> str:
     # In UTC, so that a report does not depend on where it is written.
     return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
-
-
-def scaling_table(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> ReportTable | None:
-    """The trials that can be compared with the baseline; None if there is no such trial besides the baseline itself."""
-    rows = []
-    for result in best_first:
-        relation, performance = relations[result.trial.trial_id], result.performance
-        if relation.kind in (None, "baseline") or performance is None:
-            continue
-        rows.append(
-            (
-                text(result.label),
-                text(relation.kind),
-                number(str(performance.num_devices), performance.num_devices),
-                number(percent(relation.efficiency), relation.efficiency),
-                number(significant(relation.speed_up), relation.speed_up),
-                text(relation.note),
-            )
-        )
-    # Real scaling comes first, strong before weak, and mere comparisons of layouts come last.
-    rows.sort(key=lambda row: (row[1].text == "layout", row[1].text, row[2].sort or 0.0))
-    numeric = frozenset({"devices", "efficiency %", "speed-up"})
-    return ReportTable(SCALING_COLUMNS, tuple(rows), numeric) if rows else None
 
 
 def incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:

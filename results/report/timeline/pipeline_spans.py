@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,8 @@ from train_core.parallel.action_times import TimedAction, action_times
 from train_core.parallel.schedules import Action, actions_of
 
 Kind = Literal["forward", "backward", "weight gradient", "communication", "optimizer", "slowest device", "bubble"]
+WORK: tuple[Kind, ...] = ("forward", "backward", "weight gradient", "optimizer")
+WAITS: tuple[Kind, ...] = ("bubble", "slowest device")
 KINDS: tuple[Kind, ...] = (
     "forward",
     "backward",
@@ -46,14 +49,21 @@ class PipelineStep:
     """A step of one rank of every stage.
 
     Attributes:
-        spans: for each stage, what its rank does, first to last, without gaps.
+        spans: for each stage, what its rank does, first to last. Only a recorded step that was too long to be listed
+            has a gap, of which nothing is known.
+        sums: for each stage, how long its rank does a kind of thing, over the whole step.
         filled_seconds: until the first stage has its first gradient, when the pipeline is full.
         pipeline_seconds: until the last backward pass.
     """
 
     spans: tuple[tuple[Span, ...], ...]
+    sums: tuple[Mapping[Kind, float], ...]
     filled_seconds: float
     pipeline_seconds: float
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.spans)
 
     @property
     def total_seconds(self) -> float:
@@ -61,14 +71,22 @@ class PipelineStep:
 
     def seconds(self, stage: int, kind: Kind) -> float:
         """How long the rank of a stage does a kind of thing in the step."""
-        return sum(span.end - span.start for span in self.spans[stage] if span.kind == kind)
+        return self.sums[stage].get(kind, 0.0)
+
+    def share(self, stage: int, *kinds: Kind) -> float:
+        """The part of the step in which the rank of a stage does things of these kinds."""
+        return sum(self.seconds(stage, kind) for kind in kinds) / self.total_seconds
+
+    def mean_share(self, *kinds: Kind) -> float:
+        """The same part over the ranks of all stages."""
+        return sum(self.share(stage, *kinds) for stage in range(self.num_stages)) / self.num_stages
 
 
 def predicted_step(experiment: Experiment, implementation: Implementation) -> PipelineStep:
     """The passes of the schedule that the trainer runs, each as long as the cost model says, and what follows them.
 
     Args:
-        experiment: on devices of one type, each rank on a device of its own.
+        experiment: each rank is taken to have a device of its own.
     """
     stages = stage_times(experiment, implementation)
     is_split = experiment.parallel.schedule == "zero-bubble"
@@ -80,13 +98,21 @@ def predicted_step(experiment: Experiment, implementation: Implementation) -> Pi
     ends = [of_stage[-1].end for of_stage in timed]
     # All ranks add up the norm of the gradients before they update, so none begins before the last one has reduced.
     reduced = max(end + stage.reduction for end, stage in zip(ends, stages, strict=True))
-    total = reduced + stages[0].update + stages[0].slowest_device
+    updated = reduced + max(stage.update for stage in stages)
+    total = updated + stages[0].slowest_device
     spans = tuple(
-        tuple(_filled_up(_spans_of(stage, of_stage, stages[stage], is_split, reduced), stage, total))
+        tuple(_filled_up(_spans_of(stage, of_stage, stages[stage], is_split, reduced, updated), stage, total))
         for stage, of_stage in enumerate(timed)
     )
     first_gradient = next(entry.end for entry in timed[0] if entry.action.kind == "backward")
-    return PipelineStep(spans, first_gradient, max(ends))
+    return PipelineStep(spans, tuple(map(_sums, spans)), first_gradient, max(ends))
+
+
+def _sums(spans: Sequence[Span]) -> dict[Kind, float]:
+    seconds: dict[Kind, float] = defaultdict(float)
+    for span in spans:
+        seconds[span.kind] += span.end - span.start
+    return dict(seconds)
 
 
 def _parts(seconds: PassSeconds, action: Action, is_split: bool) -> tuple[float, float]:
@@ -102,7 +128,7 @@ def _parts(seconds: PassSeconds, action: Action, is_split: bool) -> tuple[float,
 
 
 def _spans_of(
-    stage: int, timed: Sequence[TimedAction], times: StageTimes, is_split: bool, reduced: float
+    stage: int, timed: Sequence[TimedAction], times: StageTimes, is_split: bool, reduced: float, updated: float
 ) -> Iterator[Span]:
     for action, start, end in timed:
         kind: Kind = "weight gradient" if action.kind == "weight" else action.kind
@@ -112,7 +138,6 @@ def _spans_of(
     last = timed[-1].end
     yield Span(stage, "communication", last, last + times.reduction)
     yield Span(stage, "optimizer", reduced, reduced + times.update)
-    updated = reduced + times.update
     yield Span(stage, "slowest device", updated, updated + times.slowest_device)
 
 

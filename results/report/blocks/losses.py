@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conf.experiment import Experiment
-from results.report.charts import Spec, quantity
+from results.report.blocks.charts import Spec, quantity
 from results.report.section import Block, Heading, Paragraph, Plot
 from results.units import significant
 from sweeps.reading import TrialReading
