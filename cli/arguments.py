@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
@@ -11,9 +11,11 @@ import yaml
 from conf.credentials import hide_credentials, shown_tree
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders, groups, options
-from conf.load import Composition, compose
 from conf.model_from import KEY, expanded
 from conf.overrides import Override, Overrides
+
+if TYPE_CHECKING:
+    from conf.load import Composition
 
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
@@ -62,6 +64,8 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
 
 def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
     """The configuration of a command that needs to know no more than what was asked for."""
+    from conf.load import compose
+
     return compose(overrides_of(sweep, texts))
 
 

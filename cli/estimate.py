@@ -12,13 +12,14 @@ from rich.progress import track
 from cli.arguments import AsJson
 from cli.console import complaints, console, leave_stdout_to_json, print_json
 from conf.errors import EXIT_FAILED, ConfigError
-from train_core.costs import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
     from results.score import Comparison
     from sweeps.table.file import Record
     from sweeps.table.prices import PricedRow
 
+TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
+"""Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
 MANY_ROWS = 200
 MOST_UNREADABLE = 5
 MOST_REASONS = 5
@@ -30,9 +31,7 @@ def estimate(
     score: Annotated[
         bool, typer.Option("--score", help="Hold the predictions against the table's measurements.")
     ] = False,
-    implementation: Annotated[
-        str | None, typer.Option(help=f"The trainer to price for: {', '.join(IMPLEMENTATIONS)}.")
-    ] = None,
+    implementation: Annotated[str | None, typer.Option(help=f"The trainer to price for: {TRAINERS}.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict time and memory of every row of a table of configurations, without devices.
@@ -41,6 +40,7 @@ def estimate(
     """
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
+    from train_core.costs import IMPLEMENTATIONS
 
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."

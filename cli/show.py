@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -13,9 +13,11 @@ from cli.console import print_json, print_unwrapped
 from conf.catalogue import option_called, shown_source
 from conf.credentials import hide_credentials, shown_tree
 from conf.folders import options
-from conf.load import Composition, choices
 from conf.model_from import KEY
 from conf.overrides import Overrides
+
+if TYPE_CHECKING:
+    from conf.load import Composition
 
 All = Annotated[bool, typer.Option("--all", help="Show every group, not just those that were named.")]
 
@@ -54,6 +56,8 @@ def _document(name: str, values: Any, sources: dict[str, dict[str, str]]) -> dic
 
 def _sources(asked: Composition) -> dict[str, dict[str, str]]:
     """The files of each group: its own, then those that it takes parts from, by what was chosen."""
+    from conf.load import choices
+
     found: dict[str, dict[str, str]] = {}
     for key, option in choices(asked.overrides).items():
         group, _, package = key.partition("@")

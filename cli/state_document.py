@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.console import print_json
-from sweeps.trial import SweepFolder
+
+if TYPE_CHECKING:
+    from sweeps.trial import SweepFolder
 
 
 def print_state(document: str, folder: SweepFolder, **done: Any) -> None:

@@ -13,15 +13,14 @@ from cli.arguments import complete_sweep, composed, overrides_of
 from cli.console import print_unwrapped
 from cli.next_command import ui_command
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
-from conf.load import is_name
 from conf.model_from import expanded
 from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
-from train_core.costs import Estimate, estimate
 
 if TYPE_CHECKING:
     from launcher.trainings.begun import LongRun
     from launcher.where import Place
+    from train_core.costs import Estimate
     from train_core.measurement import Measurement, StepMetrics
 
 LINE_SECONDS = 2.0
@@ -54,6 +53,8 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
         )
     # With options of Hydra's own, such as --cfg, nothing is trained, and only Hydra can say what they mean.
     if not any(argument.startswith("-") for argument in given):
+        from train_core.costs import estimate
+
         require_memory(estimate(composed(None, given).settings.experiment()))
     from train_core.__main__ import main
 
@@ -72,9 +73,12 @@ def require_memory(predicted: Estimate) -> None:
 
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
-    from launcher.trainings.long_run import long_run, write_long_run
+    from conf.load import is_name
+    from launcher.trainings.long_run import long_run, write_extension, write_long_run
     from launcher.where import choose_place
+    from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
+    from train_core.job.training_folder import extension_lines
 
     # The name becomes a folder, which must not lie outside of the output folder.
     if name is not None and not is_name(name):
@@ -98,7 +102,11 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     # A folder that was there already keeps the plan that its training was begun with.
     if run.best is not None:
         write_long_run(run, sweep, own)
+    if run.extends:
+        write_extension(run, own)
     print_unwrapped(_introduction(run))
+    for line in extension_lines(run.schedules, run.experiment.training.num_steps):
+        print_unwrapped(line)
     # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
     try:
         if place.on_slurm:
@@ -167,14 +175,14 @@ def on_this_machine(run: LongRun) -> None:
     if measurement is None or measurement.performance is None:
         with starting(run.folder) as job:
             if job is not None:
-                problem = f"Job {job.job_id} ({job.state}) trains in {run.folder.path}"
-                raise UsageError(problem, f"Wait for it, or end it with `scancel {job.job_id}`.")
+                raise job.in_the_way(run.folder)
             measurement = _trained_here(run)
     _conclude(measurement)
 
 
 def _trained_here(run: LongRun) -> Measurement:
     from launcher.this_machine.capacity import this_machine, why_impossible
+    from train_core.costs import estimate
     from train_core.job.trial import run_trial_here
     from train_core.process.stop import Stopped
 

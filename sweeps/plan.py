@@ -20,11 +20,11 @@ from sweeps.axes import Point, value_in
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import baseline_of, expand, stated_points
-from sweeps.search.objectives import Comparison
+from sweeps.search.axes.objectives import Comparison
 from sweeps.suiting_devices import on_suiting_devices
 from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 
 LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
 """Every key that decides how a model is laid out and fed."""
@@ -118,8 +118,7 @@ def make_trials(
     tree: Tree, points: PointSet, pinned: Mapping[str, Value], max_trials: int | None = None
 ) -> tuple[Trial, ...]:
     """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
-    drafts = [_draft(tree, point) for point in expand(points, tree, pinned)]
-    baseline = _draft(tree, baseline_of(points, tree))
+    *drafts, baseline = _drafts(tree, [*expand(points, tree, pinned), baseline_of(points, tree)])
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = {draft.trial_id: draft for draft in drafts}
     named = [
@@ -235,13 +234,32 @@ def _sweep_of(settings: Settings) -> SweepSpec:
 
 def _draft(tree: Tree, point: Point) -> Trial:
     """The trial of one point, not yet selected."""
+    return _drafts(tree, [point])[0]
+
+
+def _drafts(tree: Tree, points: Sequence[Point]) -> list[Trial]:
+    """The trials of the points, not yet selected; what can exist is priced together, which is much faster."""
+    experiments = [_experiment_or_reason(tree, point) for point in points]
+    possible = [each for each in experiments if not isinstance(each, str)]
+    predicted = iter(estimates([(each, IMPLEMENTATIONS[each.trainer.costs_of]) for each in possible]))
+    return [
+        _trial(_name_of(point), point, None, None, each)
+        if isinstance(each, str)
+        else _named(point, each, next(predicted))
+        for point, each in zip(points, experiments, strict=True)
+    ]
+
+
+def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
+    """Why a point cannot exist is a row of its own. A grid has many of them, and one must not stop the sweep."""
     try:
-        experiment = _experiment(tree, point)
+        return _experiment(tree, point)
     except InfeasiblePlan as reason:
-        # Such a point is a row with its reason. A grid has many of them, and one must not stop the sweep.
-        return _trial(_name_of(point), point, None, None, str(reason))
-    predicted = estimate(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-    # The fingerprint gives a changed configuration a folder of its own, so that earlier results stay.
+        return str(reason)
+
+
+def _named(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
+    """The trial of an experiment; its fingerprint gives a changed configuration a folder, so earlier results stay."""
     name = f"{experiment.label}-{experiment.fingerprint[:6]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
 

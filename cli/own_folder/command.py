@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.arguments import AsJson
 from cli.console import console, print_json, print_unwrapped, shown_path
-from cli.own_folder.files import FOLDER, MODEL, SWEEP, precision_of, texts
-from cli.own_folder.machine import Machine, machine, partitions
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders
-from conf.load import is_name, load_cluster
-from launcher.doctor.site import read_site
-from train_core.whole_files import write_atomically
+
+if TYPE_CHECKING:
+    from cli.own_folder.machine import Machine
 
 Folder = Annotated[Path, typer.Argument(help="The folder; made if it is not there.")]
 ClusterName = Annotated[
@@ -32,6 +30,11 @@ def init(
 
     Slurm is asked for partitions, devices and limits where it answers. Files that are there already are left alone.
     """
+    from cli.own_folder.files import FOLDER, texts
+    from cli.own_folder.machine import machine, partitions
+    from conf.load import is_name, load_cluster
+    from launcher.doctor.site import read_site
+
     if name is not None and not is_name(name):
         remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
         raise ConfigError("--name", name, "is not a name for a cluster", remedy)
@@ -51,6 +54,8 @@ def init(
 
 def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
     """Write what is not there, and return the paths of both kinds."""
+    from train_core.whole_files import write_atomically
+
     written, kept = [], []
     for name, text in files.items():
         path = folder / name
@@ -85,6 +90,8 @@ def _print(folder: Path, found: Machine, written: list[str], kept: list[str]) ->
 
 def _next(folder: Path, found: Machine) -> list[str]:
     """Commands that work now, one after another."""
+    from cli.own_folder.files import MODEL, SWEEP, precision_of
+
     cluster = f"cluster={found.name}"
     inside = [] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     asked = [f"trisweep doctor {cluster}", f"trisweep calibrate {cluster}"] if found.offer else []

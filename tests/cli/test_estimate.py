@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.estimate import TRAINERS
 from tests.forked_command import run_forked
+from train_core.costs import IMPLEMENTATIONS
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "published.csv"
 HEADER = (
@@ -23,6 +25,10 @@ BAD = "A paper,1,24,wide,24,2048,A100-80GB-SXM,32,1,1,16,512,full,3.5,yes\n"
 
 def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_forked(arguments, cwd, {**os.environ, "COLUMNS": "160"})
+
+
+def test_the_help_names_every_trainer_that_is_known() -> None:
+    assert ", ".join(IMPLEMENTATIONS) == TRAINERS
 
 
 def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path) -> None:

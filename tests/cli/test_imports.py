@@ -35,6 +35,16 @@ def test_commands_of_a_login_node_import_neither_torch_nor_mlflow(
     assert done.stdout.splitlines()[-1] == PREFIX
 
 
+def test_help_and_completion_wait_neither_for_hydra_nor_for_numpy() -> None:
+    """In a process of its own: others have loaded both for the next command."""
+    code = (
+        "import sys, cli.main\n"
+        "print([name for name in ('conf.load', 'hydra', 'numpy', 'sweeps', 'train_core') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_submitting_imports_neither_torch_nor_mlflow() -> None:
     """In a process of its own: what it needs of a Slurm is not here."""
     code = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -28,6 +30,8 @@ from train_core.measurement import BlockRates
 
 TIGHT_SHARE = 0.9
 """Predicted memory is up to a tenth too small for single published rows (docs/validation.md)."""
+MOST_AT_ONCE = 256
+"""Setups that are priced together, so that the columns of all their stages stay small."""
 
 
 class Estimate(Frozen):
@@ -91,14 +95,54 @@ def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimat
     Raises:
         ConfigError: the setup's sizes are beyond 64 bits.
     """
-    require_computable(setup.model, setup.batch.micro_batch_size)
-    if setup.mixed is not None:
-        return _mixed_estimate(setup, implementation)
-    setting = setting_of(setup, implementation)
-    plans, groups = plan_of(setup), listed_stages(setup.layers_per_stage)
+    return estimates([(setup, implementation)])[0]
+
+
+def estimates(asked: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
+    """What `estimate` says of each setup; those on the same devices are priced together, which takes hardly longer.
+
+    Raises:
+        ConfigError: a setup's sizes are beyond 64 bits.
+    """
+    for setup, _ in asked:
+        require_computable(setup.model, setup.batch.micro_batch_size)
+    found = {index: _mixed_estimate(*each) for index, each in enumerate(asked) if each[0].mixed is not None}
+    for setting, alike in _alike(asked):
+        found |= zip(alike, _uniform_estimates(setting, [asked[index] for index in alike]), strict=True)
+    return [found[index] for index in range(len(asked))]
+
+
+def _alike(asked: Sequence[tuple[Setup, Implementation]]) -> Iterator[tuple[Setting, list[int]]]:
+    """The setups that can be columns of one price: all in one setting, their stages in as many groups."""
+    kinds: list[tuple[Setting, int, list[int]]] = []
+    for index, (setup, implementation) in enumerate(asked):
+        if setup.mixed is not None:
+            continue
+        setting, number = setting_of(setup, implementation), len(listed_stages(setup.layers_per_stage))
+        same = (found for own, groups, found in kinds if groups == number and len(found) < MOST_AT_ONCE)
+        known = next((found for found in same if setting_of(*asked[found[0]]) == setting), None)
+        if known is None:
+            kinds.append((setting, number, [index]))
+        else:
+            known.append(index)
+    for setting, _, found in kinds:
+        yield setting, found
+
+
+def _uniform_estimates(setting: Setting, asked: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
+    """The estimates of setups that are columns of one price."""
+    listed = [listed_stages(setup.layers_per_stage) for setup, _ in asked]
+    plans = plans_of([setup for setup, _ in asked])
     work = work_of(setting, plans)  # by far the most expensive part, so time and memory share it
-    stages = _stage_memories(setting, plans, work, each_stage(groups))
-    return _estimate(setup, implementation, step_columns(setting, plans, work, groups), stages)
+    step = step_columns(setting, plans, work, [StageGroup.joined(groups) for groups in zip(*listed, strict=True)])
+    stages = [each_stage(groups) for groups in listed]
+    counts = [len(of_setup.layers) for of_setup in stages]
+    owner = np.repeat(np.arange(len(asked)), counts)
+    memories = iter(_stage_memories(setting, plans.rows(owner), work.rows(owner), StageGroup.joined(stages)))
+    return [
+        _estimate(*each, step, index, tuple(islice(memories, count)))
+        for index, (each, count) in enumerate(zip(asked, counts, strict=True))
+    ]
 
 
 def _mixed_estimate(setup: Setup, implementation: Implementation) -> Estimate:
@@ -118,7 +162,7 @@ def _mixed_estimate(setup: Setup, implementation: Implementation) -> Estimate:
     for of_type, work, count in zip(types, works, counts, strict=True):
         own = every.rows(slice(len(stages), len(stages) + count))
         stages += _stage_memories(of_type.setting, plans, work, own)
-    return _estimate(setup, implementation, mixed_step(types, plans, works, on_types), stages)
+    return _estimate(setup, implementation, mixed_step(types, plans, works, on_types), 0, stages)
 
 
 def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster: ClusterSpec | None = None) -> Setting:
@@ -140,6 +184,16 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
 
 def plan_of(setup: Setup) -> Plans:
     """The setup's plan as columns of one entry, so that one plan and a search of thousands share their formulas."""
+    return plans_of([setup])
+
+
+def plans_of(setups: Sequence[Setup]) -> Plans:
+    """The plans of the setups, in columns."""
+    entries = [_entries(setup) for setup in setups]
+    return Plans(**{name: np.array([each[name] for each in entries]) for name in Plans.__slots__})
+
+
+def _entries(setup: Setup) -> Mapping[str, Any]:
     layers = setup.layers_per_stage
     derived = {
         "num_micro_batches": setup.num_micro_batches,
@@ -147,7 +201,7 @@ def plan_of(setup: Setup) -> Plans:
         "last_stage_layers": layers[-1],
     }
     chosen = {name: KNOB[name].entry(setup.value_of(name)) for name in Plans.__slots__ if name not in derived}
-    return Plans(**{name: np.array([entry]) for name, entry in (chosen | derived).items()})
+    return chosen | derived
 
 
 def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGroup) -> tuple[StageMemory, ...]:
@@ -167,8 +221,9 @@ def num_recomputed(setup: Setup) -> int:
 
 
 def _estimate(
-    setup: Setup, implementation: Implementation, step: StepColumns, stages: tuple[StageMemory, ...]
+    setup: Setup, implementation: Implementation, step: StepColumns, index: int, stages: tuple[StageMemory, ...]
 ) -> Estimate:
+    """The estimate of the setup whose step is at `index` of the columns."""
     model, batch, parallel = setup.model, setup.batch, setup.parallel
     capacities = [
         block.cluster.device.memory_bytes
@@ -179,7 +234,7 @@ def _estimate(
     capacity = capacities[worst]
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
-    seconds, peak = float(step.total_seconds[0]), setup.peak_flops_per_second
+    seconds, peak = float(step.total_seconds[index]), setup.peak_flops_per_second
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
         implementation=implementation.name,
@@ -192,7 +247,7 @@ def _estimate(
         peak_memory_bytes=stages[worst].total_bytes,
         memory_capacity_bytes=capacity,
         shortfall_bytes=max(0, stages[worst].total_bytes - capacity),
-        step_terms=row_of(step, 0),
+        step_terms=row_of(step, index),
         step_seconds=seconds,
         tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
         model_flops_per_second_per_device=needed * rate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
@@ -31,6 +32,11 @@ class StageGroup:
     def rows(self, selection: Integers | slice) -> StageGroup:
         """The entries at `selection`, in that order."""
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
+
+    @classmethod
+    def joined(cls, groups: Sequence[StageGroup]) -> StageGroup:
+        """The entries of all of them, one after another."""
+        return cls(*(np.concatenate([getattr(group, name) for group in groups]) for name in cls.__slots__))
 
 
 def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
