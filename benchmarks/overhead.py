@@ -75,7 +75,7 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
         result = own_step(trainer, number)
         marks.append(time.thread_time())
         steps.append(marks[-1] - start)
-        notes.append(len(world.clock._spans))
+        notes.append(len(world.clock._spans) + len(world.clock._passes))
         return result
 
     Trainer.step = step  # type: ignore[method-assign,assignment]

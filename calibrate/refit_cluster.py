@@ -13,7 +13,7 @@ from conf.cluster_spec import ClusterSpec, EfficiencySpec
 from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.setup import Setup
-from results.report.comparable import has_device_per_rank
+from results.report.findings.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.scale import SCALE, Scale
 from train_core.costs.setting import Setting

@@ -2,7 +2,8 @@
 
     main        every command by its name, and one message for whatever goes wrong
     arguments   arguments that commands share, and their way into a configuration
-    as_program  `plan --as`: a plan as the command of another program
+    plan, sweep, status, report, logs, calibrate, own_folder
+                commands that are rooms: each has its `command`, and what only it needs
     console     the one console, which prints names and paths as they are
 
 Each command imports what only it needs when it runs, so that none waits for another's torch, mlflow or submitit. That

@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.console import console
 from cli.live_import import followed_in_mlflow
 from cli.progress import PlainProgress
-from cli.report import report_on
+from cli.report.command import report_on
 from launcher.control.advance import PAUSED, Step
 from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up

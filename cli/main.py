@@ -21,15 +21,11 @@ from cli import (
     export,
     list_options,
     pause,
-    plan,
     rehearse,
     reindex,
-    report,
     rerun,
     retry,
     show,
-    status,
-    sweep,
     train,
     ui,
 )
@@ -38,6 +34,10 @@ from cli.console import complaints, headed
 from cli.every_command import with_options_of_all
 from cli.logs import command as logs
 from cli.own_folder import command as own_folder
+from cli.plan import command as plan
+from cli.report import command as report
+from cli.status import command as status
+from cli.sweep import command as sweep
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private

@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cli.arguments import AsJson, OverrideTexts, ShowConfig, composed, print_config
 from cli.console import complaints, console, counted, print_json
-from cli.plan import Name, sweep_and_overrides
+from cli.plan.command import Name, sweep_and_overrides
 from conf.errors import ConfigError, UsageError
 
 FORMATS = ("table", "json")

@@ -74,10 +74,11 @@ def require_memory(predicted: Estimate) -> None:
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from conf.load import is_name
-    from launcher.trainings.long_run import long_run, write_long_run
+    from launcher.trainings.long_run import long_run, write_extension, write_long_run
     from launcher.where import choose_place
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
+    from train_core.job.training_folder import extension_lines
 
     # The name becomes a folder, which must not lie outside of the output folder.
     if name is not None and not is_name(name):
@@ -101,7 +102,11 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     # A folder that was there already keeps the plan that its training was begun with.
     if run.best is not None:
         write_long_run(run, sweep, own)
+    if run.extends:
+        write_extension(run, own)
     print_unwrapped(_introduction(run))
+    for line in extension_lines(run.schedules, run.experiment.training.num_steps):
+        print_unwrapped(line)
     # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
     try:
         if place.on_slurm:
@@ -170,8 +175,7 @@ def on_this_machine(run: LongRun) -> None:
     if measurement is None or measurement.performance is None:
         with starting(run.folder) as job:
             if job is not None:
-                problem = f"Job {job.job_id} ({job.state}) trains in {run.folder.path}"
-                raise UsageError(problem, f"Wait for it, or end it with `scancel {job.job_id}`.")
+                raise job.in_the_way(run.folder)
             measurement = _trained_here(run)
     _conclude(measurement)
 

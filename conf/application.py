@@ -9,7 +9,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from conf.folders import CONF_DIR, site_overrides
+from conf.overrides import Override
 from conf.tree import Tree
+from conf.wrong_overrides import as_hydra_spells
 
 
 def run_with_hydra(run: Callable[[Tree], None]) -> None:
@@ -21,5 +23,6 @@ def run_with_hydra(run: Callable[[Tree], None]) -> None:
     def job(config: DictConfig) -> None:
         run(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
 
-    sys.argv[1:1] = site_overrides()
+    given = [text if text.startswith("-") else as_hydra_spells(Override.parse(text)) for text in sys.argv[1:]]
+    sys.argv[1:] = [*site_overrides(), *given]
     hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()

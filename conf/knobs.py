@@ -284,6 +284,28 @@ def label_of(
     return "-".join(knob.labelled(value) for knob, value in said if knob.name not in leave_out)
 
 
+def label_of_point(values: Mapping[str, object]) -> str:
+    """A short name of a point by the dotted keys that it sets, such as `tp4-pp4 on 8 devices`; never parsed.
+
+    The name of a layout holds the values of a whole plan, which a point that cannot exist does not have.
+    """
+    sizes = {key.rsplit(".", 1)[-1]: value for key, value in values.items()}
+    devices = sizes.pop("world_size", None)
+    known = [(name, KNOB[name].labelled(_plain(sizes.pop(name)))) for name in tuple(sizes) if _has_label(name)]
+    order = [knob.name for knob in IN_ORDER_OF_LABELS]
+    layout = "-".join(label for name, label in sorted(known, key=lambda pair: order.index(pair[0])) if label)
+    parts = [layout, *(f"{name}={value}" for name, value in sizes.items())]
+    return " ".join(filter(None, (*parts, f"on {devices} devices" if devices is not None else "")))
+
+
+def _has_label(name: str) -> bool:
+    return name in KNOB and bool(KNOB[name].label or KNOB[name].value_labels)
+
+
+def _plain(value: object) -> KnobValue:
+    return value if isinstance(value, int | str) else str(value)
+
+
 def labelled_values(
     parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]
 ) -> list[tuple[Knob, KnobValue]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import hydra
 import yaml
@@ -26,7 +26,9 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.cluster_spec import ClusterSpec
+from conf.complaints import first_complaint
 from conf.errors import ConfigError
+from conf.fields import dotted_fields
 from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
 from conf.mixed import named_blocks
 from conf.nearest import nearest
@@ -35,6 +37,7 @@ from conf.schema import Name
 from conf.settings import Settings
 from conf.tree import Tree, dotted_keys, value_at
 from conf.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
+from conf.yaml_errors import not_yaml
 
 MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""
@@ -139,12 +142,21 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     """What Hydra composes, `with_its_own` values or without them."""
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
+    _require_sweep(overrides)
     given = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             return hydra.compose(root, overrides=given, return_hydra_config=with_its_own)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _explained(error, overrides) from None
+
+
+def _require_sweep(overrides: Overrides) -> None:
+    """Refuse a value of a sweep where none was named, which would make one of that value alone."""
+    of_a_sweep = next((each for each in overrides.of({"sweep"}) if each.pins), None)
+    if of_a_sweep is not None and overrides.chosen("sweep") is None:
+        problem, remedy = "belongs to a sweep, and none was named", "Name it, as in `trisweep plan 175b`."
+        raise ConfigError(of_a_sweep.key, of_a_sweep.value, problem, remedy)
 
 
 def settings_of(tree: Tree) -> Settings:
@@ -192,7 +204,7 @@ def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Mo
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise _first_complaint(error, model, prefix) from None
+        raise first_complaint(error, model, prefix) from None
 
 
 def is_name(text: str) -> bool:
@@ -220,8 +232,7 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
     text = " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         path = Path(error.problem_mark.name)
-        where = f"{path if is_own(path) else path.name}, line {error.problem_mark.line + 1}"
-        return ConfigError("conf", where, f"is not valid YAML: {error.problem}", "Correct the file.")
+        return not_yaml("conf", path if is_own(path) else path.name, error)
     if isinstance(error, UnicodeDecodeError):
         return _not_text(overrides)
     if wrong := next(filter(None, map(wrong_alone, overrides)), None):
@@ -254,44 +265,5 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     value, sweep = overrides.chosen(key), overrides.chosen("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
-    keys = dotted_keys(_composed(ROOT, without_mistake))
-    if key in keys:
-        return ConfigError(key, value, "is a mapping, which takes entries one by one", f"Write +{key}.NAME=VALUE.")
+    keys = [*dotted_keys(_composed(ROOT, without_mistake)), *dotted_fields()]
     return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
-
-
-def _first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
-    complaint = error.errors(include_url=False)[0]
-    parts = [str(part) for part in complaint["loc"]]
-    key = prefix + ".".join(parts)
-    if complaint["type"] == "missing":
-        return ConfigError(key, None, "is missing", "Add it to the configuration file of its group.")
-    if complaint["type"] == "extra_forbidden":
-        siblings = [prefix + ".".join([*parts[:-1], name]) for name in _field_names(model, parts[:-1])]
-        return ConfigError(key, complaint["input"], "is not a known key", nearest(key, siblings))
-    if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
-        fields = ", ".join(_field_names(model, parts))
-        remedy = f"Give it values for {fields}." if fields else "Give it values by their names."
-        return ConfigError(key, complaint["input"], "is not a group of values", remedy)
-    message = complaint["msg"][0].lower() + complaint["msg"][1:]
-    remedy = complaint.get("ctx", {}).get("remedy", "Correct the value in the configuration file or the override.")
-    return ConfigError(key, complaint["input"], message, remedy)
-
-
-def _field_names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    for part in path:
-        field = model.model_fields.get(part)
-        if field is None:  # a key or a number inside a mapping or list of models
-            continue
-        inner = model_in(field.annotation)
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
-
-
-def model_in(kind: Any) -> type[BaseModel] | None:
-    """The X of `X`, `X | None`, `dict[str, X]` and `tuple[X, ...]`."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((found for part in get_args(kind) if (found := model_in(part))), None)

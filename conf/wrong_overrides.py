@@ -7,6 +7,7 @@ from hydra.errors import HydraException
 
 from conf.credentials import HIDDEN, SECRET_KEY
 from conf.errors import ConfigError
+from conf.fields import can_be_set
 from conf.folders import groups, options
 from conf.nearest import most_like
 from conf.overrides import Override, for_a_shell
@@ -19,7 +20,8 @@ def as_hydra_spells(override: Override) -> str:
 
     The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
     an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
-    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings.
+    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A key that the
+    chosen files leave to its default needs two pluses, as Hydra knows only what is written.
     """
     text, option = override.text, override.value or ""
     if option.isdigit() and override.key in groups():
@@ -29,6 +31,8 @@ def as_hydra_spells(override: Override) -> str:
         return f'trainer.command="{quoted}"'
     if text.startswith("device="):
         return f"device@cluster.{text}"
+    if text.startswith(override.key) and override.pins and can_be_set(override.key):
+        return f"++{text}"
     return f"+{text}" if text.startswith("sweep=") else text
 
 

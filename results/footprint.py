@@ -3,6 +3,14 @@
 Energy is counted, where devices had counters, or the declared watts of the devices times the time. Money and carbon are
 always declared prices and declared emissions, times that. What was measured and what is only predicted or declared is
 said of every figure, and none of them holds two kinds.
+
+All that is said of costs anywhere follows one rule, which is here:
+
+- Devices are those that are kept. A measurement knows how many those were, and ranks that took turns on one device keep
+  one; a prediction gives each rank a device of its own.
+- A job over several types of devices pays for all of them: their price and their watts are the means over its devices,
+  and there is no price where one type has none.
+- Nothing is added for failures, checkpoints or a job's start.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from train_core.costs import Estimate
 from train_core.measurement import Performance
 
 GRAMS_PER_TONNE = 1e6
+HOURS_PER_DAY = 24
 EnergyIs = Literal["counted", "declared watts"]
 TimeIs = Literal["measured", "predicted", "published"]
 
@@ -28,6 +37,7 @@ class Footprint:
     Attributes:
         energy_is: from counters of the devices, or the devices' declared watts all the time.
         time_is: whether the time of a step was measured, is predicted, or follows from a published rate.
+        num_devices: that are kept.
         joules_per_token: of the devices alone; hosts, network and cooling are not in it.
         device_seconds_per_token: devices that are kept, times how long.
         price_per_hour: dollars for an hour of one device; None where no price is declared.
@@ -36,10 +46,14 @@ class Footprint:
 
     energy_is: EnergyIs
     time_is: TimeIs
+    num_devices: int
     joules_per_token: float
     device_seconds_per_token: float
     price_per_hour: float | None
     site: SiteSpec | None
+
+    def days(self, tokens: float) -> float:
+        return self.device_hours(tokens) / self.num_devices / HOURS_PER_DAY
 
     def device_hours(self, tokens: float) -> float:
         return self.device_seconds_per_token * tokens / SECONDS_PER_HOUR
@@ -85,7 +99,7 @@ def _footprint(
     setup: Setup, step: Performance | Estimate, time_is: TimeIs, joules: float, energy_is: EnergyIs, devices: int
 ) -> Footprint:
     seconds = devices / step.tokens_per_second
-    return Footprint(energy_is, time_is, joules, seconds, setup.price_per_hour, _site(setup))
+    return Footprint(energy_is, time_is, devices, joules, seconds, setup.price_per_hour, _site(setup))
 
 
 def _site(setup: Setup) -> SiteSpec | None:

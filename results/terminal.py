@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from conf.knobs import label_of_point
 from conf.setup import Setup
 from results.legend import legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, tflops
@@ -119,7 +120,7 @@ def plan_label(trial: Trial) -> str:
     """The layout in short, or what the point says when it cannot exist."""
     if trial.experiment:
         return trial.experiment.label
-    return " ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in trial.point.items())
+    return label_of_point(trial.point)
 
 
 def _prediction_order(trial: Trial) -> tuple[int, float]:

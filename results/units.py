@@ -46,6 +46,11 @@ def count(value: float | None) -> str:
     return ABSENT if value is None else f"{value:,.0f}"
 
 
+def in_three_digits(value: float | None) -> str:
+    """Three digits, of large numbers too: no cost of a whole training is known better."""
+    return count(float(f"{value:.3g}")) if value is not None and value >= 1000 else significant(value)
+
+
 def error_percent(predicted: float, measured: float) -> str:
     """How far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
     shown = f"{100 * (predicted - measured) / measured:+.1f}"

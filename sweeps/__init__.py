@@ -9,6 +9,7 @@ trial        `Trial`, `SweepRecord`, and the folder that keeps them
 sweep        `Sweep`: folder and record together
 journal      what was done with a sweep since it was planned; `history` is what its entries come to
 reading      how a trial stands, read once from its folder
+glance       whether anything may have changed since a sweep was read, without reading it
 age          how long a trial has waited or run
 submission   which job works in a folder
 long_lived   values at which the garbage collector need not look

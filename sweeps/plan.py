@@ -20,7 +20,7 @@ from sweeps.axes import Point, value_in
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points import baseline_of, expand, stated_points
-from sweeps.search.objectives import Comparison
+from sweeps.search.axes.objectives import Comparison
 from sweeps.suiting_devices import on_suiting_devices
 from sweeps.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import SweepRecord, Trial

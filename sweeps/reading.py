@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conf.experiment import Experiment
+from conf.knobs import label_of_point
 from sweeps.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.logs import last_line, log_of
 from sweeps.submission import Submission, read_submission
@@ -25,6 +26,9 @@ from train_core.trial_folder import DAMAGED, TrialFolder, steps_of
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
+_ANY = TrialFolder("any")
+DECIDING = tuple(file.name for file in (_ANY.measurement, _ANY.submission, _ANY.metrics))
+"""The files that alone say how a trial stands once it has a measurement, or is not to be run."""
 
 
 class JobState(Protocol):
@@ -336,7 +340,7 @@ class TrialReading(Reading):
         """The layout in short where there is one, otherwise the values of the point."""
         if self.experiment:
             return self.experiment.label
-        return " ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.trial.point.items())
+        return label_of_point(self.trial.point)
 
     @cached_property
     def _stored(self) -> Measurement | None:

@@ -11,7 +11,7 @@ from conf.tree import Tree
 from sweeps.axes import Point
 from sweeps.plan import SweepPart, trial_of
 from sweeps.points import spaces_of
-from sweeps.search.draws import RandomChooser, drawn
+from sweeps.search.axes.draws import RandomChooser, drawn
 from sweeps.trial import Trial
 
 NUM_DRAWN = 200

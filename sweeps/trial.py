@@ -83,6 +83,7 @@ class SweepFolder:
     notified.json   what the webhook was told last
     report.md, report.csv, report.html; those of a part of the sweep bear its values: report-micro_batch_size=1.html
     tracking_id     names this sweep in MLflow, wherever the folder is moved; written by the first import
+    imported.json   of which files the last import into MLflow was made, so that one with nothing new reads none
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them
     """
 
@@ -96,6 +97,7 @@ class SweepFolder:
         self.submitit = self.path / "submitit"
         self.controller = self.path / "controller"
         self.tracking_id = self.path / "tracking_id"
+        self.imported = self.path / "imported.json"
         self.tokens = self.path.absolute().parent / "tokens"
 
     @classmethod

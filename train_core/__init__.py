@@ -11,5 +11,6 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     model                                  the plain model
     costs, trial_folder                    the step on paper; a trial on disk
     attempt, attention_rules,
-    bucket_rules, measurement, whole_files values and rules that the floors above share, files written whole
+    bucket_rules, measurement,
+    stage_timeline, whole_files            values and rules that the floors above share, files written whole
 """

@@ -24,7 +24,7 @@ from conf.tree import Tree
 from conf.units import GIBIBYTE, TERA
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.training_folder import Training, training_in
+from train_core.job.training_folder import Training, extension_lines, training_in
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
@@ -90,12 +90,8 @@ def _say_where(training: Training) -> None:
     print(f"Folder: {training.folder.path}", flush=True)
     if training.done and training.done < num_steps:
         print(f"Resumed from step {training.done} of {num_steps}, its last whole checkpoint.", flush=True)
-    for before, done in training.schedules:
-        print(
-            f"Extended at step {done}: up to there learning rates fell as in a training of {before} steps, so that its"
-            f" losses are not those of {num_steps} steps from the start.",
-            flush=True,
-        )
+    for line in extension_lines(training.schedules, num_steps):
+        print(line, flush=True)
 
 
 def _how_to_go_on(training: Training) -> str:
@@ -143,7 +139,8 @@ def _summary(measurement: Measurement) -> str:
         f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
         f" {performance.num_timed_steps} steps), {performance.tokens_per_second:,.0f} tokens/s,"
         f" {performance.model_flops_per_second_per_device / TERA:.3g} TFLOPS a device"
-        f" ({performance.num_devices} devices), MFU {performance.model_flops_utilization:.1%}"
+        f" ({performance.num_devices} device{'s' if performance.num_devices > 1 else ''}),"
+        f" MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"
         f"{_breakdown_line(performance)}{_unrecorded_line(performance)}"

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from conf.experiment import Experiment
 from train_core.attempt import Attempt, AttemptOver, last_attempt
 from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
+from train_core.stage_timeline import StageTimeline
 from train_core.whole_files import append_whole, replacing, write_atomically
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -154,6 +155,8 @@ class TrialFolder(JobFolder):
     measurement.json    a `Measurement`, once the trial has ended
     starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
     tracking_id         names a long training in MLflow, wherever the folder is moved; written by the first import
+    timeline/           when the passes of one timed step ran: a `StageTimeline` of every stage in `stage-N.json`; the
+                        trainer's own alone, and not in folders of earlier versions
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
     ../../tokens/       tokens of all trainings beside each other, so that those over the same text share them
     """
@@ -168,6 +171,7 @@ class TrialFolder(JobFolder):
     measurement = Member("measurement.json")
     starting_lock = Member("starting.lock")
     tracking_id = Member("tracking_id")
+    timeline = Member("timeline")
     traces = Member("traces")
 
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
@@ -211,9 +215,10 @@ class TrialFolder(JobFolder):
             path.unlink(missing_ok=True)
 
     def forget_progress(self) -> None:
-        """Delete what ranks wrote. Metrics and traces stay where a checkpoint may go on from them."""
+        """Delete what ranks wrote. Metrics, timeline and traces stay where a checkpoint may go on from them."""
         self.require_current()
-        anew = () if self.checkpoints.exists() else (self.metrics, *self.traces.glob("*.gz"))
+        of_steps = (self.metrics, *self.timeline.glob("*.json"), *self.traces.glob("*.gz"))
+        anew = () if self.checkpoints.exists() else of_steps
         for path in (self.heartbeat, self.measurement, *anew):
             path.unlink(missing_ok=True)
 
@@ -291,6 +296,24 @@ class TrialFolder(JobFolder):
             draft.replace(self.traces / name)
         finally:
             draft.unlink(missing_ok=True)
+
+    def write_timeline(self, timeline: StageTimeline) -> None:
+        """Write a stage's part. A disk that takes none is said in the log, because a timeline is no result."""
+        self.require_current()
+        path = self.timeline / f"stage-{timeline.stage:05d}.json"
+        try:
+            write_atomically(path, timeline.model_dump_json(), durable=False)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                print(f"{path} cannot be written ({error.strerror})", flush=True)
+
+    def read_timeline(self) -> list[StageTimeline]:
+        """The stages of the recorded step, first to last; empty where they are not all there, or not of one step."""
+        read = [self.read(StageTimeline, path) for path in sorted(self.timeline.glob("stage-*.json"))]
+        stages = [stage for stage in read if stage is not None]
+        of_one_step = len({(stage.step, stage.num_stages) for stage in stages}) == 1
+        complete = of_one_step and [stage.stage for stage in stages] == list(range(stages[0].num_stages))
+        return stages if complete else []
 
     def write_measurement(self, measurement: Measurement) -> None:
         self.require_current()

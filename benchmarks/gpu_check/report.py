@@ -12,7 +12,7 @@ from benchmarks.gpu_check.agreement import TOLERANCES, power
 from benchmarks.gpu_check.anonymous import anonymous
 from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import Machine, device_lines
-from results.report.step_term_blocks import TERM_COLUMNS
+from results.report.blocks.step_terms import TERM_COLUMNS
 from results.units import gib, percent, seconds
 from train_core.whole_files import write_atomically
 

@@ -15,7 +15,7 @@ from benchmarks.gpu_check.workbench import Workbench
 from conf.load import compose_tree
 from conf.schema import Value
 from conf.tree import Tree, with_values
-from results.report.comparable import measured_terms, predicted_terms
+from results.report.findings.comparable import measured_terms, predicted_terms
 from train_core.costs import Estimate
 from train_core.measurement import Performance
 

@@ -28,7 +28,7 @@ from benchmarks.search_jobs.players import Cbo, Random, Tpe, is_installed, media
 from benchmarks.search_jobs.published import play_rows, sections
 from benchmarks.target import Target, at_most, figure
 from sweeps.replay.machine import Machine
-from sweeps.search.bayes import Bayes
+from sweeps.search.layouts.bayes import Bayes
 
 SEEDS = range(20)
 MIN_GAIN = 0.02  # of conf/search/bayes.yaml

@@ -17,7 +17,7 @@ from conf.overrides import Overrides
 from sweeps.planner.request import request
 from sweeps.planner.space import Space
 from sweeps.replay.machine import Machine
-from sweeps.search.candidates import PlansOfSpaces
+from sweeps.search.layouts.candidates import PlansOfSpaces
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
 from train_core.costs.setting import Booleans, Floats, Plans

@@ -11,7 +11,7 @@ from conf.schema import Value
 from sweeps.planner.strategy import Strategy
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured
-from sweeps.search.bayes import Bayes
+from sweeps.search.layouts.bayes import Bayes
 from sweeps.trial import Trial
 
 MIN_GAIN = 0.01

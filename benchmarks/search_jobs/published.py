@@ -21,8 +21,8 @@ from conf.schema import Value
 from results.score import Comparison
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured
-from sweeps.search.bayes import Bayes
-from sweeps.search.priced import Priced, joined, priced
+from sweeps.search.layouts.bayes import Bayes
+from sweeps.search.layouts.priced import Priced, joined, priced
 from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.measurement import Measurement

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from conf.fields import model_in
 from conf.folders import options
-from conf.load import compose_tree, model_in
+from conf.load import compose_tree
 from conf.mixed import EXAMPLE
 from conf.mixed import KEY as MIXED
 from conf.settings import Settings

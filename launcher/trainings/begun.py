@@ -38,12 +38,17 @@ class LongRun:
     Attributes:
         source: the trial of the sweep that its plan was taken from.
         best: None where the folder was there already, and its plan stays.
+        schedules: for every time that it was extended, the number of steps that its schedule had before, and the step
+            that it had come to.
+        extends: whether more steps are asked for than its folder says.
     """
 
     folder: TrialFolder
     experiment: Experiment
     source: str
     best: Best | None
+    schedules: tuple[tuple[int, int], ...] = ()
+    extends: bool = False
 
     def read(self) -> Reading:
         """How it stands now."""
@@ -62,7 +67,8 @@ def read_stored(folder: TrialFolder) -> Stored | None:
     """None where the folder holds something else than a training that was begun from a sweep."""
     try:
         stored = json.loads(folder.trial.read_bytes())
-        run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None)
+        schedules = tuple((int(steps), int(done)) for steps, done in stored.get("schedules", ()))
+        run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None, schedules)
         return Stored(run, str(stored["sweep"]), list(stored["overrides"]))
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
         return None

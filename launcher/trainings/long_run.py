@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.load import checked, compose
 from conf.overrides import Overrides
 from conf.tree import part_at, with_values
 from launcher.trainings.begun import TRAININGS, Best, LongRun, read_stored
+from launcher.trainings.slurm import starting
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.measurement import Outcome
+from train_core.process.lock import held
 from train_core.trial_folder import TrialFolder
 
 NUM_STEPS = "training.num_steps"
@@ -66,8 +72,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     asked = overrides.without(PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
-        # Sorted, because overrides in another order make no other training.
-        return _continued(folder, sorted(asked.texts))
+        return _continued(folder, asked)
     best = best_of(Sweep.stored_in(sweep))
     assert best.trial.experiment is not None
     return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
@@ -83,20 +88,62 @@ def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
             "sweep": sweep,
             "point": run.best.trial.point,
             "from_trial": run.source,
-            "overrides": sorted(overrides.without(PLACE_GROUPS).texts),
+            "overrides": _texts(overrides),
         }
     )
 
 
-def _continued(folder: TrialFolder, asked: list[str]) -> LongRun:
+def write_extension(run: LongRun, overrides: Overrides) -> None:
+    """Make the folder's training the longer one that is asked for.
+
+    Raises:
+        UsageError: it runs, here or as a job.
+    """
+    with starting(run.folder) as job, held(run.folder.running_lock):
+        if job is not None:
+            raise job.in_the_way(run.folder)
+        schedules = [list(each) for each in run.schedules]
+        asked = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
+        stored = json.loads(run.folder.trial.read_bytes())
+        run.folder.write_trial(stored | asked | {"overrides": _texts(overrides)})
+
+
+def _texts(overrides: Overrides) -> list[str]:
+    """Those that say what is trained; sorted, because in another order they make no other training."""
+    return sorted(overrides.without(PLACE_GROUPS).texts)
+
+
+def _continued(folder: TrialFolder, asked: Overrides) -> LongRun:
     other, found = "or begin another training with --name NAME", read_stored(folder)
     if found is None:
         raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
-    before = found.overrides
-    if before != asked:
-        problem = f"{folder.path} holds a training with {' '.join(before) or 'no overrides'}"
-        raise UsageError(f"{problem}, and now {' '.join(asked) or 'none'} was requested", f"Give the same, {other}.")
-    return found.run
+    before = Overrides.parse(found.overrides)
+    if _texts(before) == _texts(asked):
+        return found.run
+    if _but_for_steps(before) == _but_for_steps(asked) and asked.chosen(NUM_STEPS) is not None:
+        return _extended(found.run, asked, other)
+    problem = f"{folder.path} holds a training with {' '.join(found.overrides) or 'no overrides'}"
+    now = " ".join(_texts(asked)) or "none"
+    raise UsageError(f"{problem}, and now {now} was requested", f"Give the same, {other}.")
+
+
+def _but_for_steps(overrides: Overrides) -> list[str]:
+    return [text for text in _texts(overrides) if not text.startswith(f"{NUM_STEPS}=")]
+
+
+def _extended(run: LongRun, asked: Overrides, other: str) -> LongRun:
+    """The training with more steps; as it is, where no more are asked for."""
+    before, wanted = run.experiment.training.num_steps, part_at(compose(asked).tree, NUM_STEPS)
+    tree = run.experiment.model_dump(mode="json")
+    longer = checked(Experiment, with_values(tree, {NUM_STEPS: wanted}))
+    if longer.training.num_steps < before:
+        problem = f"{run.folder.path} holds this training with {before} steps"
+        raise UsageError(problem, f"Give {NUM_STEPS}={before} or more, {other}.")
+    if longer.training.num_steps == before:
+        return run
+    last = last_whole(run.folder.checkpoints)
+    schedules = (*run.schedules, *([(before, step_of(last))] if last else []))
+    return replace(run, experiment=longer, schedules=schedules, extends=True)
 
 
 def _experiment(planned: Experiment, asked: Overrides) -> Experiment:

@@ -27,6 +27,11 @@ class LiveJob(NamedTuple):
     job_id: str
     state: str
 
+    def in_the_way(self, folder: TrialFolder) -> UsageError:
+        """Why another trainer cannot work in its folder now."""
+        problem = f"Job {self.job_id} ({self.state}) trains in {folder.path}"
+        return UsageError(problem, f"Wait for it, or end it with `scancel {self.job_id}`.")
+
 
 def live_job(folder: TrialFolder) -> LiveJob | None:
     """The job that trains in this folder, queued or running; None where there is none.

@@ -103,11 +103,10 @@ def _without_waiting(connection: object, _record: object) -> None:
         connection.execute("PRAGMA synchronous = OFF")
 
 
-def flush(tracking: TrackingSpec, output_dir: Path) -> None:
+def flush(database: Path) -> None:
     """Wait until what was imported is on the disk."""
-    if tracking.kind == "sqlite":
-        with database_path(output_dir).open("rb") as file:
-            os.fsync(file.fileno())
+    with database.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path) -> str:

@@ -21,29 +21,36 @@ LEFT = "left"
 """The digest of a run that measured something, and whose point the sweep no longer has."""
 
 QUERY = """
-SELECT key.value, digest.value, runs.run_uuid, runs.experiment_id FROM runs
+SELECT key.value, runs.run_uuid, runs.experiment_id, digest.value, parent.value FROM runs
 JOIN experiments USING (experiment_id)
 JOIN tags AS sweep ON sweep.run_uuid = runs.run_uuid AND sweep.key = ? AND sweep.value = ?
 JOIN tags AS key ON key.run_uuid = runs.run_uuid AND key.key = ?
-JOIN tags AS digest ON digest.run_uuid = runs.run_uuid AND digest.key = ?
+LEFT JOIN tags AS digest ON digest.run_uuid = runs.run_uuid AND digest.key = ?
+LEFT JOIN tags AS parent ON parent.run_uuid = runs.run_uuid AND parent.key = ?
 WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active' AND experiments.name = ?
 """
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run. Its `digest` was written last, so the run holds everything that the digest stands for."""
+    """One run.
 
-    digest: str
+    Attributes:
+        digest: written last, so that the run holds everything that it stands for; None where an import died before.
+        parent: the id of the run below which MLflow shows it.
+    """
+
     run_id: str
     experiment_id: str
+    digest: str | None
+    parent: str | None
 
 
 def first_if_all_stored(
     contents: Sequence[RunContent], database: Path, experiment: str, sweep_id: str
 ) -> StoredRun | None:
     """The run of the first content, if the store holds every content as it is now; None where that is not known."""
-    stored = _stored_runs(database, experiment, sweep_id)
+    stored = stored_runs(database, experiment, sweep_id) or {}
     keys = {content.key for content in contents}
     if any(key not in keys and run.digest != LEFT for key, run in stored.items()):
         return None
@@ -52,11 +59,13 @@ def first_if_all_stored(
     return None
 
 
-def _stored_runs(database: Path, experiment: str, sweep_id: str) -> dict[str, StoredRun]:
+def stored_runs(database: Path, experiment: str, sweep_id: str) -> dict[str, StoredRun] | None:
+    """The runs of a sweep by their keys, deleted ones left out; None where the store cannot be asked."""
     # The tables are private to MLflow. They are opened read-only, and whatever looks strange leads to a real import.
-    names = (SWEEP_ID, sweep_id, KEY, DIGEST, experiment)
+    names = (SWEEP_ID, sweep_id, KEY, DIGEST, PARENT, experiment)
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as store:
-            return {key: StoredRun(digest, run, str(place)) for key, digest, run, place in store.execute(QUERY, names)}
+            rows = store.execute(QUERY, names)
+            return {key: StoredRun(run, str(place), digest, parent) for key, run, place, digest, parent in rows}
     except sqlite3.Error:
-        return {}
+        return None

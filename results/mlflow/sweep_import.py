@@ -23,10 +23,11 @@ from conf.credentials import hide_credentials
 from conf.errors import UsageError
 from conf.sites import TrackingSpec
 from results.mlflow.artifacts import log_sweep_files, log_trial_files, report_digest
+from results.mlflow.last_import import LastImport
 from results.mlflow.reachable import remedy_of
 from results.mlflow.run_content import RunContent
 from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, tracking_uri
-from results.mlflow.stored_runs import first_if_all_stored
+from results.mlflow.stored_runs import StoredRun, first_if_all_stored, stored_runs
 from results.mlflow.sweep_content import sweep_runs
 from results.mlflow.trial_content import training_run
 from results.mlflow.views import keep_view
@@ -75,20 +76,36 @@ def import_sweep(
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
     """
     with _only_writer(output_dir), _failures_explained(tracking, output_dir):
-        folder, record = sweep
+        sweep_id = _tracking_id(sweep.folder.tracking_id)
+        last = _last_import(sweep, tracking, output_dir, sweep_id)
+        if last and not anew and (parent := last.parent_if_all_stored()):
+            return _unchanged(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
-        contents = sweep_runs(record, results, report_digest(folder))
-        sweep_id = _tracking_id(folder.tracking_id)
-        if not anew and (unchanged := _nothing_to_do(contents, tracking, output_dir, sweep_id)):
-            return unchanged
-        writer = _writer(tracking, output_dir, sweep_id, anew=anew)
-        whole, *trials = contents
-        parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, folder))
-        for trial, result in zip(trials, results, strict=True):
-            writer.write(trial, parent, partial(log_trial_files, reading=result))
-        writer.leave(contents)
-        keep_view(writer.client, writer.experiment_id, sweep_id, _view_name(record), contents)
-        flush(tracking, output_dir)
+        contents = sweep_runs(sweep.record, results, report_digest(sweep.folder))
+        done = None if anew else _nothing_to_do(contents, tracking, output_dir, sweep_id)
+        done = done or _write(sweep, results, contents, _writer(tracking, output_dir, sweep_id, anew=anew))
+        if last:
+            flush(database_path(output_dir))
+            last.remember(results, contents)
+    return done
+
+
+def _last_import(sweep: Sweep, tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> LastImport | None:
+    """What is remembered; None of a server, which would have to be asked for all runs even so."""
+    if tracking.kind != "sqlite":
+        return None
+    return LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
+
+
+def _write(
+    sweep: Sweep, results: Sequence[TrialReading], contents: Sequence[RunContent], writer: Writer
+) -> ImportSummary:
+    whole, *trials = contents
+    parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, sweep.folder))
+    for trial, result in zip(trials, results, strict=True):
+        writer.write(trial, parent, partial(log_trial_files, reading=result))
+    writer.leave(contents)
+    keep_view(writer.client, writer.experiment_id, writer.sweep_id, _view_name(sweep.record), contents)
     return _summary(writer, parent)
 
 
@@ -140,7 +157,10 @@ def move_store_aside(output_dir: Path) -> list[Path]:
 def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> Writer:
     client = connect(tracking, output_dir)
     uri, experiment = tracking_uri(tracking, output_dir), experiment_id(client, tracking, output_dir)
-    writer = Writer(client, uri, experiment, sweep_id)
+    stored = None
+    if tracking.kind == "sqlite":
+        stored = stored_runs(database_path(output_dir), tracking.experiment, sweep_id)
+    writer = Writer(client, uri, experiment, sweep_id, stored)
     if anew:
         writer.delete_all()
     return writer
@@ -159,8 +179,12 @@ def _nothing_to_do(
     first = first_if_all_stored(contents, database_path(output_dir), tracking.experiment, sweep_id)
     if first is None:
         return None
+    return _unchanged(first, len(contents), tracking, output_dir)
+
+
+def _unchanged(first: StoredRun, num_runs: int, tracking: TrackingSpec, output_dir: Path) -> ImportSummary:
     uri = tracking_uri(tracking, output_dir)
-    return ImportSummary(uri, first.experiment_id, first.run_id, created=0, updated=0, unchanged=len(contents))
+    return ImportSummary(uri, first.experiment_id, first.run_id, created=0, updated=0, unchanged=num_runs)
 
 
 def _tracking_id(path: Path) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from conf.errors import UsageError
 from results.comparison import ComparedPoint, Comparison, compared, differences
 from results.report.head import Head
-from results.report.markdown import markdown
-from results.report.page import page
+from results.report.render.markdown import markdown
+from results.report.render.page import page
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, Section
 from results.report.table import ReportTable, number, text
 from results.units import percent, rounded, seconds, significant, tflops

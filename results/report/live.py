@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Lock, Thread
 from typing import TypeAlias
 
 from markupsafe import escape
 
 from conf.errors import UsageError
+from results.report.render.page import TEMPLATES
 from results.report.report import report_page
 from sweeps.history import History
 from sweeps.reading import TrialReading
@@ -27,7 +27,7 @@ from train_core.measurement import Outcome
 HOST = "127.0.0.1"
 SHARE_OF_TIME = 5
 """The sweep is read again after so many times as long as the last reading and drawing took, or later."""
-SCRIPT = Path(__file__).with_name("templates") / "live.js"
+SCRIPT = TEMPLATES / "live.js"
 Read: TypeAlias = Callable[[], tuple[Sweep, Sequence[TrialReading]]]
 
 

@@ -12,20 +12,19 @@ from typing import TypeAlias
 
 from conf.errors import UsageError
 from results.published import chosen_figures
-from results.report.csv_table import csv_text
 from results.report.head import head_of
-from results.report.markdown import markdown
-from results.report.page import page
+from results.report.render.csv_table import csv_text
+from results.report.render.markdown import markdown
+from results.report.render.page import page
 from results.report.section import ReportSubject, Section
 from results.report.sections import (
     accuracy,
     answer,
+    cost,
     device_types,
-    energy,
     knobs,
     learned,
     memory,
-    pareto,
     predicted,
     provenance,
     published,
@@ -40,23 +39,10 @@ from train_core.whole_files import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 
-TABLE_OF_CONTENTS: tuple[MakeSection, ...] = (
-    answer.section,
-    trials.section,
-    scaling.section,
-    accuracy.section,
-    device_types.section,
-    predicted.section,
-    memory.section,
-    timeline.section,
-    pareto.section,
-    learned.section,
-    knobs.section,
-    energy.section,
-    published.section,
-    provenance.section,
-)
-"""The sections in the order of the report. One that has nothing to show is left out."""
+ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, timeline.section, cost.section)
+"""What is said of the plan that answers the question, where that is only predicted."""
+OF_TRIALS: tuple[MakeSection, ...] = (trials.section, scaling.section, accuracy.section, device_types.section)
+LAST: tuple[MakeSection, ...] = (learned.section, knobs.section, published.section, provenance.section)
 
 
 @dataclass(frozen=True)
@@ -107,5 +93,8 @@ def _write(path: Path, text: str, sweep: str) -> None:
 
 
 def sections_of(subject: ReportSubject) -> list[Section]:
-    """The sections that have something to show."""
-    return [section for make in TABLE_OF_CONTENTS if (section := make(subject))]
+    """The sections that have something to show. What the answer is about comes first: a proxy's trials come later."""
+    is_full_size = subject.sweep.record.mode == "cluster"
+    parts = (OF_TRIALS, ON_PAPER) if is_full_size else (ON_PAPER, OF_TRIALS)
+    contents = (answer.section, *parts[0], *parts[1], *LAST)
+    return [section for make in contents if (section := make(subject))]

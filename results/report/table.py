@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from results.units import ABSENT
 
 LONGEST_CELL = 400
 """A cell with more characters is cut, because every row of a Markdown table is as wide as its widest."""
@@ -12,10 +14,16 @@ SHOWN_OF_LONG = 200
 
 @dataclass(frozen=True)
 class Cell:
-    """Text as shown, and the value that a click on the column's head sorts by (the text itself when None)."""
+    """One field of a row.
+
+    Attributes:
+        sort: the value that a click on the column's head sorts by; the text itself when None.
+        note: a remark that the page sets below the text, and Markdown into a last column.
+    """
 
     text: str
     sort: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,32 @@ class ReportTable:
         position = self.columns.index(column)
         return list(dict.fromkeys(row[position].text for row in self.rows))
 
+    @property
+    def has_notes(self) -> bool:
+        return any(cell.note for row in self.rows for cell in row)
+
+    def only(self, columns: Collection[str]) -> ReportTable:
+        """The table with these of its columns."""
+        kept = [position for position, name in enumerate(self.columns) if name in columns]
+        return replace(
+            self,
+            columns=tuple(self.columns[position] for position in kept),
+            rows=tuple(tuple(row[position] for position in kept) for row in self.rows),
+            numeric=self.numeric & frozenset(columns),
+            choices=tuple(name for name in self.choices if name in columns),
+        )
+
+    def without_empty_columns(self) -> ReportTable:
+        """The table without the columns of numbers in which no row has any."""
+        return self.only([name for name in self.columns if name not in self.numeric or self.texts_of(name) != [ABSENT]])
+
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""
-        heads = [_safe(name) for name in self.columns]
-        body = [[_safe(cell.text) for cell in row] for row in self.rows]
+        heads = [_safe(name) for name in self.columns] + ["note"] * self.has_notes
+        body = [_safe_row(row, self.has_notes) for row in self.rows]
         # The rule below the heads needs three dashes to be one.
         widths = [max(3, len(head), *(len(row[column]) for row in body)) for column, head in enumerate(heads)]
-        right = [name in self.numeric for name in self.columns]
+        right = [name in self.numeric for name in self.columns] + [False] * self.has_notes
         rule = "|".join(
             f"-{'-' * width}{':' if is_right else '-'}" for width, is_right in zip(widths, right, strict=True)
         )
@@ -73,6 +100,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
         for cell, width, is_right in zip(cells, widths, right, strict=True)
     )
     return f"| {' | '.join(padded)} |"
+
+
+def _safe_row(row: Sequence[Cell], has_notes: bool) -> list[str]:
+    """The texts of a row; the notes of all its cells come last."""
+    return [_safe(cell.text) for cell in row] + [_safe(" ".join(cell.note for cell in row if cell.note))] * has_notes
 
 
 def _safe(cell: str) -> str:

@@ -26,12 +26,14 @@ class Scaling:
         efficiency: model FLOP/s per device over the baseline's; 1.0 is perfect.
         speed_up: tokens per second over the baseline's, all devices together.
         note: what is held constant, or why there is no number.
+        held_constant: the same without the numbers of devices; empty where nothing is.
     """
 
     kind: ScalingKind | None
     efficiency: float | None
     speed_up: float | None
     note: str
+    held_constant: str = ""
 
 
 def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
@@ -76,15 +78,18 @@ def _compared(experiment: Experiment, here: Performance, base_experiment: Experi
         # No devices were added, so there is a speed-up and nothing that could be called efficiency.
         return Scaling("layout", None, speed_up, f"layouts compared on {_devices(here)}; this is not scaling")
     if batch == base_batch:
-        return Scaling("strong", efficiency, speed_up, f"global batch of {batch} held constant, {grown}")
+        return _held("strong", f"global batch of {batch}", efficiency, speed_up, grown)
     if batch * base.num_devices == base_batch * here.num_devices:
-        per_device = f"{batch / here.num_devices:g}"
-        return Scaling("weak", efficiency, speed_up, f"batch of {per_device} per device held constant, {grown}")
+        return _held("weak", f"batch of {batch / here.num_devices:g} per device", efficiency, speed_up, grown)
     if batch * base_ranks == base_batch * ranks:
-        return Scaling("weak", efficiency, speed_up, f"batch of {batch / ranks:g} per rank held constant, {grown}")
+        return _held("weak", f"batch of {batch / ranks:g} per rank", efficiency, speed_up, grown)
     return _incomparable(
         f"neither the global batch ({base_batch} to {batch}) nor the batch per device is held constant, {grown}"
     )
+
+
+def _held(kind: ScalingKind, what: str, efficiency: float, speed_up: float, grown: str) -> Scaling:
+    return Scaling(kind, efficiency, speed_up, f"{what} held constant, {grown}", what)
 
 
 def _are_one_point(result: TrialReading, baseline: TrialReading) -> bool:

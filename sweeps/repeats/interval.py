@@ -58,7 +58,8 @@ def of_runs(runs: Sequence[float], spread: Spread) -> Interval:
     """The interval of the median of one or more runs."""
     error = spread.deviation / sqrt(len(runs)) * (MEDIAN_OVER_MEAN if len(runs) > 2 else 1.0)
     middle, half = median(log(seconds) for seconds in runs), t_quantile(spread.freedom) * error
-    method = f"95 %: t on log seconds, spread of runs pooled over the sweep's points ({spread.freedom} d.o.f.)"
+    freedom = f"{spread.freedom} degree{'s' if spread.freedom > 1 else ''} of freedom"
+    method = f"95 % by Student's t on log seconds, the spread between runs pooled over all points ({freedom})"
     return Interval(exp(middle - half), exp(middle + half), len(runs), method)
 
 
@@ -69,8 +70,9 @@ def of_one_run(fastest: float, slowest: float, noise: float) -> Interval:
         noise: by which factor the peaks vary that were measured beside the runs; 1.0 where none were.
     """
     # A run met the machine somewhere between its best and its worst moment, and nobody knows where.
-    widened = f", widened by the x{noise:.2g} of the peaks" if noise > 1.0 else ""
-    return Interval(fastest / sqrt(noise), slowest * sqrt(noise), 1, f"fastest to slowest step of the one run{widened}")
+    widened = f", widened by the noise x{noise:.2g}" if noise > 1.0 else ""
+    method = f"from the fastest to the slowest step of the one run{widened}"
+    return Interval(fastest / sqrt(noise), slowest * sqrt(noise), 1, method)
 
 
 def t_quantile(freedom: int) -> float:

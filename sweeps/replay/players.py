@@ -10,10 +10,10 @@ import numpy as np
 from sweeps.axes import Point
 from sweeps.replay.reading import ReplayedReading
 from sweeps.replay.study import NEAR, Ground
-from sweeps.search.draws import drawn
+from sweeps.search.axes.draws import drawn
+from sweeps.search.axes.seen_points import point_key
+from sweeps.search.axes.tpe import TpeChooser, quiet
 from sweeps.search.searcher import Search
-from sweeps.search.seen_points import point_key
-from sweeps.search.tpe import TpeChooser, quiet
 from train_core.measurement import Outcome
 
 MOST_DRAWS = 3000

@@ -20,7 +20,7 @@ from sweeps.points import spaces_of
 from sweeps.replay.machine import Machine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed
-from sweeps.search.seen_points import PointKey, point_key
+from sweeps.search.axes.seen_points import PointKey, point_key
 from sweeps.trial import Trial
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.estimate import plan_of, setting_of

@@ -9,11 +9,11 @@ from conf.sweep_spec import PointSet
 from conf.tree import value_at
 from sweeps.plan import chooses_layouts, make_trials, part_of
 from sweeps.planner.request import request
-from sweeps.search.axis_search import listed_with_seeds, search_of_axes
-from sweeps.search.bayes import Bayes
-from sweeps.search.candidates import Candidates, ListedPoints, PlansOfSpaces
+from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
+from sweeps.search.layouts.bayes import Bayes
+from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces
+from sweeps.search.layouts.objective import require_layouts_decide
 from sweeps.search.listed import Listed
-from sweeps.search.objective import require_layouts_decide
 from sweeps.search.searcher import Search
 from sweeps.trial import SweepRecord
 

@@ -15,6 +15,7 @@ from conf.errors import ConfigError
 from conf.folders import options, path_of
 from conf.load import load_cluster
 from conf.nearest import most_like
+from conf.yaml_errors import not_yaml
 from sweeps.table.cells import Row, count_of, text_of
 from sweeps.table.network import with_network_of, with_nodes_of
 
@@ -150,6 +151,5 @@ def _facts(cluster: str) -> dict[str, object]:
     try:
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
-        problem = f"is not valid YAML: {' '.join(str(error).split())[:200]}"
-        raise ConfigError("cluster", str(path), problem, "Correct the file.") from None
+        raise not_yaml("cluster", path, error) from None
     return content if isinstance(content, dict) else {}

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from cli.next_command import folder_words, next_command, ui_command
-from cli.sweep_end import end_command
+from cli.sweep.end import end_command
 from conf.load import compose
 from conf.overrides import Overrides
 from launcher.where import Place

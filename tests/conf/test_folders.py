@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,21 +135,24 @@ def test_a_copied_cluster_file_that_kept_the_other_name_is_refused(own: Own) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "said"),
     [
-        ("config_dirs: nowhere", "config_dirs: input should be a valid list"),
-        ("config_dir: [a]", "config_dir: extra inputs are not permitted"),
-        ("- a", "is not a mapping"),
-        ("a: [", "is not valid YAML"),
-        ("config_dirs: [nowhere]", "nowhere': does not exist"),
+        ("# folders\nconfig_dirs: nowhere", r"config_dirs = 'nowhere': is not a list of folders, in FILE, line 2"),
+        ("config_dir: [a]", r"config_dir = \['a'\]: is not a key of FILE, line 1\. Did you mean config_dirs\?"),
+        ("output_dir: ''", r"output_dir = '': is not a folder, in FILE, line 1\. Write it as in `output_dir: runs`"),
+        ("- a", r"'FILE': holds no lines of the form `KEY: VALUE`"),
+        ("a: [", r"'FILE, line 1': is not valid YAML: expected the node content"),
+        ("a: \x01", r"'FILE': is not valid YAML: the character U\+0001 is not allowed"),
+        ("config_dirs: [nowhere]", r"FILE = '.*nowhere': does not exist"),
     ],
 )
-def test_a_wrong_trisweep_yaml_is_named(
-    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_trisweep_yaml_is_named_with_its_line_and_what_to_write(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "trisweep.yaml").write_text(text)
+    file = tmp_path / "trisweep.yaml"
+    file.write_text(text)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=rf"trisweep\.yaml.*{problem}"):
+    with pytest.raises(ConfigError, match=said.replace("FILE", re.escape(str(file)))):
         load()
 
 

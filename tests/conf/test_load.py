@@ -42,6 +42,15 @@ def test_every_sweep_composes(sweep: str) -> None:
     assert spec.name == sweep
 
 
+def test_a_key_that_the_chosen_file_leaves_to_its_default_is_set_like_any_other() -> None:
+    assert "scaling" not in compose_tree(["sweep=175b"])["sweep"]
+    spec = load(["sweep=175b", "sweep.scaling=strong"]).sweep
+    assert spec is not None
+    assert spec.scaling == "strong"
+    for extra in ("slurm.extra_sbatch={mem:0}", "slurm.extra_sbatch.mem=0"):
+        assert load([extra]).slurm.extra_sbatch == {"mem": 0}
+
+
 def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
     with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
         load(["sweep=175"])
@@ -54,24 +63,29 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("clutser=frontier", r"clutser = 'frontier': is not a key or group.*Did you mean cluster\?"),
         ("batch.micro_batch=2", r"batch\.micro_batch = '2': is not a key.*Did you mean batch\.micro_batch_size\?"),
         ("+cluster.nodes=2", r"cluster\.nodes = 2: is not a known key\. Did you mean cluster\.num_nodes\?"),
-        ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: input should be greater than 0"),
-        ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': input should be a valid integer"),
+        ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: must be greater than 0"),
+        ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': must be a whole number"),
         (
             "model.rotary_scaling=3",
             r"model\.rotary_scaling = 3: is not a group of values\. Give it values for factor, low_freq_factor, ",
         ),
-        ("parallel.recompute=some", r"parallel\.recompute = 'some': input should be 'none', 'selective', 'full' or 'p"),
+        ("parallel.recompute=some", r"parallel\.recompute = 'some': must be 'none', 'selective', 'full' or 'p"),
         ("model.num_query_groups=3", r"model\.num_query_groups = 3: does not divide model\.num_attention_heads = 4"),
         ("device=h101", r"device = 'h101': is not an option of this group\. Known: a100-40gb, a100-80gb"),
         ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
         ("training.num_warmup_steps=10", r"training\.num_warmup_steps = 10: leaves none of training\.num_steps = 10"),
         ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
-        ("slurm.extra_sbatch={mem:0}", r"slurm\.extra_sbatch = '\{mem:0\}': .*Write \+slurm\.extra_sbatch\.NAME=VALUE"),
         ("output_dir=runs/é", r"output_dir = 'runs/é': holds characters .* Quote .*: \"output_dir='runs/é'\""),
         ("output_dir=a,b", r"output_dir = 'a,b': are several values.* or a text as \"output_dir='a,b'\""),
         ("output_dir=", r"output_dir = '': is empty\. Give output_dir=PATH"),
         ("model=", r"model = '': is not an option of this group\. Known: .*gpt-1\.4b"),
         ("model=[a]", r"model = '\[a\]': is not an option of this group"),
+        ("model.name='a b'", r"model\.name = 'a b': must be a name: letters, digits"),
+        ("training.learning_rate=inf", r"training\.learning_rate = inf: must be a finite number"),
+        ("cluster.links=3", r"cluster\.links = 3: must be a list\."),
+        ("model.experts.top_k=2", r"model\.experts\.num_experts = None: is missing"),
+        ("model.num_experts=8", r"is not a key .*Did you mean model\.experts\.num_experts\?"),
+        ("sweep.scaling=strong", r"sweep\.scaling = 'strong': belongs to a sweep, and none was named"),
         ("=3", r"override = '=3': states no key"),
         ("sweep=cluster=selene", r"sweep = 'cluster=selene': is not the name of a sweep\. Name the sweep first"),
         ("cluster=frontier,selene", r"cluster = .*: are several values.*plan --clusters frontier,selene"),
@@ -89,12 +103,12 @@ def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: input should be greater than 0"),
-        ({"cluster.num_nodes": "four"}, r"cluster\.num_nodes = 'four': input should be a valid integer"),
-        ({"cluster.device.watts": 0}, r"cluster\.device\.watts = 0: input should be greater than 0"),
-        ({"cluster.device.price_per_hour": -1.0}, r"cluster\.device\.price_per_hour = -1\.0: input should be greater"),
-        ({"cluster.efficiency.matmul": 1.5}, r"cluster\.efficiency\.matmul = 1\.5: input should be less than or equal"),
-        ({"cluster.efficiency.memory": 0.0}, r"cluster\.efficiency\.memory = 0\.0: input should be greater than 0"),
+        ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: must be greater than 0"),
+        ({"cluster.num_nodes": "four"}, r"cluster\.num_nodes = 'four': must be a whole number"),
+        ({"cluster.device.watts": 0}, r"cluster\.device\.watts = 0: must be greater than 0"),
+        ({"cluster.device.price_per_hour": -1.0}, r"cluster\.device\.price_per_hour = -1\.0: must be greater"),
+        ({"cluster.efficiency.matmul": 1.5}, r"cluster\.efficiency\.matmul = 1\.5: must be less than or equal"),
+        ({"cluster.efficiency.memory": 0.0}, r"cluster\.efficiency\.memory = 0\.0: must be greater than 0"),
     ],
 )
 def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:

@@ -31,8 +31,15 @@ def test_512_v100_for_nine_days(column: int, watts: float | None) -> None:
     device = load_cluster("dgx2-v100").device
     seconds, drawn = 9 * 24 * 3600.0, watts or device.watts
     found = Footprint(
-        "declared watts", "published", 512 * drawn, 512.0, device.price_per_hour, SiteSpec(grid_co2_grams_per_kwh=400.0)
+        "declared watts",
+        "published",
+        512,
+        512 * drawn,
+        512.0,
+        device.price_per_hour,
+        SiteSpec(grid_co2_grams_per_kwh=400.0),
     )
+    assert found.days(seconds) == 9
     assert row("device-hours")[column] == found.device_hours(seconds)
     assert row("kW ")[column] == 512 * drawn / 1000
     assert row("kWh")[column] == pytest.approx(found.kwh(seconds), abs=0.5)
@@ -47,7 +54,7 @@ def test_a_trillion_tokens_of_the_175b_at_the_published_rate() -> None:
     assert flops_per_token == pytest.approx(1.434e12, rel=1e-3)
     seconds = flops_per_token / 69.2e12
     site = experiment.cluster.site
-    found = Footprint("declared watts", "published", 250.0 * seconds, seconds, experiment.price_per_hour, site)
+    found = Footprint("declared watts", "published", 1, 250.0 * seconds, seconds, experiment.price_per_hour, site)
     assert_column(found, 0, rel=2e-3)
 
 

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cli.status_table import status_table
+from cli.status.table import status_table
 from launcher.control.retries import RetryRule
 from launcher.state import reconciled
 from launcher.trainings.long_run import best_of

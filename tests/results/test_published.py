@@ -7,7 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR
 from results.published import chosen_figures, published_figures
-from results.report.published_part import published_table
+from results.report.sections.published import published_table
 from tests.composed import load
 
 

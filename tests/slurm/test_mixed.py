@@ -14,7 +14,7 @@ from conf.sweep_spec import PointSet
 from conf.tree import with_values
 from launcher.cancel import cancel_sweep
 from launcher.sweep import submit
-from results.report.blocks_part import blocks_table
+from results.report.sections.device_types import blocks_table
 from sweeps.plan import make_trials
 from sweeps.submission import read_submission
 from sweeps.sweep import Sweep

@@ -92,7 +92,7 @@ def _hops(
     """For each group, the transfer to a neighbour: inside its type, or between two types for a block's first stage."""
     # A transfer between two types is as slow as the slower of their widest links.
     inside = [hop_seconds(each.setting, plans, work) for each, work in zip(types, works, strict=True)]
-    outside = [hop_seconds(_on_widest_link(each.setting), plans, work) for each, work in zip(types, works, strict=True)]
+    outside = [hop_seconds(on_widest_link(each.setting), plans, work) for each, work in zip(types, works, strict=True)]
     hops = [inside[each.type_index] for each in stages]
     for index, (before, after) in enumerate(pairwise(stages), start=1):
         if after.heads_block:
@@ -100,7 +100,7 @@ def _hops(
     return hops
 
 
-def _on_widest_link(setting: Setting) -> Setting:
+def on_widest_link(setting: Setting) -> Setting:
     """The setting with the widest link alone, since whatever leaves a cluster goes over that link."""
     return replace(setting, cluster=setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]}))
 

@@ -5,13 +5,16 @@ The same seconds as those of `estimate`, before its closed form puts them togeth
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from conf.chunks import chunk_layers
 from conf.setup import Setup
 from train_core.costs.estimate import plan_of, setting_of
+from train_core.costs.mixed import on_widest_link
 from train_core.costs.setting import Floats, Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_stages
 from train_core.costs.step.step_time import (
@@ -61,45 +64,96 @@ class StageTimes:
     slowest_device: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Consecutive stages on devices of one type."""
+
+    setting: Setting
+    plans: Plans
+    work: Work
+    stages: StageGroup
+
+    def hop(self) -> float:
+        """Seconds of the transfer to a neighbour on the same type of devices, for one chunk."""
+        return float(hop_seconds(self.setting, self.plans, self.work)[0]) / self.num_chunks
+
+    def hop_outside(self) -> float:
+        """The same to a stage on another type of devices, as far as this type's link decides it."""
+        return float(hop_seconds(on_widest_link(self.setting), self.plans, self.work)[0]) / self.num_chunks
+
+    @property
+    def num_chunks(self) -> int:
+        return int(self.plans.virtual_pipeline_size[0])
+
+
 def stage_times(setup: Setup, implementation: Implementation = TRISWEEP) -> tuple[StageTimes, ...]:
-    """The stages of a plan, first to last, each rank on a device of its own.
-
-    Args:
-        setup: a job on devices of one type.
-    """
-    assert setup.mixed is None, "each type of devices would have a setting of its own"
-    setting, plans = setting_of(setup, implementation), plan_of(setup)
-    work, stages = work_of(setting, plans), each_stage(listed_stages(setup.layers_per_stage))
-    chunks = [_chunks(setting, plans, work, stages, index) for index in range(len(stages.layers))]
-    passes = stage_passes(setting, plans, work, stages)
-    busy = _columns(stages, passes.forward + passes.input_gradient + passes.weight_gradient)
-    reductions = _columns(stages, _reductions(setting, plans, work, stages, busy))
-    updates = _columns(stages, update_seconds(setting, plans, work, stages))
+    """The stages of a plan, first to last, each rank on a device of its own."""
+    blocks = list(_blocks(setup, implementation))
     # As in the closed form, the slowest device is behind by a share of the computation of the stage with the most.
-    behind = float(slower_share(setting, plans.world_size)[0] * plans.num_micro_batches[0] * busy.max())
-    return tuple(
-        StageTimes(int(layers), of_stage, float(reduction), float(update), behind)
-        for layers, of_stage, reduction, update in zip(stages.layers, chunks, reductions, updates, strict=True)
-    )
+    most = max(float(_busy(block).max()) for block in blocks)
+    first = blocks[0]
+    share = float(slower_share(first.setting, first.plans.world_size)[0])
+    behind = float(first.plans.num_micro_batches[0]) * share * most
+    times: list[StageTimes] = []
+    for block, hops in zip(blocks, _hops(blocks), strict=True):
+        times += _times(block, hops, behind)
+    return tuple(times)
 
 
-def _chunks(setting: Setting, plans: Plans, work: Work, stages: StageGroup, index: int) -> tuple[PassSeconds, ...]:
+def _blocks(setup: Setup, implementation: Implementation) -> Iterator[_Block]:
+    """One block of all stages, unless the job runs on several types of devices."""
+    plans, every, start = plan_of(setup), each_stage(listed_stages(setup.layers_per_stage)), 0
+    for block, count in zip(setup.blocks, setup.stages_per_block, strict=True):
+        setting = setting_of(setup, implementation, block.cluster)
+        yield _Block(setting, plans, work_of(setting, plans), every.rows(slice(start, start + count)))
+        start += count
+
+
+def _hops(blocks: Sequence[_Block]) -> Iterator[list[tuple[float, float]]]:
+    """For each stage of each block, the transfers to the stage before it and to the one after it.
+
+    A transfer between two types is as slow as the slower of their widest links.
+    """
+    between = [max(before.hop_outside(), after.hop_outside()) for before, after in pairwise(blocks)]
+    for block, before, after in zip(blocks, [None, *between], [*between, None], strict=True):
+        inside = block.hop()
+        hops = [[inside, inside] for _ in block.stages.layers]
+        hops[0][0] = inside if before is None else before
+        hops[-1][1] = inside if after is None else after
+        yield [(to_before, to_after) for to_before, to_after in hops]
+
+
+def _busy(block: _Block) -> Floats:
+    passes = stage_passes(block.setting, block.plans, block.work, block.stages)
+    return _columns(block.stages, passes.forward + passes.input_gradient + passes.weight_gradient)
+
+
+def _times(block: _Block, hops: Sequence[tuple[float, float]], behind: float) -> Iterator[StageTimes]:
+    setting, plans, work, stages = block.setting, block.plans, block.work, block.stages
+    reductions = _columns(stages, _reductions(setting, plans, work, stages, _busy(block)))
+    updates = _columns(stages, update_seconds(setting, plans, work, stages))
+    for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
+        chunks = _chunks(block, index, *hops[index])
+        yield StageTimes(int(stages.layers[index]), chunks, float(reduction), float(update), behind)
+
+
+def _chunks(block: _Block, index: int, to_before: float, to_after: float) -> tuple[PassSeconds, ...]:
     """The chunks of one stage: layers by their number, the embedding with the first chunk, the head with the last."""
-    stage = stages.rows(slice(index, index + 1))
+    stage = block.stages.rows(slice(index, index + 1))
     none = np.zeros_like(stage.is_first)
-    whole = stage_passes(setting, plans, work, stage)
-    layers_alone = stage_passes(setting, plans, work, replace(stage, is_first=none, is_last=none))
-    num_chunks, layers = int(plans.virtual_pipeline_size[0]), int(stage.layers[0])
-    of_chunks = chunk_layers(layers, num_chunks, is_first_stage=index == 0)
-    end = 0 if stage.is_first[0] else num_chunks - 1
-    hop = float(hop_seconds(setting, plans, work)[0]) / num_chunks
+    whole = stage_passes(block.setting, block.plans, block.work, stage)
+    without_ends = replace(stage, is_first=none, is_last=none)
+    layers_alone = stage_passes(block.setting, block.plans, block.work, without_ends)
+    layers = int(stage.layers[0])
+    of_chunks = chunk_layers(layers, block.num_chunks, is_first_stage=bool(stage.start[0] == 0))
+    end = 0 if stage.is_first[0] else block.num_chunks - 1
     return tuple(
-        _pass_seconds(layers_alone, whole, share / max(layers, 1), number == end, hop)
+        _pass_seconds(layers_alone, whole, share / max(layers, 1), number == end, (to_before, to_after))
         for number, share in enumerate(of_chunks)
     )
 
 
-def _pass_seconds(layers: Passes, whole: Passes, share: float, has_end: bool, hop: float) -> PassSeconds:
+def _pass_seconds(layers: Passes, whole: Passes, share: float, has_end: bool, hops: tuple[float, float]) -> PassSeconds:
     """A share of the layers, and with it whatever of the stage is not layers where the chunk holds that."""
 
     def seconds(*names: str) -> float:
@@ -107,10 +161,10 @@ def _pass_seconds(layers: Passes, whole: Passes, share: float, has_end: bool, ho
 
     return PassSeconds(
         forward=seconds("forward"),
-        forward_communication=seconds("tensor_forward", "gathers_forward") + hop,
+        forward_communication=seconds("tensor_forward", "gathers_forward") + hops[1],
         input_gradient=seconds("input_gradient"),
         weight_gradient=seconds("weight_gradient"),
-        backward_communication=seconds("tensor_backward", "gathers_backward") + hop,
+        backward_communication=seconds("tensor_backward", "gathers_backward") + hops[0],
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -65,6 +66,15 @@ def training_in(root: Path, experiment: Experiment) -> Training:
         return Training(TrialFolder(own), experiment, 0, ())
     before = (extended.experiment.training.num_steps, extended.done)
     return Training(extended.folder, experiment, extended.done, (*extended.schedules, before))
+
+
+def extension_lines(schedules: Sequence[tuple[int, int]], num_steps: int) -> list[str]:
+    """What a person is told of a training of `num_steps` steps that was extended."""
+    return [
+        f"Extended at step {done}: up to there learning rates fell as in a training of {before} steps, so that its"
+        f" losses are not those of {num_steps} steps from the start."
+        for before, done in schedules
+    ]
 
 
 def _begun(path: Path, experiment: Experiment) -> Training | None:

@@ -3,6 +3,7 @@
     Line         the ranks of one group, as one rank sees them; counts the operations that it has started there
     Operation    one collective or transfer of a line
     Clock        is told of every wait: a watchdog asks for the present one, a meter for the seconds of a step
+    StepRecord   what a clock noted of one step: its waits and parts, and where each pass of the pipeline began
 
 A wait inside a named part of the step counts as a wait, and is taken off the part:
 
@@ -15,9 +16,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from train_core.parallel.schedules import Action
 
 KIBIBYTE = 1024
 GROUP, CHANNEL = "group", "channel"
@@ -86,6 +90,34 @@ class Span(NamedTuple):
     end: Any
 
 
+class PassMark(NamedTuple):
+    """A pass begins, and the one before it ends.
+
+    Attributes:
+        action: None where the last pass of the step has ended.
+        num_spans: how many spans had been noted by then; those of the pass come after them.
+    """
+
+    action: Action | None
+    at: Any
+    num_spans: int
+
+
+class StepRecord(NamedTuple):
+    """What a clock noted of one step. Marks are read by the clock that made them.
+
+    Attributes:
+        began: the mark of the step's beginning.
+        began_at: the same moment in seconds of `time.perf_counter`, which all processes of a machine share.
+    """
+
+    step: int
+    began: Any
+    began_at: float
+    spans: list[Span]
+    passes: list[PassMark]
+
+
 class Clock:
     """Records waits and named parts of a step. The training thread writes; a watchdog reads.
 
@@ -105,6 +137,9 @@ class Clock:
         self.lines: list[Line] = []
         self._inside = ""
         self._spans: list[Span] = []
+        self._passes: list[PassMark] = []
+        self._began: Any = None
+        self._began_at = 0.0
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -114,7 +149,19 @@ class Clock:
 
     def begin_step(self, step: int) -> None:
         self.step = step
-        self._spans.clear()
+        self._spans, self._passes = [], []
+        # The device is idle between two steps, so that its mark and the host's time are of one moment.
+        self._began, self._began_at = self.mark(), time.perf_counter()
+
+    def begin_pass(self, action: Action | None) -> None:
+        """A pass of the pipeline begins; None says that the last one has ended."""
+        self._passes.append(PassMark(action, self.mark(), len(self._spans)))
+
+    def end_step(self) -> StepRecord:
+        """What was noted since the step began. What comes between this step and the next one is not added to it."""
+        record = StepRecord(self.step, self._began, self._began_at, self._spans, self._passes)
+        self._spans, self._passes = [], []
+        return record
 
     def awaited(self) -> tuple[Operation, float] | None:
         """What holds this rank up, and since when; None while it works. For other threads."""

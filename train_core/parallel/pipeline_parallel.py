@@ -108,6 +108,7 @@ class PipelineExecutor:
         split = {action[1:] for action in actions if action.kind == "weight"}
         first_backward = next((action for action in actions if action.kind == "backward"), None)
         for action, after in zip_longest(actions, actions[1:]):
+            self.mesh.clock.begin_pass(action)
             self._ask_for(action)
             # The first gradient may follow from this very forward pass, and does not come before it in any schedule.
             if after is not None and after != first_backward:
@@ -119,6 +120,7 @@ class PipelineExecutor:
                 self._backward(action, defer=action[1:] in split)
             else:
                 add_products(self._deferred.pop(action[1:]))
+        self.mesh.clock.begin_pass(None)
         # The step ends when all that was sent has left, so that its time and memory do not fall into the next one.
         for sending in self._sending:
             sending.wait()

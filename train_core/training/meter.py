@@ -20,7 +20,9 @@ from train_core.parallel.mesh import Layout
 from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
+from train_core.trial_folder import TrialFolder
 from train_core.watch.energy.meter import EnergyMeter
+from train_core.watch.recorded_step import MedianStep, stage_timeline
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 
 MEASURED = "measured"
@@ -90,7 +92,7 @@ class Meter:
         self.steps = list(history)
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
-        self.layout, self.terms = Layout.of(experiment), TermsHistory()
+        self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), MedianStep()
         self.energy = EnergyMeter(world.device)
         self.energy.measure_idle(experiment.watch.idle_power_seconds)
 
@@ -121,10 +123,13 @@ class Meter:
         self.energy.follow()
         terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
+        record = self.world.clock.end_step()
         # What ranks have to agree on travels in one collective: the time, the straggler's share, the wish to stop.
         told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
         seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
+        if self._is_timed(step):
+            self.recorded.offer(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
         metrics = StepMetrics(
@@ -143,14 +148,19 @@ class Meter:
         self.steps.append(metrics)
         return metrics
 
+    def write_timeline(self, trial: TrialFolder) -> None:
+        """Leave when the passes of a timed step ran: the first tensor rank of the first replica of each stage does."""
+        stage, *others = self.layout.coordinates(self.world.rank)
+        if self.recorded.kept is None or any(others):
+            return
+        seconds, record = self.recorded.kept
+        of = stage, self.layout.pipeline_size
+        trial.write_timeline(stage_timeline(seconds, record, self.world.clock, self.world.rank, of))
+
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
-        traced = experiment.profile.trace_steps
-        # After an interruption near the end only warm-up steps may be left. Then all but the first of them are taken.
-        timed = [step.step_seconds for step in self.steps if not step.warmup and step.step not in traced] or [
-            step.step_seconds for step in self.steps[experiment.training.num_warmup_steps :]
-        ]
+        timed = self._timed_seconds()
         seconds = statistics.median(timed)  # one disturbed step must not change the result
         needed = model_flops(experiment.model, batch)
         executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
@@ -197,6 +207,15 @@ class Meter:
     def _unrecorded(self) -> tuple[int, ...]:
         recorded = {step.step for step in self.steps}
         return tuple(step for step in range(1, self.experiment.training.num_steps + 1) if step not in recorded)
+
+    def _timed_seconds(self) -> list[float]:
+        """Times of the steps after warm-up; of a training that was extended, those since it was asked for more."""
+        plan, traced = self.experiment.training, self.experiment.profile.trace_steps
+        # Steps of a shorter training say so themselves. Its own summary told of them, maybe on another day's machine.
+        own = [step for step in self.steps if step.num_steps == plan.num_steps] or self.steps
+        timed = [step for step in own if not step.warmup and step.step not in traced]
+        # Only warm-up steps may be left after an interruption near the end, or where few steps were added.
+        return [step.step_seconds for step in timed or own[plan.num_warmup_steps :] or own[1:] or own]
 
     def _breakdown(self) -> Breakdown | None:
         """Where the step of each rank goes; None where no step was left to run after an interruption."""

@@ -83,6 +83,8 @@ def train(
             # All ranks have the same signal since the step's last collective, so that none stops alone.
             if meter.stop_signal:
                 raise Stopped(step, meter.stop_signal, step - done)
+        if trial is not None:
+            meter.write_timeline(trial)
         return meter.performance()
 
 

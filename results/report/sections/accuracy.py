@@ -8,9 +8,17 @@ from typing import Any
 
 from conf.units import TERA
 from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
-from results.report.comparable import Pair, measured_terms, memory_as_measured, named, pairs, predicted_terms, timed
+from results.report.blocks.step_terms import TERMS, breakdown_of, step_table, term_bars
+from results.report.findings.comparable import (
+    Pair,
+    measured_terms,
+    memory_as_measured,
+    named,
+    pairs,
+    predicted_terms,
+    timed,
+)
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.step_term_blocks import TERMS, breakdown_of, step_table, term_bars
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, error_percent, gib, percent, rounded, seconds, tflops
 from sweeps.reading import TrialReading, ranked

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.units import SECONDS_PER_HOUR, TERA, TRILLION
+from conf.units import TERA, TRILLION
+from results.footprint import Footprint, declared_footprint
 from results.legend import legend
-from results.report.best_plan import best_on_paper, num_devices
+from results.report.findings.best_plan import best_on_paper, num_devices
+from results.report.findings.verdict import Verdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.verdict import Verdict, predicted_study_sentence, verdict
 from results.scaling import Scaling, scalings
 from results.scaling.study import predicted_study
 from results.terminal import plan_label
-from results.units import count, percent, seconds, significant, tflops
+from results.units import in_three_digits, percent, seconds, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading, ranked
+from sweeps.repeats.points import MEASURED_PEAK, MeasuredPoint, measured_points
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
-from train_core.measurement import Performance
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,25 @@ class _Best:
 def section(subject: ReportSubject) -> Section:
     """What the sweep answers. There is always an answer, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
-    measured = measured_verdict(record, results)
-    told: tuple[Block, ...] = tuple(Paragraph(sentence) for sentence in measured.details)
-    best, best_first = _best(record), ranked(list(results))
-    if record.mode == "cluster" and best_first:
-        figures, beside = _measured_figures(best_first[0], results), predicted_sentence(record, best)
-        blocks: tuple[Block, ...] = (KeyFigures(figures), *told, Paragraph(beside))
-        return Section("answer", "The answer", "measured and predicted", measured.headline, blocks)
-    if best is None and record.plan:
-        return Section(
-            "answer", "The answer", "predicted", predicted_sentence(record, best), (Paragraph(measured.headline), *told)
-        )
+    measured, points, best = measured_verdict(record, results), measured_points(results), _best(record)
+    if points and (record.mode == "cluster" or not record.plan):
+        blocks: tuple[Block, ...] = (KeyFigures(_measured_figures(points[0], results)), *_told(measured))
+        if record.mode == "proxy":
+            return Section("answer", "The answer", "measured", measured.headline, blocks)
+        beside = Paragraph(predicted_sentence(record, best))
+        return Section("answer", "The answer", "measured and predicted", measured.headline, (*blocks, beside))
     if best is None:
-        blocks = (*_proxy_figures(best_first, results), *told)
-        return Section("answer", "The answer", "measured", measured.headline, blocks)
-    here = (Heading(_where(record)), Paragraph(measured.headline), *told)
+        said = predicted_sentence(record, best) if record.plan else measured.headline
+        rest = (Paragraph(measured.headline), *_told(measured)) if record.plan else _told(measured)
+        return Section("answer", "The answer", "predicted" if record.plan else "measured", said, rest)
+    here = (Heading(_where(record)), Paragraph(measured.headline), *_told(measured))
     blocks = (KeyFigures(_predicted_figures(best)), *_outside(best), *here)
     return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
+
+
+def _told(measured: Verdict) -> tuple[Block, ...]:
+    """What the verdict says beside its headline and the figures, which stand on the page as such or in the table."""
+    return tuple(Paragraph(sentence) for sentence in (*measured.details, measured.advice) if sentence)
 
 
 def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
@@ -77,15 +80,29 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
     if study := predicted_study(record, record.plan):
         return predicted_study_sentence(study)
-    experiment = best.trial.experiment
+    experiment, estimate = best.trial.experiment, best.estimate
     assert experiment is not None
+    low, high = _expected_rates(best)
     return (
-        f"Predicted: {experiment.model.name} trains fastest on {_devices(num_devices(best.trial))} of"
-        f" {experiment.place} as {plan_label(best.trial)}, with"
-        f" {tflops(best.estimate.model_flops_per_second_per_device)} model TFLOPS per device"
-        f" ({percent(best.estimate.model_flops_utilization)} % of the peak) and a step every"
-        f" {seconds(best.estimate.step_seconds)} s."
+        f"Predicted: {experiment.model.name} trains fastest on {_devices_of(best.trial)} as `{plan_label(best.trial)}`,"
+        f" with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device ({low} to {high} with 80 %"
+        f" probability), {percent(estimate.model_flops_utilization)} % of the peak, and a step every"
+        f" {seconds(estimate.step_seconds)} s."
     )
+
+
+def _devices_of(trial: Trial) -> str:
+    """How many devices of which type, and where."""
+    experiment, number_of = trial.experiment, num_devices(trial)
+    assert experiment is not None
+    kind = "devices" if experiment.mixed or number_of == 1 else f"devices ({experiment.cluster.device.name})"
+    return f"{'1 device' if number_of == 1 else f'{number_of:,} {kind}'} of {experiment.place}"
+
+
+def _expected_rates(best: _Best) -> tuple[str, str]:
+    """The interval of the prediction in TFLOPS per device."""
+    work = best.estimate.model_flops_per_second_per_device * best.estimate.step_seconds / TERA
+    return significant(work / best.interval.high_seconds), significant(work / best.interval.low_seconds)
 
 
 def _best(record: SweepRecord) -> _Best | None:
@@ -98,28 +115,17 @@ def _best(record: SweepRecord) -> _Best | None:
     return _Best(trial, trial.estimate, interval, baseline if is_alike else None)
 
 
-def _devices(number_of: int) -> str:
-    return f"{number_of:,} device{'' if number_of == 1 else 's'}"
-
-
 def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
-    estimate, interval = best.estimate, best.interval
-    low, high = (
-        significant(estimate.model_flops_per_second_per_device * estimate.step_seconds / bound / TERA)
-        for bound in (interval.high_seconds, interval.low_seconds)
-    )
-    figures = [
-        _figure("plan", plan_label(best.trial), _devices(num_devices(best.trial))),
-        _figure(
-            "model TFLOPS",
-            tflops(estimate.model_flops_per_second_per_device),
-            f"per device; {low} to {high} with 80 % probability",
-        ),
-        _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", "model FLOPs, of the dense peak"),
+    estimate, experiment = best.estimate, best.trial.experiment
+    assert experiment is not None
+    low, high = _expected_rates(best)
+    rate, peak = tflops(estimate.model_flops_per_second_per_device), tflops(estimate.peak_flops_per_second)
+    return (
+        _figure("model TFLOPS per device", rate, f"{low} to {high} with 80 % probability"),
+        _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
         *_against_baseline(best),
-        _cost(best.trial, estimate.tokens_per_second, "predicted"),
-    ]
-    return tuple(figures)
+        _cost(declared_footprint(experiment, estimate), "predicted"),
+    )
 
 
 def _against_baseline(best: _Best) -> list[KeyFigure]:
@@ -127,46 +133,37 @@ def _against_baseline(best: _Best) -> list[KeyFigure]:
     if baseline is None or baseline.estimate is None or baseline.trial_id == best.trial.trial_id:
         return []
     faster = best.estimate.tokens_per_second / baseline.estimate.tokens_per_second
-    doubt = best.interval.rivals > faster - 1
-    sure = "less than predictions can tell apart" if doubt else "more than predictions err between plans"
-    note = f"tokens/s over the baseline's ({plan_label(baseline)}); {sure}"
-    return [_figure("against the baseline", f"x {significant(faster)}", note)]
+    sure = "less" if best.interval.rivals > faster - 1 else "more"
+    note = f"baseline: {plan_label(baseline)}. The difference is {sure} than predictions err between plans."
+    return [_figure("tokens/s over the baseline's", f"x {significant(faster)}", note)]
 
 
 def _figure(name: str, value: str, note: str, kind: NumbersAre = "predicted") -> KeyFigure:
     return KeyFigure(name, value, note, kind)
 
 
-def _cost(trial: Trial, tokens_per_second: float, kind: NumbersAre) -> KeyFigure:
-    """Device-hours of a trillion tokens, and their price where the cluster's file names one."""
-    assert trial.experiment is not None
-    device, devices = trial.experiment.cluster.device, num_devices(trial)
-    hours = TRILLION / tokens_per_second * devices / SECONDS_PER_HOUR
-    price = device.price_per_hour
-    note = f"${count(hours * price)} at ${price:g} a device-hour" if price else "no price is declared"
-    return KeyFigure("a trillion tokens", f"{_rounded(hours)} device-hours", note, kind)
+def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
+    """What a trillion tokens take, without energy and carbon, which have a section of their own."""
+    dollars = takes.dollars(TRILLION)
+    money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
+    devices = f"{takes.num_devices:,} device{'' if takes.num_devices == 1 else 's'}"
+    note = f"{in_three_digits(takes.days(TRILLION))} days on {devices}; {money}"
+    return _figure("a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, kind)
 
 
-def _rounded(value: float) -> str:
-    """Three digits at most, because nothing here is known better."""
-    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else significant(value)
-
-
-def _measured_figures(best: TrialReading, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
-    performance = best.performance
-    assert performance is not None
+def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
+    performance, experiment = best.performance, best.middle.experiment
+    assert experiment is not None
     relation = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
+    low, high = map(tflops, best.rate_bounds)
+    peak = f"of {tflops(performance.peak_flops_per_second)} TFLOPS, the peak"
+    beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
+    mfu = f"{percent(performance.model_flops_utilization)} %"
     return (
-        _figure("plan", best.label, _devices(performance.num_devices), "measured"),
-        _figure(
-            "model TFLOPS",
-            tflops(performance.model_flops_per_second_per_device),
-            f"per device; {_slowest(performance)} to {_fastest(performance)} from step to step",
-            "measured",
-        ),
-        _figure("MFU", f"{percent(performance.model_flops_utilization)} %", "model FLOPs, of the peak", "measured"),
-        *_measured_relation(relation[best.trial.trial_id]),
-        _cost(best.trial, performance.tokens_per_second, "measured"),
+        _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
+        _figure("MFU", mfu, f"{peak}{beside}", "measured"),
+        *_measured_relation(relation[best.middle.trial.trial_id]),
+        _cost(declared_footprint(experiment, performance), "measured"),
     )
 
 
@@ -176,28 +173,13 @@ def _measured_relation(relation: Scaling) -> list[KeyFigure]:
     if relation.efficiency is not None:
         name, value = f"{relation.kind} scaling efficiency", f"{percent(relation.efficiency)} %"
     else:
-        name, value = "against the baseline", f"x {significant(relation.speed_up)}"
+        name, value = "tokens/s over the baseline's", f"x {significant(relation.speed_up)}"
     return [_figure(name, value, relation.note, "measured")]
-
-
-def _slowest(performance: Performance) -> str:
-    return significant(_rate(performance, performance.step_seconds_max))
-
-
-def _fastest(performance: Performance) -> str:
-    return significant(_rate(performance, performance.step_seconds_min))
-
-
-def _rate(performance: Performance, step_seconds: float) -> float:
-    return performance.model_flops / performance.num_devices / step_seconds / TERA
-
-
-def _proxy_figures(best_first: Sequence[TrialReading], results: Sequence[TrialReading]) -> tuple[Block, ...]:
-    return (KeyFigures(_measured_figures(best_first[0], results)),) if best_first else ()
 
 
 def _outside(best: _Best) -> tuple[Paragraph, ...]:
     """On which sides the plan lies outside of what predictions were ever held against."""
     if not best.interval.outside:
         return ()
-    return (Paragraph(f"Outside of what was validated: {'; '.join(best.interval.outside)}.", is_caution=True),)
+    sides = "; ".join(best.interval.outside)
+    return (Paragraph(f"This prediction lies outside of what was validated: {sides}.", is_caution=True),)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from results.report.blocks_part import blocks_table
-from results.report.section import NamedTable, Paragraph, ReportSubject, Section
+from collections.abc import Iterator, Sequence
 
+from conf.knobs import layers_in_short
+from results.report.findings.comparable import has_device_per_rank, named
+from results.report.section import NamedTable, Paragraph, ReportSubject, Section
+from results.report.table import Cell, ReportTable, number, text
+from results.units import gib, percent, tflops
+from sweeps.reading import TrialReading, ranked
+from train_core.measurement import BlockRates
+
+NUMBERS = ("ranks", "model TFLOPS", "peak TFLOPS", "MFU %", "peak GiB", "of GiB")
+COLUMNS = ("layout", "numbers are", "cluster", "device", "layers", *NUMBERS)
 _READ_SO = (
     "Each type's rate is that of the model FLOPs that its own layers need, over the whole step and its devices; MFU is"
     " of its own peak. Memory is the fullest rank's. Where ranks shared a device nothing is predicted."
@@ -19,3 +28,38 @@ def section(subject: ReportSubject) -> Section | None:
     finding = "What each type of devices reached of its own peak."
     blocks = (Paragraph(_READ_SO), NamedTable("device-types", table))
     return Section("device-types", "By type of devices", "measured and predicted", finding, blocks)
+
+
+def blocks_table(results: Sequence[TrialReading]) -> ReportTable | None:
+    """A row for each block of every measured mixed trial, fastest trial first; None when no trial is mixed.
+
+    Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
+    """
+    rows = tuple(row for result in ranked(list(results)) for row in _rows(result))
+    return ReportTable(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
+
+
+def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
+    estimate, performance = result.trial.estimate, result.performance
+    if performance is None:
+        return
+    if estimate is not None and has_device_per_rank(result):
+        yield from (_row(result, "predicted", block) for block in estimate.blocks)
+    yield from (_row(result, "measured", block) for block in performance.blocks)
+
+
+def _row(result: TrialReading, kind: str, block: BlockRates) -> tuple[Cell, ...]:
+    rate, peak = block.model_flops_per_second_per_device, block.peak_flops_per_second
+    return (
+        text(named(result)),
+        text(kind),
+        text(block.cluster),
+        text(block.device),
+        text(layers_in_short(block.layers_per_stage)),
+        number(str(block.num_ranks), block.num_ranks),
+        number(tflops(rate), rate),
+        number(tflops(peak), peak),
+        number(percent(block.model_flops_utilization), block.model_flops_utilization),
+        number(gib(block.peak_memory_bytes), block.peak_memory_bytes),
+        number(gib(block.memory_capacity_bytes), block.memory_capacity_bytes),
+    )

@@ -9,7 +9,7 @@ from results.knobs.out_of_memory import memory_counts, memory_shares
 from results.knobs.published_order import published_order
 from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, too_few
 from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
-from results.report.knob_plots import dependence_plot, pair_plot, shares_plot
+from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, gib, percent, seconds

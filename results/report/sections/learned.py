@@ -11,6 +11,6 @@ def section(subject: ReportSubject) -> Section | None:
     history = History.kept_in(subject.sweep.folder)
     if not history.asked:
         return None
-    from results.report.search_course import course_section  # with Hydra, for which no other report has to wait
+    from results.report.blocks.search_course import course_section  # with Hydra, for which no other report has to wait
 
     return course_section(subject, history)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
-from results.report.best_plan import BestPlan, best_plan, nearest_plan
+from results.report.findings.best_plan import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number
 from results.units import gib, percent, rounded
@@ -22,6 +22,12 @@ KINDS = {
     "communication_bytes": "communication",
     "reserved_bytes": "reserved",
 }
+
+GIBIBYTES = {"type": "quantitative", "title": "GiB of one rank"}
+ROW_HEIGHT, MOST_HEIGHT = 34, 640
+"""Of a bar, and of the bars of all stages."""
+LINE = "M-0.1,-1L0.1,-1L0.1,1L-0.1,1Z"
+"""An upright line as SVG draws it, between -1 and 1."""
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -106,53 +112,51 @@ def capacities(best: BestPlan, num_stages: int) -> list[int]:
 
 def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
     kinds = [KINDS[name] for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
-    colour = {"type": "nominal", "title": None, "scale": {"domain": kinds}}
-    x = {
-        "field": "stage",
-        "type": "ordinal",
-        "title": "pipeline stage",
-        "axis": {"labelAngle": 0, "labelOverlap": True},
-    }
-    y = {"type": "quantitative", "title": "GiB of one rank"}
-    layers: list[dict[str, Any]] = [
+    diamonds = " Diamonds are the measured peak of each stage's fullest rank." if measured else ""
+    caption = "Predicted GiB of one rank of every stage, stacked by what they hold; the lines are what a device has."
+    layers = [
         {
             "data": {"values": list(_bar_values(predicted))},
-            "mark": "bar",
+            "mark": {"type": "bar", "height": {"band": 0.8}},
             "encoding": {
-                "x": x,
-                "y": {"field": "GiB", **y},
-                "color": {"field": "what", **colour},
+                "x": {"field": "GiB", **GIBIBYTES},
+                "color": {"field": "what", "type": "nominal", "title": None, "scale": {"domain": kinds}},
                 "order": {"field": "order", "type": "quantitative"},
                 "tooltip": [{"field": name} for name in ("stage", "what", "GiB")],
             },
         },
-        {
-            "data": {"values": _capacity_values(best, len(predicted.stages))},
-            "mark": {"type": "tick", "thickness": 2, "color": "var(--ink)"},
-            "encoding": {
-                "x": x,
-                "y": {"field": "device has", **y},
-                "tooltip": [{"field": name} for name in ("stage", "device has")],
-            },
-        },
+        _marks(_of_stages("device has", capacities(best, len(predicted.stages))), "device has", LINE, "--ink"),
     ]
     if measured:
-        values = [{"stage": stage, "GiB": _gibibytes(peak)} for stage, peak in enumerate(measured)]
-        layers.append(
-            {
-                "data": {"values": values},
-                "mark": {"type": "point", "filled": True, "shape": "diamond", "size": 90, "color": "var(--measured)"},
-                "encoding": {
-                    "x": x,
-                    "y": {"field": "GiB", **y},
-                    "tooltip": [{"field": name} for name in ("stage", "GiB")],
-                },
-            }
-        )
-    diamonds = " Diamonds are the measured peak of each stage's fullest rank." if measured else ""
-    caption = "Predicted GiB of one rank of every stage, stacked by what they hold; the lines are what a device has."
-    caption += diamonds
-    return Plot("memory-stages-bars", caption, {"layer": layers, "height": 320})
+        layers.append(_marks(_of_stages("measured peak", measured), "measured peak", "diamond", "--measured"))
+    axis = {"labelOverlap": True, "labelExpr": "'stage ' + datum.label"}
+    spec = {
+        "encoding": {"y": {"field": "stage", "type": "ordinal", "title": None, "axis": axis}},
+        "layer": layers,
+        "height": min(ROW_HEIGHT * len(predicted.stages), MOST_HEIGHT),
+        # Marks of one colour each, so that each has a legend of its own.
+        "resolve": {"scale": {"shape": "independent"}},
+    }
+    return Plot("memory-stages-bars", caption + diamonds, spec)
+
+
+def _marks(values: Sequence[dict[str, Any]], name: str, shape: str, colour: str) -> dict[str, Any]:
+    """A mark at each stage, which is explained in the legend."""
+    paint, size = f"var({colour})", 400 if shape == LINE else 90
+    legend = {"symbolFillColor": paint, "symbolStrokeColor": paint, "symbolSize": 90}
+    return {
+        "data": {"values": values},
+        "mark": {"type": "point", "filled": True, "size": size, "color": paint, "opacity": 1},
+        "encoding": {
+            "x": {"field": name, **GIBIBYTES},
+            "shape": {"datum": name, "type": "nominal", "title": None, "scale": {"range": [shape]}, "legend": legend},
+            "tooltip": [{"field": field} for field in ("stage", name)],
+        },
+    }
+
+
+def _of_stages(name: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    return [{"stage": stage, name: _gibibytes(size)} for stage, size in enumerate(sizes)]
 
 
 def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
@@ -160,11 +164,6 @@ def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
         for order, name in enumerate(MEMORY_KINDS):
             if held := getattr(stage, name):
                 yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(held), "order": order}
-
-
-def _capacity_values(best: BestPlan, num_stages: int) -> list[dict[str, Any]]:
-    listed = capacities(best, num_stages)
-    return [{"stage": stage, "device has": _gibibytes(capacity)} for stage, capacity in enumerate(listed)]
 
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> ReportTable:

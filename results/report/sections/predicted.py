@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.units import GIBIBYTE
-from results.report.charts import MOST_BARS, Spec, bars, distinct_names
-from results.report.predicted_part import predicted_part
+from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
+from results.report.blocks.plan_tables import predicted_part
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.terminal import by_prediction, plan_label
 from sweeps.trial import SweepRecord, Trial

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from conf.schema import Value
 from results.published import PublishedFigure, chosen_figures
-from results.report.charts import Spec, Values, quantity
-from results.report.measured_part import noise_notes
+from results.report.blocks.charts import Spec, Values, quantity
+from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.scaling.study import Study, StudyPoint, measured_study, predicted_study

@@ -1,78 +1,94 @@
-"""The pipeline's timeline: what the rank of every stage does when, in one step of the best plan."""
+"""The pipeline's timeline: what the rank of every stage does when, in one step of the best plan.
+
+Beside the prediction stands, where a trial recorded one, a step as it was measured.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from results.report.best_plan import BestPlan, best_plan
-from results.report.pipeline_spans import KINDS, PipelineStep, Span, predicted_step
-from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import ReportTable, number
-from results.units import error_percent, percent, rounded, seconds
+from conf.experiment import Experiment
+from results.report.findings.best_plan import BestPlan, best_plan
+from results.report.section import Block, Heading, NamedTable, Paragraph, ReportSubject, Section
+from results.report.table import ReportTable, number, text
+from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
+from results.report.timeline.pipeline_spans import KINDS, PipelineStep, predicted_step
+from results.report.timeline.recorded_steps import SHARES_CORES, RecordedBlocks, recorded_blocks, shares_cores
+from results.report.timeline.stage_names import devices_of_stages, stage_names
+from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
 
-MOST_STAGES = 16
-OF_EACH_END = 4
-"""Of pipelines of more than MOST_STAGES, so many of the first and of the last stages are shown."""
-MOST_SPANS = 2800
-"""Of longer steps the filling and the draining of the pipeline are shown, with half of this number each, which keeps
-the page's data below 300 KB."""
-ROOM = 1.25
-"""How much longer than the pipeline takes to fill a picture of its beginning is."""
-MILLI = 1e-3
-ROW_HEIGHT = 22
 SAME = 1e-4
 """Less than what is shown of a number."""
 
 
+@dataclass(frozen=True)
+class PredictedPlan:
+    """The best plan with its step as the cost model lays it out."""
+
+    best: BestPlan
+    experiment: Experiment
+    step: PipelineStep
+
+
 def section(subject: ReportSubject) -> Section | None:
-    """None where no plan fits, or where it runs on several types of devices, whose stages are not listed one by one."""
-    best = best_plan(subject)
-    if best is None or best.trial.experiment is None or best.trial.experiment.mixed is not None:
-        return None
-    step = predicted_step(best.trial.experiment, IMPLEMENTATIONS[best.trial.experiment.trainer.costs_of])
+    """None where no plan fits and no trial recorded a step."""
+    plan, recorded = _predicted(best_plan(subject)), recorded_blocks(subject.results)
+    if plan is None:
+        return None if recorded is None else _section(recorded.finding, recorded.blocks, recorded)
+    if recorded is None:
+        return _section(_finding(plan), tuple(_blocks(plan)), None)
+    finding = f"{_finding(plan)} {recorded.finding}"
+    # The pictures of a plan that was measured show what is predicted of it already.
+    if plan.best.reading is not None and plan.experiment == recorded.experiment:
+        return _section(finding, (*recorded.blocks, _table(plan)), recorded)
+    return _section(finding, (*_blocks(plan), Heading("Measured beside predicted"), *recorded.blocks), recorded)
+
+
+def _section(finding: str, blocks: tuple[Block, ...], recorded: RecordedBlocks | None) -> Section:
     return Section(
         name="timeline",
         title="Timeline of the pipeline",
-        numbers_are="predicted",
-        finding=_finding(best, step),
-        blocks=tuple(_blocks(best, step)),
+        numbers_are="measured and predicted" if recorded else "predicted",
+        finding=finding,
+        blocks=blocks,
     )
 
 
-def _finding(best: BestPlan, step: PipelineStep) -> str:
-    waiting = max(range(len(step.spans)), key=lambda stage: step.seconds(stage, "bubble"))
-    bubble = step.seconds(waiting, "bubble") / step.total_seconds
-    what = f"A step of `{best.label}`, {best.why}, is predicted to take {seconds(step.total_seconds)} s"
-    if len(step.spans) == 1:
+def _predicted(best: BestPlan | None) -> PredictedPlan | None:
+    if best is None or best.trial.experiment is None:
+        return None
+    experiment = best.trial.experiment
+    return PredictedPlan(best, experiment, predicted_step(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of]))
+
+
+def _finding(plan: PredictedPlan) -> str:
+    step = plan.step
+    what = f"A step of `{plan.best.label}`, {plan.best.why}, is predicted to take {seconds(step.total_seconds)} s"
+    if step.num_stages == 1:
         return f"{what}; it has no pipeline, so that nothing waits for another stage."
+    waiting = max(range(step.num_stages), key=lambda stage: step.seconds(stage, "bubble"))
     return (
         f"{what}, of which the pipeline's passes are {seconds(step.pipeline_seconds)} s; stage {waiting} has nothing to"
-        f" do for {percent(bubble)} % of the step, more than any other."
+        f" do for {percent(step.share(waiting, 'bubble'))} % of the step, more than any other."
     )
 
 
-def _blocks(best: BestPlan, step: PipelineStep) -> Iterator[Block]:
-    yield Paragraph(_how_it_was_made(best, step))
-    if _shares_cores(best):
-        yield Paragraph(
-            "Ranks share cores here, which the picture leaves out: it gives each a device of its own, so that the step"
-            " as predicted for this machine takes longer.",
-            is_caution=True,
-        )
-    shown = _shown_stages(len(step.spans))
-    spans = [span for stage in shown for span in step.spans[stage]]
-    yield from _plots(step, spans, len(shown))
-    yield NamedTable("timeline-stages", _table(best, step, shown))
+def _blocks(plan: PredictedPlan) -> Iterator[Block]:
+    yield Paragraph(_how_it_was_made(plan))
+    if shares_cores(plan.experiment):
+        yield Paragraph(SHARES_CORES, is_caution=True)
+    yield from gantt_plots("timeline", "predicted", [DrawnStep(plan.step, stage_names(plan.experiment))])
+    yield _table(plan)
 
 
-def _how_it_was_made(best: BestPlan, step: PipelineStep) -> str:
-    assert best.trial.estimate is not None
+def _how_it_was_made(plan: PredictedPlan) -> str:
+    assert plan.best.trial.estimate is not None
     return (
         "Each pass of the trainer's own schedule is laid out as soon as what it needs is there, and takes as long as"
-        f" the cost model says. {_beside_the_formula(step.total_seconds, best.trial.estimate.step_seconds)}"
+        f" the cost model says. {_beside_the_formula(plan.step.total_seconds, plan.best.trial.estimate.step_seconds)}"
         " Communication that no work hides is drawn at the end of its pass, although a layer's collectives lie inside"
         " it; a backward pass holds the weight gradients where these have no pass of their own. All ranks of a stage do"
         " the same."
@@ -89,96 +105,22 @@ def _beside_the_formula(laid_out: float, closed: float) -> str:
     )
 
 
-def _shares_cores(best: BestPlan) -> bool:
-    assert best.trial.experiment is not None
-    cluster, world_size = best.trial.experiment.cluster, best.trial.experiment.parallel.world_size
-    cores = cluster.cores_per_node or cluster.devices_per_node
-    return min(world_size, cluster.devices_per_node) > cores
-
-
-def _shown_stages(num_stages: int) -> list[int]:
-    stages = range(num_stages)
-    return list(stages) if num_stages <= MOST_STAGES else [*stages[:OF_EACH_END], *stages[-OF_EACH_END:]]
-
-
-def _plots(step: PipelineStep, spans: Sequence[Span], num_shown: int) -> Iterator[Plot]:
-    """The whole step, or where it has too many passes to be seen its beginning and its end."""
-    total, of = step.total_seconds, len(step.spans)
-    which = f" The first and the last {OF_EACH_END} of {of} stages." if num_shown < of else ""
-    if len(spans) <= MOST_SPANS:
-        yield _gantt("timeline", f"One step, predicted.{which}", spans, (0.0, total))
-        return
-    half = MOST_SPANS // 2
-    ends, starts = sorted(span.end for span in spans if span.end <= step.pipeline_seconds), [s.start for s in spans]
-    window = min(ROOM * step.filled_seconds, sorted(starts)[half], step.pipeline_seconds - ends[-half])
-    yield _gantt("timeline-fill", f"How the pipeline fills, predicted.{which}", spans, (0.0, window))
-    # The wait for the slowest device may be longer than all else that the second picture shows.
-    last = min(total, max(span.end for span in spans if span.kind in ("communication", "optimizer")) + window / 8)
-    drain = f"How the pipeline drains, predicted, and what follows it; the step ends at {seconds(total)} s.{which}"
-    yield _gantt("timeline-drain", drain, spans, (step.pipeline_seconds - window, last))
-
-
-def _gantt(name: str, caption: str, spans: Sequence[Span], window: tuple[float, float]) -> Plot:
-    unit, scale = ("s", 1.0) if window[1] >= 1.0 else ("ms", MILLI)
-    low, high = (edge / scale for edge in window)
-    stages = [_stage_name(stage) for stage in dict.fromkeys(span.stage for span in spans)]
-    # Those of the whole step, so that both pictures of a long one give a kind the same colour.
-    kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
-    x = {
-        "type": "quantitative",
-        "title": f"{unit} since the step began",
-        "scale": {"domain": [low, high], "nice": False},
-    }
-    return Plot(
-        name,
-        caption,
-        {
-            "data": {"values": list(_values(spans, window, scale))},
-            "mark": {"type": "bar", "clip": True},
-            "encoding": {
-                "y": {"field": "stage", "type": "nominal", "sort": stages, "title": None},
-                "x": {"field": "from", **x},
-                "x2": {"field": "to"},
-                "color": {"field": "what", "type": "nominal", "scale": {"domain": kinds}, "title": None},
-                # What nobody works in is drawn pale, whatever its colour.
-                "opacity": {"condition": {"test": "datum.what === 'bubble'", "value": 0.25}, "value": 1},
-                "tooltip": [{"field": field} for field in ("stage", "what", "micro-batch", "chunk", "from", "to")],
-            },
-            "height": ROW_HEIGHT * len(stages),
-        },
-    )
-
-
-def _values(spans: Sequence[Span], window: tuple[float, float], scale: float) -> Iterator[dict[str, Any]]:
-    """The spans inside the window, cut at its edges."""
-    low, high = window
-    for span in spans:
-        if span.end <= low or span.start >= high:
-            continue
-        edges = {"from": rounded(max(span.start, low) / scale, 6), "to": rounded(min(span.end, high) / scale, 6)}
-        value = {"stage": _stage_name(span.stage), "what": span.kind, **edges}
-        value |= {} if span.micro_batch is None else {"micro-batch": span.micro_batch}
-        yield value | ({"chunk": span.chunk} if span.chunk else {})
-
-
-def _stage_name(stage: int) -> str:
-    return f"stage {stage}"
-
-
-def _table(best: BestPlan, step: PipelineStep, shown: Sequence[int]) -> ReportTable:
-    """Seconds of each stage by what its rank does; kinds that no stage has are left out."""
-    assert best.trial.experiment is not None
-    layers = best.trial.experiment.layers_per_stage
-    sums = {stage: {kind: step.seconds(stage, kind) for kind in KINDS} for stage in shown}
-    kinds = [kind for kind in KINDS if any(of_stage[kind] for of_stage in sums.values())]
-    columns = ("stage", "layers", *(f"{kind} s" for kind in kinds), "bubble %")
+def _table(plan: PredictedPlan) -> NamedTable:
+    """Predicted seconds of each stage by what its rank does; kinds that no stage has are left out."""
+    step, experiment = plan.step, plan.experiment
+    shown, devices = shown_stages(step.num_stages), devices_of_stages(experiment)
+    kinds = [kind for kind in KINDS if any(step.seconds(stage, kind) for stage in shown)]
+    of_types = ("devices",) if experiment.mixed else ()
+    columns = ("stage", *of_types, "layers", *(f"{kind} s" for kind in kinds), "bubble %")
+    layers = experiment.layers_per_stage
     rows = tuple(
         (
             number(str(stage), stage),
+            *(text(devices[stage]) for _ in of_types),
             number(str(layers[stage]), layers[stage]),
-            *(number(seconds(of_stage[kind]), of_stage[kind]) for kind in kinds),
-            number(percent(of_stage["bubble"] / step.total_seconds), of_stage["bubble"]),
+            *(number(seconds(step.seconds(stage, kind)), step.seconds(stage, kind)) for kind in kinds),
+            number(percent(step.share(stage, "bubble")), step.seconds(stage, "bubble")),
         )
-        for stage, of_stage in sums.items()
+        for stage in shown
     )
-    return ReportTable(columns, rows, frozenset(columns))
+    return NamedTable("timeline-stages", ReportTable(columns, rows, frozenset(columns) - frozenset(of_types)))

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from conf.units import TERA
-from results.report.charts import MOST_BARS, Spec, bars, distinct_names, quantity
-from results.report.comparable import named
-from results.report.losses import loss_blocks
-from results.report.measured_part import facts, incomparable, noise_notes, notes, scaling_table
+from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, quantity
+from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
+from results.report.blocks.losses import loss_blocks
+from results.report.findings.comparable import named
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.report.verdict import rate_spread
 from results.scaling import Scaling, scalings
-from results.units import ABSENT, count, gib, percent, seconds, significant, tflops
-from sweeps.reading import TrialReading, ranked
+from results.units import ABSENT, count, gib, percent, rounded, seconds, significant, tflops
+from sweeps.reading import TrialReading
+from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome, Performance
+from train_core.measurement import Outcome
 
 COLUMNS = (
     "#",
     "layout",
-    "model TFLOPS",
-    "x baseline",
     "outcome",
-    "MFU %",
-    "efficiency %",
-    "step s",
-    "spread %",
-    "tokens/s",
     "devices",
+    "model TFLOPS",
+    "± %",
+    "runs",
+    "MFU %",
+    "step s",
+    "tokens/s",
+    "x baseline",
+    "scaling",
+    "efficiency %",
     "hardware TFLOPS",
     "peak GiB",
-    "final loss",
-    "cause",
 )
-NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "cause"}
+NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
+RANKED = (
+    "Ranked by model TFLOPS per device, which count no recomputation. Of a point that was measured several times the"
+    " middle run is shown; ± is half of the interval in which the seconds of its step lie. The step is the slowest"
+    " rank's median; x baseline compares tokens/s."
+)
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -44,25 +50,28 @@ def section(subject: ReportSubject) -> Section | None:
     record, results = subject.sweep.record, subject.results
     if not results:
         return None
-    best_first = ranked(list(results))
+    points = measured_points(results)
     relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
     blocks: tuple[Block, ...] = (
-        Facts(facts(record, results)),
         *_cautions(record, results),
         *(Paragraph(note) for note in notes(record, results)),
-        *_ranking(results, best_first, relations),
-        *_against_baseline(best_first, relations),
-        *loss_blocks(best_first),
+        *_ranking(results, points, relations),
+        *_circumstances(facts(record, results)),
+        *loss_blocks([point.middle for point in points]),
     )
-    return Section("trials", "Every trial", "measured", _finding(results), blocks)
+    return Section("trials", "Every trial", "measured", _finding(results, points), blocks)
 
 
-def _finding(results: Sequence[TrialReading]) -> str:
-    outcomes: dict[str, int] = {}
-    for result in results:
-        outcomes[_outcome(result)] = outcomes.get(_outcome(result), 0) + 1
-    said = ", ".join(f"{number_of} {outcome}" for outcome, number_of in outcomes.items())
-    return f"{len(results)} trial{'s' if len(results) > 1 else ''}: {said}."
+def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
+    """How the trials ended; where points were measured again, how their points did."""
+    repeats = sum(len(point.runs) - 1 for point in points)
+    unmeasured = Counter(_outcome(result) for result in results if not result.performance)
+    others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
+    if repeats:
+        total = len(points) + unmeasured.total()
+        return f"{total} points: {len(points)} measured, in {len(points) + repeats} runs{others}."
+    counted = f"{len(results)} trial{'s' if len(results) > 1 else ''}"
+    return f"{counted}: {len(points)} measured{others}."
 
 
 def _outcome(result: TrialReading) -> str:
@@ -81,58 +90,98 @@ def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Para
 
 
 def _ranking(
-    results: Sequence[TrialReading], best_first: Sequence[TrialReading], relations: dict[str, Scaling]
+    results: Sequence[TrialReading], points: Sequence[MeasuredPoint], relations: dict[str, Scaling]
 ) -> tuple[Block, ...]:
     others = sorted((result for result in results if not result.performance), key=_outcome)
-    rows = [_row(position, result, relations) for position, result in enumerate(best_first, start=1)]
-    rows += [_row(None, result, relations) for result in others]
-    marked = frozenset({0}) if best_first else frozenset()
-    table = ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
-    explained = (
-        "Ranked by model TFLOPS per device. The step is the slowest rank's median; the spread is (slowest - fastest) /"
-        " median. x baseline compares tokens per second; efficiency is model TFLOPS per device over the baseline's,"
-        " where devices were added."
-    )
-    if not best_first:
-        return (NamedTable("trials", table),)
+    rows = [_measured_row(position, point, relations) for position, point in enumerate(points, start=1)]
+    rows += [_row({"layout": _named(result), "outcome": text(_outcome(result))}) for result in others]
+    marked = frozenset({0}) if points else frozenset()
+    table = NamedTable("trials", _needed(ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))))
+    if not points:
+        return (table,)
+    said = " ".join((RANKED, *_efficiency(points, relations)))
     caption = (
-        "Measured model TFLOPS per device, fastest first; the whiskers reach from the slowest to the fastest timed"
-        " step, and the baseline has a colour of its own."
+        "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; layouts whose whiskers"
+        " overlap cannot be told apart."
     )
-    plot = Plot("measured-rate", caption, _rates(best_first))
-    return (Heading("Ranked"), Paragraph(explained), NamedTable("trials", table), plot)
+    return (Paragraph(said), table, Plot("measured-rate", caption, _rates(points)))
 
 
-def _row(position: int | None, result: TrialReading, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
-    cells = {
-        "#": number(ABSENT if position is None else str(position), None if position is None else -position),
-        "layout": text(named(result)),
-        "outcome": text(_outcome(result)),
-        "cause": text(_cause(result)),
-    }
-    if result.performance:
-        cells |= _measured(result.performance, relations[result.trial.trial_id])
-    return tuple(cells.get(name, number(ABSENT, None)) for name in COLUMNS)
+def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
+    """What efficiency means here, and which trials have none."""
+    found = [relations[point.middle.trial.trial_id] for point in points]
+    held = dict.fromkeys((relation.kind, relation.held_constant) for relation in found if relation.held_constant)
+    if held:
+        kinds = ", ".join(f"{kind} scaling with a {what} held constant" for kind, what in held)
+        yield f"Efficiency is the rate per device over the baseline's, where devices were added: {kinds}."
+    yield from (f"No efficiency for {line}." for line in incomparable([point.middle for point in points], relations))
 
 
-def _measured(performance: Performance, relation: Scaling) -> dict[str, Cell]:
-    spread = (performance.step_seconds_max - performance.step_seconds_min) / performance.step_seconds
+def _needed(table: ReportTable) -> ReportTable:
+    """The table without columns that say nothing here."""
+    idle = {"scaling"} if len(set(table.texts_of("scaling")) - {ABSENT}) < 2 else set()
+    if table.texts_of("outcome") == ["completed"]:
+        idle.add("outcome")
+    if all(row[COLUMNS.index("model TFLOPS")].text == row[COLUMNS.index("hardware TFLOPS")].text for row in table.rows):
+        idle.add("hardware TFLOPS")
+    if len({row[COLUMNS.index("runs")].text for row in table.rows} - {ABSENT, "1"}) == 0:
+        idle.add("runs")
+    return table.only([name for name in COLUMNS if name not in idle]).without_empty_columns()
+
+
+def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:
+    return tuple(cells.get(name, _absent(name)) for name in COLUMNS)
+
+
+def _absent(name: str) -> Cell:
+    return number(ABSENT, None) if name in NUMERIC else text(ABSENT)
+
+
+def _named(result: TrialReading) -> Cell:
+    """The layout, and below it why the trial ended as it did."""
+    return Cell(named(result), note=_cause(result))
+
+
+def _measured_row(position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
+    performance, relation = point.performance, relations[point.middle.trial.trial_id]
     memory = max(performance.peak_memory_bytes, default=None)
-    model = performance.model_flops_per_second_per_device
+    half = (point.seconds.high - point.seconds.low) / 2 / performance.step_seconds
     hardware = performance.hardware_flops_per_second_per_device
-    return {
-        "model TFLOPS": number(tflops(model), model),
-        "x baseline": number(significant(relation.speed_up), relation.speed_up),
+    cells = {
+        "#": number(str(position), -position),
+        "layout": Cell(_name_of(point), note=_shared(point.middle) or point.middle.cause),
+        "outcome": text(_outcome(point.middle)),
+        "devices": number(count(performance.num_devices), performance.num_devices),
+        "model TFLOPS": number(tflops(point.rate), point.rate),
+        "± %": number(f"{100 * half:.0f}", half),
+        "runs": number(str(len(point.runs)), len(point.runs)),
         "MFU %": number(percent(performance.model_flops_utilization), performance.model_flops_utilization),
-        "efficiency %": number(percent(relation.efficiency), relation.efficiency),
         "step s": number(seconds(performance.step_seconds), performance.step_seconds),
-        "spread %": number(percent(spread), spread),
         "tokens/s": number(count(performance.tokens_per_second), performance.tokens_per_second),
-        "devices": number(str(performance.num_devices), performance.num_devices),
+        "x baseline": number(significant(relation.speed_up), relation.speed_up),
+        "scaling": text(relation.kind if relation.held_constant else ABSENT),
+        "efficiency %": number(percent(relation.efficiency), relation.efficiency),
         "hardware TFLOPS": number(tflops(hardware), hardware),
         "peak GiB": number(gib(memory), memory),
-        "final loss": number(significant(performance.final_loss, 4), performance.final_loss),
     }
+    return _row(cells)
+
+
+def _name_of(point: MeasuredPoint) -> str:
+    return point.label + (" (baseline)" if point.is_baseline else "")
+
+
+def _shared(result: TrialReading) -> str:
+    """Says so where ranks took turns on their devices, which no cluster would have them do."""
+    performance, experiment = result.performance, result.experiment
+    if performance is None or experiment is None or experiment.parallel.world_size <= performance.num_devices:
+        return ""
+    devices = f"{performance.num_devices} device{'s' if performance.num_devices > 1 else ''}"
+    return f"{experiment.parallel.world_size} ranks share {devices}"
+
+
+def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
+    return (Heading("How it was measured"), Facts(items)) if items else ()
 
 
 def _cause(result: TrialReading) -> str:
@@ -145,16 +194,16 @@ def _cause(result: TrialReading) -> str:
     return f"{cause} (logs: trials/{result.trial.trial_id}/logs)".strip()
 
 
-def _rates(best_first: Sequence[TrialReading]) -> Spec:
-    """Bars with the rates of the slowest and the fastest timed step as whiskers."""
-    shown = [(result, result.performance) for result in best_first[:MOST_BARS] if result.performance]
-    names = distinct_names([result.label for result, _ in shown])
+def _rates(points: Sequence[MeasuredPoint]) -> Spec:
+    """Bars with the interval of each rate as whiskers."""
+    shown = points[:MOST_BARS]
+    names = distinct_names([point.label for point in shown])
     values = [
-        {"layout": name, "trial": "baseline" if result.trial.is_baseline else "other"} | _rate_values(performance)
-        for name, (result, performance) in zip(names, shown, strict=True)
+        {"layout": name, "trial": "baseline" if point.is_baseline else "other", **_rate_values(point)}
+        for name, point in zip(names, shown, strict=True)
     ]
     spec = bars(values, "rate", "measured model TFLOPS per device", color=_trial_colour())
-    whiskers = {"x": quantity("slowest", "measured model TFLOPS per device"), "x2": {"field": "fastest"}}
+    whiskers = {"x": quantity("low", "measured model TFLOPS per device"), "x2": {"field": "high"}}
     spec["layer"].append({"mark": {"type": "rule", "color": "var(--ink)"}, "encoding": whiskers})
     return spec
 
@@ -168,19 +217,6 @@ def _trial_colour() -> Spec:
     }
 
 
-def _rate_values(performance: Performance) -> dict[str, float]:
-    below, above = rate_spread(performance)
-    rate = performance.model_flops_per_second_per_device
-    return {"rate": rate / TERA, "slowest": (rate - below) / TERA, "fastest": (rate + above) / TERA}
-
-
-def _against_baseline(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[Block, ...]:
-    if not best_first:
-        return ()
-    heading = Heading("Scaling against the baseline")
-    reasons = tuple(Paragraph(f"No efficiency for {line}.") for line in incomparable(best_first, relations))
-    table = scaling_table(best_first, relations)
-    if table is None:
-        return (heading, Paragraph("No measured trial can be compared with the baseline."), *reasons)
-    explained = "Efficiency is model TFLOPS per device over the baseline's; the speed-up compares tokens per second."
-    return (heading, Paragraph(explained), NamedTable("scaling", table), *reasons)
+def _rate_values(point: MeasuredPoint) -> dict[str, float]:
+    low, high = point.rate_bounds
+    return {"rate": rounded(point.rate / TERA), "low": rounded(low / TERA), "high": rounded(high / TERA)}

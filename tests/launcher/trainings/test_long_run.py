@@ -16,15 +16,17 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from launcher.job import goes_on
 from launcher.slurm.sbatch import require_time_to_save
-from launcher.trainings.long_run import best_of, long_run, write_long_run
+from launcher.trainings.long_run import best_of, long_run, write_extension, write_long_run
 from launcher.trainings.slurm import LiveJob, starting
 from sweeps.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from train_core.checkpoints.checkpoint_folder import FACTS, Facts, path_of
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, Performance
+from train_core.process.lock import held
 from train_core.process.stop import Stopped
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
@@ -128,9 +130,39 @@ def test_a_run_that_was_started_otherwise_is_not_gone_on_with(started: Any) -> N
     folder, record = started
     write_long_run(long_run(folder, Overrides.parse([STEPS]), None), record.name, Overrides.parse([STEPS]))
     with pytest.raises(
-        UsageError, match=r"holds a training with training\.num_steps=50, and now .*num_steps=60.*--name NAME"
+        UsageError, match=r"holds a training with training\.num_steps=50, and now .*seed=3.*was requested.*--name NAME"
     ):
-        long_run(folder, Overrides.parse(["training.num_steps=60"]), None)
+        long_run(folder, Overrides.parse([STEPS, "training.seed=3"]), None)
+    with pytest.raises(UsageError, match=r"holds this training with 50 steps\. Give training\.num_steps=50 or more"):
+        long_run(folder, Overrides.parse(["training.num_steps=40"]), None)
+
+
+def test_a_run_is_extended_by_the_same_command_with_more_steps(started: Any) -> None:
+    folder, record = started
+    asked, more = Overrides.parse([STEPS]), Overrides.parse(["training.num_steps=60", "slurm.qos=long"])
+    begun = long_run(folder, asked, None)
+    write_long_run(begun, record.name, asked)
+    path_of(begun.folder.checkpoints, 50).mkdir(parents=True)
+    facts = Facts(step=50, num_updates=50, label="", model=begun.experiment.model, loss_scale={}, file_bytes={})
+    (path_of(begun.folder.checkpoints, 50) / FACTS).write_text(facts.model_dump_json())
+    longer = long_run(folder, more, None)
+    assert longer.extends
+    assert long_run(folder, asked, None).experiment == begun.experiment  # nothing is written before it is asked for
+    write_extension(longer, more)
+    again = long_run(folder, Overrides.parse(["training.num_steps=60"]), None)
+    assert (again.experiment, again.extends) == (longer.experiment, False)
+    assert (again.experiment.training.num_steps, again.schedules, again.source) == (60, ((50, 50),), begun.source)
+    assert again.experiment.batch == begun.experiment.batch
+
+
+def test_a_training_that_runs_is_not_extended(started: Any) -> None:
+    folder, record = started
+    asked, more = Overrides.parse([STEPS]), Overrides.parse(["training.num_steps=60"])
+    write_long_run(long_run(folder, asked, None), record.name, asked)
+    longer = long_run(folder, more, None)
+    with held(longer.folder.running_lock), pytest.raises(UsageError, match="another process is running"):
+        write_extension(longer, more)
+    assert long_run(folder, asked, None).experiment.training.num_steps == 50
 
 
 @pytest.mark.parametrize("content", ["", "{}", json.dumps({"experiment": {}, "from_trial": "x", "overrides": []})])

@@ -12,10 +12,10 @@ import pandas
 import pytest
 
 from conf.errors import ConfigError
-from results.report.page import plot_library
+from results.report.findings.verdict import verdict
+from results.report.render.page import plot_library
 from results.report.report import ReportPaths
 from results.report.table import Cell, ReportTable
-from results.report.verdict import verdict
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
 from train_core.measurement import Outcome
@@ -79,17 +79,16 @@ def test_every_section_says_which_kind_of_number_it_holds(proxy_report: ReportPa
     text = proxy_report.markdown.read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
         "The answer (measured and predicted)",
-        "Every trial (measured)",
-        "Predicted against measured (measured and predicted)",
         "Predicted on paper (predicted)",
         "Memory by pipeline stage (predicted)",
         "Timeline of the pipeline (predicted)",
-        "Time, money and energy (predicted)",
-        "Energy, money and carbon (predicted)",
+        "What a trillion tokens take (predicted)",
+        "Every trial (measured)",
+        "Predicted against measured (measured and predicted)",
         "Published by others (published)",
         "Provenance, and how to reproduce it",
     ]
-    predicted = text[text.index("## Predicted") : text.index("## Published")]
+    predicted = text[text.index("## Predicted on paper") : text.index("## Every trial")]
     assert "made-up-175b" in predicted
     assert "made-up-proxy" not in predicted
 
@@ -102,7 +101,7 @@ def test_the_full_size_comes_before_the_proxy(proxy_report: ReportPaths) -> None
 
 def test_a_proxy_is_told_apart_from_the_full_size_where_its_numbers_stand(proxy_report: ReportPaths) -> None:
     text = proxy_report.markdown.read_text()
-    trials = text[text.index("## Every trial") : text.index("### Ranked")]
+    trials = text[text.index("## Every trial") : text.index("Ranked by model TFLOPS")]
     assert "**Caution:** This is a small proxy" in trials
 
 
@@ -219,7 +218,7 @@ def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: Wri
     said = report_of(write_sweep(trials, how)).markdown.read_text().split("## Every trial")[0]
     headline = "No clear winner: tp1-pp1-dp1-mb1-gb8 was the fastest per device, and 1 other may be as fast."
     assert headline in said
-    assert "tp1-pp1-dp1-mb1-gb8: 0.100 model TFLOPS per device" in said
+    assert "- model TFLOPS per device: **0.100** (measured, interval 0.0952 to 0.105)" in said
     assert "May be as fast: tp2-pp1-dp1-mb2-gb8 (0.0924 to 0.102)." in said
     assert "`trisweep sweep made-up search.max_rounds=3` measures the leaders further" in said
 

@@ -6,9 +6,9 @@ from math import exp
 
 import pytest
 
+from results.report.findings.verdict import verdict
 from results.report.section import NamedTable, Paragraph, Plot, ReportSubject
 from results.report.sections.scaling import section
-from results.report.verdict import verdict
 from results.scaling.laws import amdahl, gustafson
 from results.scaling.study import measured_study, predicted_study
 from sweeps.reading import ranked

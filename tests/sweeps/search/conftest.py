@@ -12,8 +12,8 @@ from sweeps.plan import plan_sweep
 from sweeps.replay.machine import Machine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed
-from sweeps.search.bayes import Bayes
 from sweeps.search.choice import search_for
+from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.searcher import Proposal
 from sweeps.trial import Trial
 from tests.composed import composed

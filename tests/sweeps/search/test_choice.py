@@ -5,8 +5,8 @@ from __future__ import annotations
 from conf.load import compose
 from conf.overrides import Overrides
 from sweeps.plan import plan_sweep
-from sweeps.search.bayes import Bayes
 from sweeps.search.choice import search_for
+from sweeps.search.layouts.bayes import Bayes
 
 
 def test_a_stand_in_is_searched_on_every_number_of_ranks_that_its_points_take() -> None:

@@ -76,6 +76,10 @@ def test_a_completed_trial_leaves_a_whole_measurement(trial_of: TrialOf) -> None
     assert measurement.environment is not None
     assert measurement.environment.backend == "gloo"
     assert (trial.path.parents[1] / "tokens").is_dir()
+    recorded = trial.read_timeline()  # by the first tensor rank of each stage, for all of it
+    assert [(stage.stage, stage.rank) for stage in recorded] == [(0, 0), (1, 2)]
+    assert all(stage.step_seconds in [metrics.step_seconds for metrics in seen] for stage in recorded)
+    assert all(stage.seconds.communication > 0 for stage in recorded)
 
 
 def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: TrialOf, on_rank: Any) -> None:

@@ -59,7 +59,7 @@ def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Ex
 
 def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of({"training.num_steps": 6})
-    history = [STEP.model_copy(update={"step": step}) for step in (1, 4)]
+    history = [STEP.model_copy(update={"step": step, "num_steps": 6}) for step in (1, 4)]
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=history)
     for step in (5, 6):
         meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
@@ -67,3 +67,27 @@ def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: Exp
     assert performance.unrecorded_steps == (2, 3)
     assert performance.recorded_steps == [1, 4, 5, 6]
     assert len(performance.losses) == 4
+
+
+@pytest.mark.parametrize(
+    ("added", "timed"),
+    [
+        pytest.param([9.0, 2.0, 2.0, 2.0], 3, id="the first of them warms up"),
+        pytest.param([9.0], 1, id="where there is no more, the warm-up step itself"),
+    ],
+)
+def test_an_extended_training_is_timed_by_the_steps_that_were_added(
+    added: list[float], timed: int, experiment_of: ExperimentOf
+) -> None:
+    before = [STEP.model_copy(update={"step": step, "num_steps": 4, "step_seconds": 1.0}) for step in range(1, 5)]
+    experiment = experiment_of({"training.num_steps": 4 + len(added), "training.num_warmup_steps": 1})
+    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=before)
+    for step in range(5, 5 + len(added)):
+        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+    meter.steps[4:] = [
+        step.model_copy(update={"step_seconds": seconds}) for step, seconds in zip(meter.steps[4:], added, strict=True)
+    ]
+    performance = meter.performance()
+    assert performance.num_timed_steps == timed
+    assert performance.step_seconds == added[-1]
+    assert len(performance.losses) == 4 + len(added)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from results.report.search_course import search_plan
+from results.report.blocks.search_course import search_plan
 from results.report.sections.learned import section
 from sweeps.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep

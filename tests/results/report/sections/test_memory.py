@@ -41,7 +41,7 @@ def test_every_stage_is_shown_with_what_it_holds_and_what_its_device_has(write_s
     assert "measured GiB" not in rows[0]
     assert found.numbers_are == "predicted"
     (plot,) = plots_of(found)
-    assert "pipeline stage" in drawn(plot)
+    assert "stage 15<" in drawn(plot)
 
 
 def test_the_fullest_stage_is_in_the_finding(write_sweep: WriteSweep) -> None:
@@ -73,7 +73,14 @@ def test_the_measured_peak_of_each_stages_fullest_rank_stands_beside(write_sweep
     assert "without reserved" in text_of(found)
     assert found.numbers_are == "measured and predicted"
     (plot,) = plots_of(found)
-    assert "var(--measured)" in drawn(plot)
+    svg = drawn(plot)
+    assert "var(--measured)" in svg
+    assert all(f"{name}<" in svg for name in ("measured peak", "device has")), "the legend explains every mark"
+
+
+def test_one_stage_is_one_slim_bar(write_sweep: WriteSweep) -> None:
+    (plot,) = plots_of(found_in(write_sweep((), plan=(planned(world_size=64, tensor_parallel_size=8),))))
+    assert plot.spec["height"] < 50
 
 
 def test_peaks_of_only_some_ranks_are_not_laid_on_stages(write_sweep: WriteSweep) -> None:

@@ -1,0 +1,1 @@
+"""Tables and plots that sections are put together of."""

@@ -1,0 +1,120 @@
+"""Where and how the trials of a sweep were measured, and how they compare with the baseline."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from conf.units import TERA
+from results.scaling import Scaling
+from results.units import significant
+from sweeps.reading import TrialReading
+from sweeps.repeats.points import NOISY_RATIO, machine_noise
+from sweeps.trial import SweepRecord
+from train_core.costs.counts.flops import FLOPS_FORMULA
+from train_core.measurement import NOT_KNOWN, Outcome, Performance
+
+Item = TypeVar("Item")
+PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
+CONVENTIONS = {
+    FLOPS_FORMULA: f"matrix products only, attention's scores over the full square ({FLOPS_FORMULA})",
+}
+
+
+def _subject(record: SweepRecord) -> str:
+    model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), "a model")
+    if record.mode == "cluster":
+        return f"the full-size model {model}"
+    full = next((trial.experiment.model.name for trial in record.plan if trial.experiment), "the full-size model")
+    return f"the proxy {model}, a small stand-in for {full}"
+
+
+def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[str, str], ...]:
+    """Name and text of each fact. Where trials differ in it, all values are named."""
+    environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
+    performances = [result.performance for result in results if result.performance]
+    programs = [r.experiment.trainer for r in results if r.experiment and not r.experiment.trainer.is_own]
+    known = [environment for environment in environments if environment.torch_version != NOT_KNOWN]
+    days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
+    known_facts = [
+        ("subject", _subject(record)),
+        ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
+        ("backend", _distinct(environments, lambda e: e.backend)),
+        ("trainer", _distinct(programs, lambda trainer: f"{trainer.name}, read from its log; FLOPs by our formula")),
+        ("software", _distinct(known, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
+        ("measured on", f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)),
+        ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
+        ("model FLOPs", _distinct(performances, lambda p: CONVENTIONS.get(p.flops_formula, p.flops_formula))),
+        ("peak", _peak(performances)),
+        ("as printed", _as_printed([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
+    ]
+    return tuple((name, value) for name, value in known_facts if value)
+
+
+def _peak(performances: Sequence[Performance]) -> str:
+    """The peak that utilizations refer to; a range where every trial measured its own."""
+    if not performances:
+        return ""
+    peaks = [performance.peak_flops_per_second for performance in performances]
+    low, high = (significant(peak / TERA, 4) for peak in (min(peaks), max(peaks)))
+    shown = low if low == high else f"{low} to {high}"
+    sources = _distinct(performances, lambda p: PEAK_SOURCES.get(p.peak_source, p.peak_source))
+    return f"{shown} TFLOPS per device ({sources})"
+
+
+def _as_printed(figures: Sequence[float]) -> str:
+    """What another program said of its own rate, which no other figure here is compared with."""
+    if not figures:
+        return ""
+    low, high = (significant(figure, 4) for figure in (min(figures), max(figures)))
+    return f"{low if low == high else f'{low} to {high}'} TFLOPS per device, by the program's own formula"
+
+
+def noise_notes(performances: Sequence[Performance]) -> list[str]:
+    """A warning if the peak varied: it is the same matrix product every time, so something else used the machine."""
+    noise = machine_noise(performances)
+    if noise is None or noise <= NOISY_RATIO:
+        return []
+    return [
+        f"The peak measured in each run varied by a factor of {significant(noise, 2)}: other work shared this machine,"
+        " and differences between layouts that are smaller than that mean little. Each MFU refers to the peak of its"
+        " own run, so that MFUs of different runs are not comparable here, and may exceed 100 %."
+    ]
+
+
+def _distinct(items: Iterable[Item], shown: Callable[[Item], str]) -> str:
+    return "; ".join(dict.fromkeys(shown(item) for item in items))
+
+
+def _day(time_seconds: float) -> str:
+    # In UTC, so that a report does not depend on where it is written.
+    return time.strftime("%Y-%m-%d", time.gmtime(time_seconds))
+
+
+def incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:
+    """One line for each reason, with how many measured trials it concerns."""
+    reasons = Counter(relations[result.trial.trial_id].note for result in best_first if _no_kind(result, relations))
+    return tuple(
+        f"{number_of} measured trial{'s' if number_of > 1 else ''}: {reason}"
+        for reason, number_of in reasons.most_common()
+    )
+
+
+def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
+    return relations[result.trial.trial_id].kind is None
+
+
+def notes(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[str, ...]:
+    said = []
+    if left_out := sum(result.outcome is None for result in results):
+        said.append(
+            f"Points that fit but were left out, beyond sweep.max_trials = {record.spec.max_trials}: {left_out}."
+        )
+    infeasible = sum(result.outcome is Outcome.INFEASIBLE for result in results)
+    if infeasible and record.mode == "cluster":
+        said.append(f"Points that cannot run, and so were not submitted: {infeasible}. Their rows say what they lack.")
+    for result in results:
+        said += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.quarantined]
+    return tuple(said)

@@ -1,0 +1,165 @@
+"""Points of a sweep by what a trillion tokens take with them: their table and their plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conf.experiment import Experiment
+from conf.units import TRILLION
+from results.footprint import Footprint, counted_footprint, declared_footprint
+from results.report.section import Plot
+from results.report.table import Cell, ReportTable, number, text
+from results.units import in_three_digits, rounded
+from sweeps.reading import TrialReading, ranked
+from sweeps.trial import Trial
+
+KWH_PER_MWH = 1000
+MOST_ROWS = 12
+MOST_POINTS = 400
+"""Points that are drawn, the fastest ones beside the front."""
+FAR_APART = 4
+"""Days whose longest are more than so many times the shortest stand on an axis of logarithms."""
+NUMERIC = ("#", "devices", "days", "device-hours", "MWh", "MWh of the site", "dollars", "tonnes CO2")
+COLUMNS = ("#", "layout", *NUMERIC[1:], "beaten by none")
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """One plan, and what each token takes with it."""
+
+    trial_id: str
+    layout: str
+    experiment: Experiment
+    takes: Footprint
+
+    @property
+    def days(self) -> float:
+        return self.takes.days(TRILLION)
+
+    @property
+    def dollars(self) -> float | None:
+        return self.takes.dollars(TRILLION)
+
+    @property
+    def megawatt_hours(self) -> float:
+        """Of the devices alone."""
+        return self.takes.kwh(TRILLION) / KWH_PER_MWH
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        money = () if self.dollars is None else (self.dollars,)
+        return (self.days, *money, self.megawatt_hours)
+
+
+def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
+    """What was measured, fastest per device first; energy is counted where all of the trials counted it."""
+    found = [
+        (result, result.experiment, result.performance)
+        for result in ranked(list(results))
+        if result.experiment and result.performance
+    ]
+    # Counters and declared watts see different things, so that energies of the two kinds are never compared.
+    are_counted = all(performance.energy_joules_per_token is not None for _, _, performance in found)
+    return [
+        CostPoint(result.trial.trial_id, result.label, experiment, takes)
+        for result, experiment, performance in found
+        for counted in [counted_footprint(experiment, performance) if are_counted else None]
+        for takes in [counted or declared_footprint(experiment, performance)]
+    ]
+
+
+def predicted_costs(plan: Sequence[Trial]) -> list[CostPoint]:
+    """What is predicted of the points that fit."""
+    return [
+        CostPoint(
+            trial.trial_id,
+            trial.experiment.label,
+            trial.experiment,
+            declared_footprint(trial.experiment, trial.estimate),
+        )
+        for trial in plan
+        if trial.experiment and trial.estimate and trial.infeasible_reason is None
+    ]
+
+
+def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: CostPoint) -> ReportTable:
+    """The points that no other beats with the numbers that they have in the plot, and the fastest others."""
+    on_front = set(map(id, best))
+    others = sorted((point for point in points if id(point) not in on_front), key=lambda point: point.days)
+    shown = [*best, *others[: max(0, MOST_ROWS - len(best))]]
+    shown += [chosen] if not any(point is chosen for point in shown) else []
+    rows = tuple(_row(position, point, id(point) in on_front) for position, point in enumerate(shown, start=1))
+    marked = frozenset(position for position, point in enumerate(shown) if point is chosen)
+    return ReportTable(COLUMNS, rows, frozenset(NUMERIC), marked).without_empty_columns()
+
+
+def _row(position: int, point: CostPoint, is_on_front: bool) -> tuple[Cell, ...]:
+    takes, site = point.takes, point.takes.site_kwh(TRILLION)
+    return (
+        number(str(position), -position),
+        text(point.layout),
+        number(f"{takes.num_devices:,}", takes.num_devices),
+        _rounded(point.days),
+        _rounded(takes.device_hours(TRILLION)),
+        _rounded(point.megawatt_hours),
+        _rounded(None if site is None else site / KWH_PER_MWH),
+        _rounded(point.dollars),
+        _rounded(takes.tonnes_co2(TRILLION)),
+        text("yes" if is_on_front else ""),
+    )
+
+
+def _rounded(value: float | None) -> Cell:
+    return number(in_three_digits(value), value)
+
+
+def scatter(points: Sequence[CostPoint], best: Sequence[CostPoint]) -> Plot:
+    """Days against dollars, or against energy where no price is declared."""
+    has_money = best[0].dollars is not None
+    how = "counted" if best[0].takes.energy_is == "counted" else "at the declared watts"
+    field, title = ("dollars", "dollars") if has_money else ("MWh", f"MWh of the devices ({how})")
+    on_front = set(map(id, best))
+    alike = [point for point in points if (point.dollars is not None) == has_money]
+    others = sorted((point for point in alike if id(point) not in on_front), key=lambda point: point.days)[:MOST_POINTS]
+    values = [_value(point, "beaten by none", str(position)) for position, point in enumerate(best, start=1)]
+    values += [_value(point, "other points", "") for point in others]
+    days = [value["days"] for value in values]
+    kind = {"type": "log"} if max(days) > FAR_APART * min(days) else {"zero": False}
+    x = {"field": "days", "type": "quantitative", "title": "days for a trillion tokens", "scale": kind}
+    y = {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}}
+    return Plot(
+        "cost",
+        "Every point is a plan; the nearer to the lower left the better. Those with a number, that of their row below,"
+        " are beaten by no other in time, money and energy.",
+        {"data": {"values": values}, "layer": _layers(x, y), "height": 320},
+    )
+
+
+def _layers(x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
+    front = {"filter": "datum.which === 'beaten by none'"}
+    scale = {"domain": ["beaten by none", "other points"], "range": ["var(--c1)", "var(--c8)"]}
+    which = {"field": "which", "type": "nominal", "title": None, "scale": scale}
+    shape = {"field": "which", "type": "nominal", "legend": None}
+    fields = [{"field": name} for name in ("layout", "devices", "days", "dollars", "MWh")]
+    order = {"field": "days", "type": "quantitative"}
+    line = {"type": "line", "interpolate": "step-after", "color": "var(--soft)"}
+    return [
+        {"transform": [front], "mark": line, "encoding": {"x": x, "y": y, "order": order}},
+        {
+            "mark": {"type": "point", "filled": True, "size": 60},
+            "encoding": {"x": x, "y": y, "color": which, "shape": shape, "tooltip": fields},
+        },
+        {
+            "transform": [front],
+            "mark": {"type": "text", "dx": 9, "dy": -7, "align": "left"},
+            "encoding": {"x": x, "y": y, "text": {"field": "place", "type": "nominal"}},
+        },
+    ]
+
+
+def _value(point: CostPoint, which: str, place: str) -> dict[str, Any]:
+    money = {} if point.dollars is None else {"dollars": rounded(point.dollars)}
+    known = {"days": rounded(point.days), "MWh": rounded(point.megawatt_hours), **money}
+    return {"layout": point.layout, "devices": point.takes.num_devices, "which": which, "place": place, **known}

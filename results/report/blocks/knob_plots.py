@@ -1,0 +1,129 @@
+"""Plots of which knob mattered."""
+
+from __future__ import annotations
+
+from statistics import geometric_mean
+from typing import Any
+
+from conf.units import TERA
+from results.knobs.sensitivity import Interaction, Sensitivity
+from results.knobs.table import KnobColumn, KnobTable, Set, shown
+from results.report.blocks.charts import quantity
+from results.report.section import Plot
+
+MOST_PANELS = 6
+BAR_STEP = 26
+
+
+def shares_plot(found: Sensitivity) -> Plot:
+    """A bar for each knob, with the range of four draws of five."""
+    values = [
+        {
+            "knob": effect.column.words,
+            "share": round(100 * effect.share, 2),
+            "low": round(100 * effect.low, 2),
+            "high": round(100 * effect.high, 2),
+        }
+        for effect in found.effects
+    ]
+    order = [value["knob"] for value in values]
+    bar = {
+        "mark": {"type": "bar", "color": f"var(--{found.rates_are})"},
+        "encoding": {"x": quantity("share", "share %")},
+    }
+    line = {
+        "mark": {"type": "rule", "strokeWidth": 2, "color": "var(--ink)"},
+        "encoding": {"x": quantity("low", "share %"), "x2": {"field": "high"}},
+    }
+    spec: dict[str, Any] = {
+        "data": {"values": values},
+        "height": {"step": BAR_STEP},
+        "encoding": {"y": {"field": "knob", "type": "nominal", "sort": order, "title": None}},
+        "layer": [bar, line],
+    }
+    caption = (
+        f"How much of the differences between {found.rates_are} rates each knob explains; the line holds four of five"
+        " draws of the trials."
+    )
+    return Plot(f"knob-shares-{found.rates_are}", caption, spec)
+
+
+def dependence_plot(found: Sensitivity) -> Plot:
+    """The rate for each value of the first knobs, a panel for each."""
+    values = [
+        {
+            "knob": effect.column.words,
+            "value": shown(value),
+            "order": place,
+            "rate": round(rate / TERA, 4),
+            "low": round(low / TERA, 4),
+            "high": round(high / TERA, 4),
+        }
+        for effect in found.effects[:MOST_PANELS]
+        for place, (value, rate, low, high) in enumerate(
+            zip(effect.column.values, effect.rates, effect.low_rates, effect.high_rates, strict=True)
+        )
+    ]
+    kind, title = f"var(--{found.rates_are})", f"{found.rates_are} TFLOPS"
+    axis = {"labelAngle": 0, "labelOverlap": True}
+    x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": axis}
+    scaled = quantity("rate", title) | {"scale": {"zero": False}}
+    panel: dict[str, Any] = {
+        "width": 150,
+        "height": 120,
+        "encoding": {"x": x},
+        "layer": [
+            {
+                "mark": {"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3},
+                "encoding": {"y": quantity("low", title) | {"scale": {"zero": False}}, "y2": {"field": "high"}},
+            },
+            {"mark": {"type": "line", "point": True, "color": kind}, "encoding": {"y": scaled}},
+        ],
+    }
+    order = [effect.column.words for effect in found.effects[:MOST_PANELS]]
+    spec: dict[str, Any] = {
+        "data": {"values": values},
+        "columns": 3,
+        "facet": {"field": "knob", "type": "nominal", "sort": order, "title": None},
+        "spec": panel,
+        "resolve": {"scale": {"x": "independent"}},
+    }
+    caption = (
+        f"The mean of what trees make of {found.rates_are} rates for each value of a knob, all other knobs as they"
+        " were (partial dependence); lines hold four of five draws of the trials."
+    )
+    return Plot(f"knob-dependence-{found.rates_are}", caption, spec)
+
+
+def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
+    """The geometric mean of the rates for every pair of values that was tried, of the two knobs that interact most."""
+    rates: dict[tuple[Set, Set], list[float]] = {}
+    for point in table.rated:
+        key = (point.settings[pair.first.name], point.settings[pair.second.name])
+        rates.setdefault(key, []).append(point.rate or 0.0)
+    values = [
+        {
+            "a": shown(a),
+            "b": shown(b),
+            "rate": round(geometric_mean(of_pair) / TERA, 4),
+        }
+        for (a, b), of_pair in rates.items()
+    ]
+    encoding = {"x": _axis("a", pair.first), "y": _axis("b", pair.second)}
+    color = quantity("rate", "TFLOPS") | {"scale": {"scheme": "viridis"}}
+    spec: dict[str, Any] = {
+        "data": {"values": values},
+        "height": {"step": BAR_STEP},
+        "mark": {"type": "rect"},
+        "encoding": encoding | {"color": color},
+    }
+    caption = (
+        f"Mean {table.rates_are} TFLOPS per device of the trials with each pair of values of {pair.first.words} and"
+        f" {pair.second.words}, the two knobs that depend on each other most; other knobs differ between cells."
+    )
+    return Plot(f"knob-pair-{table.rates_are}", caption, spec)
+
+
+def _axis(field: str, column: KnobColumn) -> dict[str, Any]:
+    names = [shown(value) for value in column.values]
+    return {"field": field, "type": "ordinal", "sort": names, "title": column.words, "axis": {"labelAngle": 0}}

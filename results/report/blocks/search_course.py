@@ -1,0 +1,243 @@
+"""What a search that chooses its points one by one has learned: which it asked for, why, and what came of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from conf.errors import ConfigError
+from conf.sweep_spec import Objective, SearchPlan
+from conf.units import TERA
+from results.report.findings.comparable import named
+from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.table import ReportTable, number, text
+from results.units import ABSENT, rounded
+from sweeps.history import History
+from sweeps.reading import TrialReading
+from sweeps.search.axes.best_points import best_points
+from sweeps.search.axes.objectives import UNITS, cost, front, is_better_when_larger, measured
+from sweeps.search.axes.seen_points import SeenPoint, seen_points
+from sweeps.search.layouts.lessons import lessons
+from sweeps.search.layouts.observed import Observer
+from sweeps.trial import SweepFolder
+from train_core.measurement import Outcome
+
+CONFIGURATION = "configuration.yaml"
+COLUMNS = ("#", "trial", "why it was asked for", "expected gain %", "found gain %", "outcome")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A trial that the search asked for, in its order.
+
+    Attributes:
+        value: of the first objective; None where it was not measured.
+        found_gain: by which share of the best before it is better; negative where it is worse, None where not known.
+    """
+
+    reading: TrialReading
+    value: float | None
+    found_gain: float | None
+
+
+def course_section(subject: ReportSubject, history: History) -> Section:
+    """The section of a sweep whose search has asked for trials."""
+    plan = search_plan(subject.sweep.folder)
+    objectives: tuple[Objective, ...] = plan.objective if plan else ("throughput",)
+    course = _course(subject.results, frozenset(history.asked), objectives[0])
+    return Section(
+        name="learned",
+        title="What the search learned",
+        numbers_are="measured and predicted",
+        finding=_finding(course, history.finished),
+        blocks=tuple(_blocks(subject, plan, objectives, course)),
+    )
+
+
+def search_plan(folder: SweepFolder) -> SearchPlan | None:
+    """How the sweep came to its points, by the configuration beside it; None where that is not on record."""
+    try:
+        tree = yaml.safe_load((folder.path / "provenance" / CONFIGURATION).read_text(errors="replace"))
+        return SearchPlan.model_validate(tree["search"])
+    except (OSError, yaml.YAMLError, ValidationError, ConfigError, TypeError, KeyError):
+        return None
+
+
+def _course(results: Sequence[TrialReading], asked: frozenset[str], objective: Objective) -> list[Asked]:
+    """The trials that were asked for, each beside the best of those before it, the baseline among them."""
+    course: list[Asked] = []
+    best = math.inf
+    for reading in results:
+        value = _value(objective, reading)
+        as_cost = None if value is None else cost(objective, value)
+        if reading.trial.trial_id in asked:
+            course.append(Asked(reading, value, _gain(best, as_cost)))
+        if as_cost is not None:
+            best = min(best, as_cost)
+    return course
+
+
+def _value(objective: Objective, reading: TrialReading) -> float | None:
+    experiment = reading.experiment
+    if objective == "dollars" and experiment and experiment.cluster.device.price_per_hour is None:
+        return None
+    value = measured(objective, reading)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _gain(best: float, value: float | None) -> float | None:
+    """By which share of the best the value is better, both as costs, which are negative where more is better."""
+    return (best - value) / abs(best) if value is not None and math.isfinite(best) and best else None
+
+
+def _finding(course: Sequence[Asked], finished: str) -> str:
+    num_measured = sum(each.value is not None for each in course)
+    counted = f"{len(course)} trial{'s' if len(course) > 1 else ''}"
+    ending = f"It stopped because {finished}." if finished else "It has not said that it is finished."
+    return f"The search asked for {counted}, {num_measured} of which measured something. {ending}"
+
+
+def _blocks(
+    subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[Asked]
+) -> Iterator[Block]:
+    for sentence in sentences(subject, plan):
+        yield Paragraph(_as_sentence(sentence))
+    if sum(each.value is not None for each in course):
+        yield _progress(subject.results, objectives[0])
+    if len(objectives) > 1:
+        yield from _fronts(subject.results, objectives)
+    yield Paragraph(
+        "An expected gain is what the search expected when it asked, over the best that it knew then; a found gain is"
+        " measured, over the best of the trials before it, which may have been running still when it was asked for."
+    )
+    yield NamedTable("search-course", _table(course))
+
+
+def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
+    """What the trials have shown: the best points, and of layouts how far the prediction is off."""
+    if plan is not None and (plan.kind != "bayes" or len(plan.objective) > 1 or plan.objective[0] == "loss"):
+        return best_points(plan, seen_points(subject.results, plan.objective))
+    return lessons(Observer(None).observed(subject.results))
+
+
+def _as_sentence(told: str) -> str:
+    """Without the indent of a list in a terminal, and with a capital where it begins with a word."""
+    stripped = told.strip()
+    begun = stripped if not stripped or "=" in stripped.split()[0] else stripped[0].upper() + stripped[1:]
+    return begun if begun.endswith((".", ":")) else f"{begun}."
+
+
+def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
+    """Every measured trial in the order of the search, and the best so far."""
+    scale = TERA if objective == "throughput" else 1.0
+    title = "measured model TFLOPS per device" if objective == "throughput" else f"measured {UNITS[objective]}"
+    values = list(_progress_values(results, objective, scale))
+    x = {
+        "field": "number",
+        "type": "quantitative",
+        "title": "trial, in the order of the search",
+        "axis": {"tickMinStep": 1},
+    }
+    return Plot(
+        "search-progress",
+        "Points are trials in the order in which they were asked for, 0 being the first that was listed; the line is"
+        " the best so far.",
+        {
+            "data": {"values": values},
+            "layer": [
+                {
+                    "mark": {"type": "line", "interpolate": "step-after"},
+                    "encoding": {"x": x, "y": {"field": "best so far", "type": "quantitative", "title": title}},
+                },
+                {
+                    "mark": {"type": "point", "filled": True, "size": 60, "color": "var(--measured)"},
+                    "encoding": {
+                        "x": x,
+                        "y": {"field": "value", "type": "quantitative", "scale": {"zero": False}, "title": title},
+                        "tooltip": [{"field": name} for name in ("trial", "value", "best so far")],
+                    },
+                },
+            ],
+            "height": 280,
+        },
+    )
+
+
+def _progress_values(results: Sequence[TrialReading], objective: Objective, scale: float) -> Iterator[dict[str, Any]]:
+    best: float | None = None
+    better = max if is_better_when_larger(objective) else min
+    for position, reading in enumerate(results):
+        value = _value(objective, reading)
+        if value is not None:
+            best = value if best is None else better(best, value)
+            shown = {"value": rounded(value / scale), "best so far": rounded(best / scale)}
+            yield {"number": position, "trial": named(reading), **shown}
+
+
+def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) -> Iterator[Plot]:
+    """The measured points in the first two objectives, and which of them no other beats in all objectives."""
+    ended = [each for each in seen_points(results, objectives) if each.costs and all(map(math.isfinite, each.costs))]
+    if not ended:
+        return
+    best = set(front([each.costs or () for each in ended]))
+    values = [_front_value(each, objectives, is_best=index in best) for index, each in enumerate(ended)]
+    axes = [
+        {"field": name, "type": "quantitative", "scale": {"zero": False}, "title": f"measured {name}, {UNITS[name]}"}
+        for name in objectives[:2]
+    ]
+    which = {"field": "which", "type": "nominal", "title": None}
+    shape = which | {"legend": None}
+    tooltip = [{"field": field} for field in ("point", *objectives, "which")]
+    yield Plot(
+        "search-front",
+        f"Measured points; those on the front are beaten by no other in {' and '.join(objectives)}.",
+        {
+            "data": {"values": values},
+            "mark": {"type": "point", "filled": True, "size": 70},
+            "encoding": {
+                "x": axes[0],
+                "y": axes[1],
+                "color": which,
+                "shape": shape,
+                "tooltip": tooltip,
+            },
+            "height": 300,
+        },
+    )
+
+
+def _front_value(point: SeenPoint, objectives: Sequence[Objective], *, is_best: bool) -> dict[str, Any]:
+    costs = zip(objectives, point.costs or (), strict=True)
+    return {
+        "point": ", ".join(f"{key}={value}" for key, value in point.point.items()) or "the baseline",
+        "which": "on the front" if is_best else "beaten",
+        **{objective: rounded(cost(objective, value)) for objective, value in costs},
+    }
+
+
+def _table(course: Sequence[Asked]) -> ReportTable:
+    rows = tuple(
+        (
+            number(str(position), position),
+            text(named(each.reading)),
+            text(each.reading.trial.chosen_because or ""),
+            number(_signed(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
+            number(_signed(each.found_gain), each.found_gain),
+            text(_outcome(each.reading.outcome)),
+        )
+        for position, each in enumerate(course, start=1)
+    )
+    return ReportTable(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
+
+
+def _signed(share: float | None) -> str:
+    return ABSENT if share is None else f"{100 * share:+.1f}"
+
+
+def _outcome(outcome: Outcome | None) -> str:
+    return outcome.value.replace("_", " ").lower() if outcome else "left out"

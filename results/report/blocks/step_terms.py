@@ -1,0 +1,92 @@
+"""Where the time of a step goes, predicted beside measured: a table and bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from results.report.findings.comparable import measured_terms, named, pairs, predicted_terms, timed
+from results.report.section import Plot
+from results.report.table import Cell, ReportTable, number, text
+from results.units import rounded, seconds
+from sweeps.reading import TrialReading
+from train_core.measurement import Breakdown
+
+MOST_BARS = 12
+"""Trials whose steps are drawn term by term, the fastest ones."""
+MILLI = 1e-3
+ROW_HEIGHT = 38
+TERMS = ("compute", "tensor parallel", "pipeline and bubble", "data parallel", "waiting for all ranks", "optimizer")
+"""In the order of `StepTerms`."""
+TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", "optimizer s")
+STEP_COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
+
+
+def step_table(breakdowns: Sequence[TrialReading]) -> ReportTable:
+    """Two rows for a trial; ranks that shared a device have no predicted one."""
+    rows = tuple(row for result in breakdowns for row in _step_rows(result))
+    return ReportTable(STEP_COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"}))
+
+
+def _step_rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
+    breakdown = breakdown_of(result)
+    assert breakdown is not None
+    for pair in timed(pairs([result])):
+        yield _step_row(result, "predicted", "the slowest stage", predicted_terms(pair.predicted.step_terms))
+    whose = f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
+    yield _step_row(result, "measured", whose, measured_terms(breakdown.slowest))
+
+
+def _step_row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
+    """One row of the table. A term that is not known is part of another one, so the sum is still complete."""
+    numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
+    return text(named(result)), text(kind), text(whose), *numbers
+
+
+def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
+    """Where a step goes, for each sequence of its batch, so that trials of different batches stand on one axis."""
+    values = [value for result in breakdowns[:MOST_BARS] for value in _term_values(result)]
+    of = f" The {MOST_BARS} fastest of {len(breakdowns)}." if len(breakdowns) > MOST_BARS else ""
+    return Plot(
+        "terms-beside",
+        f"Milliseconds of a step for each sequence of its batch, by what they are spent on.{of}",
+        {
+            "data": {"values": values},
+            "mark": "bar",
+            "encoding": {
+                # Rows and no facets, since only a single view can fill the width of the page.
+                "y": {
+                    "field": "row",
+                    "type": "nominal",
+                    "sort": None,
+                    "title": None,
+                    "axis": {"labelExpr": "split(datum.label, '|')", "labelLimit": 0},
+                },
+                "x": {"field": "ms", "type": "quantitative", "title": "ms per sequence", "stack": "zero"},
+                "color": {"field": "term", "type": "nominal", "sort": list(TERMS), "title": None},
+                "order": {"field": "order", "type": "quantitative"},
+                "tooltip": [{"field": name} for name in ("layout", "seconds are", "term", "ms")],
+            },
+            "height": ROW_HEIGHT * len({value["row"] for value in values}),
+        },
+    )
+
+
+def _term_values(result: TrialReading) -> Iterator[dict[str, Any]]:
+    breakdown, experiment = breakdown_of(result), result.experiment
+    assert breakdown is not None
+    assert experiment is not None
+    kinds: list[tuple[str, tuple[float | None, ...]]] = [
+        ("predicted", predicted_terms(pair.predicted.step_terms)) for pair in timed(pairs([result]))
+    ]
+    kinds.append(("measured", measured_terms(breakdown.slowest)))
+    for kind, terms in kinds:
+        for order, (name, term) in enumerate(zip(TERMS, terms, strict=True)):
+            if term:
+                ms = rounded(term / experiment.batch.global_batch_size / MILLI)
+                row = f"{named(result)}|{kind}"
+                yield {"row": row, "layout": named(result), "seconds are": kind, "term": name, "ms": ms, "order": order}
+
+
+def breakdown_of(result: TrialReading) -> Breakdown | None:
+    return result.performance.breakdown if result.performance else None

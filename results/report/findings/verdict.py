@@ -1,0 +1,190 @@
+"""The answer of a sweep in one sentence, how sure it is, and where it is not sure, what would decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from conf.units import TRILLION
+from results.footprint import declared_footprint
+from results.scaling import Scaling, scaling
+from results.scaling.study import Study, measured_study
+from results.units import count, in_three_digits, percent, seconds, significant, tflops
+from sweeps.reading import TrialReading
+from sweeps.repeats.points import (
+    NOISY_RATIO,
+    MeasuredPoint,
+    machine_noise,
+    measured_points,
+    rivals_of,
+)
+from sweeps.trial import SweepRecord
+from train_core.measurement import Outcome
+
+MOST_NAMED = 3
+
+
+class Verdict(NamedTuple):
+    """The answer of a sweep.
+
+    Attributes:
+        headline: what it is, in one sentence that is understood alone. Text between backticks is a command.
+        figures: those of the fastest layout, where the headline does not hold them.
+        details: which others may be as fast, and what else must be known, a sentence or two each.
+        advice: how sure it is, and what would decide or is to be done next.
+    """
+
+    headline: str
+    figures: str = ""
+    details: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it, as a terminal shows it."""
+        said = (self.headline, self.figures, *self.details, self.advice)
+        return "\n".join(filter(None, said)).replace("`", "")
+
+
+def verdict(
+    record: SweepRecord,
+    results: Sequence[TrialReading],
+    best_first: Sequence[TrialReading],
+    folder_words: Sequence[str] = (),
+) -> Verdict:
+    """Which layout is fastest, or, when nothing was measured, what to do.
+
+    Args:
+        folder_words: what commands need to find the sweep again, beside its name.
+    """
+    found = " ".join([record.name, *folder_words])
+    num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
+    if best_first:
+        answer = _answer(record, results, found)
+        unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
+        return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
+    if num_live:
+        return Verdict(
+            f"Nothing has been measured yet: the trials are still pending or running."
+            f" See `trisweep status {found}`, and write this report again when some have ended."
+        )
+    return Verdict(
+        f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
+        f" `trisweep sweep {found}` again."
+    )
+
+
+def noise_of(results: Sequence[TrialReading]) -> float | None:
+    """By which factor the machine's peak varied, where that is more than a quiet machine's does."""
+    noise = machine_noise(result.performance for result in results)
+    return noise if noise is not None and noise > NOISY_RATIO else None
+
+
+def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
+    if study := measured_study(record, results):
+        return Verdict(study_sentence(study, noise_of(results)))
+    points = measured_points(results)
+    best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
+    baseline = next((point.middle for point in points if point.is_baseline), None)
+    figures = _figures(best, scaling(best.middle, baseline), noise)
+    by_size = _by_size(points)
+    if not rivals:
+        return Verdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
+    loudness = f", noise x{significant(noise, 2)}" if noise else ""
+    others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
+    headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
+    details = (f"May be as fast: {_named(rivals)}.", *by_size)
+    return Verdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
+
+
+def study_sentence(study: Study, noise: float | None) -> str:
+    """What a scaling study found, and how sure that is."""
+    last = study.last
+    varied = "so much the peaks vary that were measured beside the runs."
+    loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
+    if last.factor == 1:
+        return f"{study.kind.capitalize()} scaling: only the baseline was measured.{loudness}"
+    shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
+    note = f" ({' and '.join(shared)} ranks shared {last.num_devices} devices)" if shared else ""
+    return (
+        f"{study.kind.capitalize()} scaling: {count(last.num_devices)} devices keep {percent(last.efficiency)} % of the"
+        f" baseline's rate per device, between {percent(last.efficiency_low)} and {percent(last.efficiency_high)} %"
+        f" with 95 % confidence, after {last.num_runs} run{'s' if last.num_runs > 1 else ''}{note}.{loudness}"
+    )
+
+
+def predicted_study_sentence(study: Study) -> str:
+    """What is predicted of a scaling study, on the most devices."""
+    first, last = study.points[0], study.last
+    return (
+        f"Predicted: {study.kind} scaling from {count(first.num_devices)} to {count(last.num_devices)} devices keeps"
+        f" {percent(last.efficiency)} % of the rate per device, as {last.label} with a step every"
+        f" {seconds(last.step_seconds)} s."
+    )
+
+
+def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
+    """The figures of a layout: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
+    performance = point.performance
+    peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
+    parts = [
+        f"{tflops(point.rate)} model TFLOPS per device ({_range(point)})",
+        f"MFU {percent(performance.model_flops_utilization)} % (of a peak of {peak})",
+        f"a step every {seconds(performance.step_seconds)} s",
+    ]
+    if relation.kind not in (None, "baseline"):
+        of = f" ({percent(relation.efficiency)} % {relation.kind} scaling)" if relation.efficiency else ""
+        parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
+    if dollars := _dollars(point):
+        parts.append(f"${in_three_digits(dollars)} for a trillion tokens")
+    return ", ".join(parts)
+
+
+def _dollars(point: MeasuredPoint) -> float | None:
+    """For a trillion tokens at the declared price; None where one is not declared."""
+    experiment = point.middle.experiment
+    return None if experiment is None else declared_footprint(experiment, point.performance).dollars(TRILLION)
+
+
+def _range(point: MeasuredPoint) -> str:
+    low, high = point.rate_bounds
+    return f"{tflops(low)} to {tflops(high)}"
+
+
+def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
+    """How sure it is that no other is faster."""
+    if len(points) == 1:
+        return "Nothing else was measured."
+    runs = f"{best.seconds.num_runs} run{'s' if best.seconds.num_runs > 1 else ''}"
+    return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
+
+
+def _named(rivals: Sequence[MeasuredPoint]) -> str:
+    shown = [f"{rival.label} ({_range(rival)})" for rival in rivals[:MOST_NAMED]]
+    more = len(rivals) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _decision(found: str, points: Sequence[MeasuredPoint]) -> str:
+    """What would decide between points whose intervals overlap."""
+    most = max(point.seconds.num_runs for point in points)
+    return (
+        f"Intervals are {points[0].seconds.method}. `trisweep sweep {found} search.max_rounds={most + 2}`"
+        f" measures the leaders further; on a quieter machine `trisweep sweep {found} --remeasure` measures"
+        " every point again."
+    )
+
+
+def _by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
+    """The best layout for each number of devices, because few devices are easily faster per device than many."""
+    best: dict[int, MeasuredPoint] = {}
+    for point in points:
+        best.setdefault(point.performance.num_devices, point)
+    if len(best) < 2:
+        return ()
+    found = [best[size] for size in sorted(best)]
+    named = [
+        f"on {point.performance.num_devices}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
+        for point in found
+    ]
+    return (f"Fastest by number of devices: {'; '.join(named)}.",)

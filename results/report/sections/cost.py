@@ -1,0 +1,119 @@
+"""What a trillion tokens take in time, energy, money and carbon, and which points no other beats in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from conf.units import TRILLION
+from results.report.blocks.cost_points import MOST_ROWS, CostPoint, cost_table, measured_costs, predicted_costs, scatter
+from results.report.blocks.counted_energy import COUNTED, counted_table
+from results.report.findings.best_plan import best_on_paper
+from results.report.section import Block, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
+from results.units import in_three_digits
+
+FEWEST_ON_A_PLOT = 2
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """None where no plan has a time, or only a proxy's steps do and the full size is not predicted."""
+    record = subject.sweep.record
+    measured = measured_costs(subject.results) if record.mode == "cluster" else []
+    points = measured or predicted_costs(record.plan)
+    counted = counted_table(subject.results)
+    if not points:
+        return None
+    chosen = measured[0] if measured else _on_paper(subject, points)
+    best = _front(points)
+    kind: NumbersAre = "measured" if measured else "predicted"
+    blocks = [Paragraph(_assumptions(chosen)), *_blocks(points, best, chosen)]
+    if counted:
+        blocks += [Paragraph(COUNTED), NamedTable("energy-counted", counted)]
+    if counted and kind == "predicted":
+        kind = "measured and predicted"
+    finding = f"{_finding(chosen)} {_beside(chosen, best, len(points))}".strip()
+    return Section("cost", "What a trillion tokens take", kind, finding, tuple(blocks))
+
+
+def _on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
+    """The point of the plan that the report answers with."""
+    best = best_on_paper(subject.sweep.record)
+    return next((point for point in points if best and point.trial_id == best.trial_id), points[0])
+
+
+def _front(points: Sequence[CostPoint]) -> list[CostPoint]:
+    """The points that no other beats in all of days, dollars and energy, the fastest first."""
+    from sweeps.search.axes.objectives import front  # with Hydra, for which whoever imports the report need not wait
+
+    # A point without a price cannot be held against one that has.
+    priced = [point for point in points if point.dollars is not None]
+    alike = priced or list(points)
+    return sorted((alike[index] for index in front([point.costs for point in alike])), key=lambda point: point.days)
+
+
+def _blocks(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: CostPoint) -> Iterator[Block]:
+    if len(best) >= FEWEST_ON_A_PLOT:
+        yield scatter(points, best)
+    if len(points) > MOST_ROWS:
+        yield Paragraph(f"The points that no other beats, and the fastest others; all {len(points)} are in the CSV.")
+    yield NamedTable("cost", cost_table(points, best, chosen))
+
+
+def _finding(point: CostPoint) -> str:
+    tonnes = point.takes.tonnes_co2(TRILLION)
+    counted = point.takes.energy_is == "counted"
+    parts = [
+        f"{in_three_digits(point.takes.device_hours(TRILLION))} device-hours",
+        f"{in_three_digits(point.megawatt_hours)} MWh ({'counted' if counted else 'at the declared watts'})",
+        "no price is declared" if point.dollars is None else f"{in_three_digits(point.dollars)} dollars",
+        "no emission of the grid is declared" if tonnes is None else f"{in_three_digits(tonnes)} tonnes of CO2",
+    ]
+    return (
+        f"{point.takes.time_is.capitalize()}: a trillion tokens of {point.experiment.model.name} as `{point.layout}`"
+        f" take {in_three_digits(point.days)} days on {_devices(point)}: {', '.join(parts)}."
+    )
+
+
+def _beside(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
+    """What other points take less of."""
+    frugal = best[-1]
+    if num_points < 2 or frugal.costs == chosen.costs:
+        return "" if num_points < 2 else f"None of the {num_points} points takes less of any."
+    money = "" if frugal.dollars is None else f"{in_three_digits(frugal.dollars)} dollars and "
+    return (
+        f"The most frugal of {num_points} points, `{frugal.layout}` on {_devices(frugal)}, takes {money}"
+        f"{in_three_digits(frugal.megawatt_hours)} MWh in {in_three_digits(frugal.days)} days."
+    )
+
+
+def _devices(point: CostPoint) -> str:
+    devices = point.takes.num_devices
+    return f"{devices:,} device{'' if devices == 1 else 's'}"
+
+
+def _assumptions(point: CostPoint) -> str:
+    """Every declared number that the figures rest on, with its source."""
+    site = point.takes.site
+    devices = {block.cluster.device.name: block.cluster.device for block in point.experiment.blocks}
+    said = [
+        f"{name}: {device.watts:g} W ({device.watts_source});"
+        f" {'no price' if device.price_per_hour is None else f'{device.price_per_hour:g} dollars a device-hour'}"
+        f" ({device.price_source})."
+        for name, device in devices.items()
+    ]
+    if site is None:
+        said.append("The devices stand at several sites, so that nothing is said of carbon.")
+    else:
+        grid = _declared(site.grid_co2_grams_per_kwh, " g CO2/kWh", site.grid_co2_source, "grid_co2_grams_per_kwh")
+        pue, source = site.power_usage_effectiveness, site.power_usage_effectiveness_source
+        said.append(f"Grid: {grid}. PUE: {_declared(pue, '', source, 'power_usage_effectiveness')}.")
+    return (
+        f"At the rate of a step, without failures and checkpoints. Declared: {' '.join(said)} MWh is of the devices"
+        " alone; hosts, network and storage are in no figure. Where a PUE is declared, MWh of the site and CO2 hold"
+        " cooling."
+    )
+
+
+def _declared(value: float | None, unit: str, source: str, name: str) -> str:
+    if value is None:
+        return f"not declared (`cluster.site.{name}`)"
+    return f"{value:g}{unit} ({source or 'as given'})"

@@ -1,0 +1,93 @@
+"""One step of a pipeline in time, as the ranks that ran it recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from results.report.timeline.clock_offsets import offsets
+from results.report.timeline.pipeline_spans import Kind, PipelineStep, Span
+from train_core.stage_timeline import RecordedPass, StageTimeline
+
+KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}
+WORLD = "world"
+"""The axis on which every rank waits for all others before its update."""
+
+
+def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
+    """The step in seconds since the first of its stages began it.
+
+    Args:
+        stages: first to last.
+    """
+    late = offsets(stages)
+    total = max(offset + stage.ended for offset, stage in zip(late, stages, strict=True))
+    listed = zip(stages, late, strict=True)
+    first_gradient = next((each.end for each in stages[0].passes if each.kind == "backward"), stages[0].ended)
+    return PipelineStep(
+        spans=tuple(tuple(_lasting(_spans_of(stage, offset, total))) for stage, offset in listed),
+        sums=tuple(_sums(stage, total) for stage in stages),
+        filled_seconds=late[0] + first_gradient,
+        pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
+    )
+
+
+def _sums(stage: StageTimeline, total: float) -> dict[Kind, float]:
+    """Over all passes, also those that are not listed; a stage that is done earlier than another waits for it."""
+    of = stage.seconds
+    return {
+        "forward": of.forward,
+        "backward": of.backward,
+        "weight gradient": of.weight_gradient,
+        "communication": of.communication,
+        "optimizer": of.optimizer,
+        "bubble": of.bubble + total - stage.ended,
+    }
+
+
+def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[Span]:
+    yield Span(stage.stage, "bubble", 0.0, offset)
+    # Gradients are set to zero before the first pass.
+    yield Span(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
+    for each in stage.passes:
+        yield from _spans_of_pass(stage.stage, each, offset)
+    yield from _after_passes(stage, offset)
+    yield Span(stage.stage, "bubble", offset + stage.ended, total)
+
+
+def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[Span]:
+    """The wait for its input, its work, and at its end all other waits, although they lie inside it."""
+    start, end = offset + each.start, offset + each.end
+    arrived, worked = start + each.input_wait, end - each.communication
+    yield Span(stage, "bubble", start, arrived)
+    yield Span(stage, KIND[each.kind], arrived, worked, each.micro_batch, each.chunk)
+    yield Span(stage, "communication", worked, end, each.micro_batch, each.chunk)
+
+
+def _after_passes(stage: StageTimeline, offset: float) -> Iterator[Span]:
+    at = stage.passes[-1].end
+    for line, start, end in stage.after:
+        yield Span(stage.stage, "optimizer", offset + at, offset + start)
+        yield Span(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
+        at = end
+    yield Span(stage.stage, "optimizer", offset + at, offset + stage.ended)
+
+
+def _lasting(spans: Iterator[Span]) -> Iterator[Span]:
+    return (span for span in spans if span.end > span.start)
+
+
+def listed_until(of_stage: Sequence[Span]) -> float:
+    """Where the spans of a stage first leave a gap, which only a step that was too long to be listed has."""
+    gaps = (before.end for before, after in pairwise(of_stage) if after.start - before.end > GAP)
+    return next(gaps, of_stage[-1].end)
+
+
+def listed_from(of_stage: Sequence[Span]) -> float:
+    """Where the spans of a stage go on after their last gap."""
+    gaps = (after.start for before, after in pairwise(of_stage) if after.start - before.end > GAP)
+    return max(gaps, default=0.0)
+
+
+GAP = 1e-5
+"""Seconds; waits that are shorter than they were rounded to leave smaller ones."""

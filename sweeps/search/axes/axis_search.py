@@ -1,0 +1,206 @@
+"""The search of any axes: further points are drawn at random or by what was measured, out of those that can run.
+
+A draw that is not legal, does not fit on paper, breaks a constraint or was tried before is drawn again. So every job
+goes to a new point that should run. Points that the sweep's file lists come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from conf.errors import ConfigError
+from conf.sweep_spec import SearchPlan
+from conf.tree import Tree
+from sweeps.axes import AxisSpace, Point
+from sweeps.plan import SweepPart, trial_of
+from sweeps.points import spaces_of, stated_points
+from sweeps.reading import TrialReading
+from sweeps.search.axes.best_points import best_points
+from sweeps.search.axes.draws import Draws, RandomDraws, drawn, grid_points
+from sweeps.search.axes.more_seeds import further_seeds
+from sweeps.search.axes.seen_points import IN_FLIGHT, PointKey, SeenPoint, point_key, seen_points
+from sweeps.search.axes.step_pruning import prunings
+from sweeps.search.axes.tpe import TpeDraws
+from sweeps.search.searcher import Answer, Proposal, Pruning
+
+MOST_DRAWS = 300
+"""Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""
+MOST_LEARNED_DRAWS = 24
+"""The same of draws that follow what was measured, which take a hundred times as long and tend to repeat themselves."""
+MOST_LISTED = 20_000
+"""The largest grid that is gone through for what the draws have left over, which takes half a minute."""
+NUM_RANDOM = 8
+"""Points that are drawn at random before what they have shown says anything about others."""
+PATIENCE = 10
+"""The search gives up after so many points in a row without a gain, or twice its number of axes if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was tried or is proposed already: points, and the trials that they came to."""
+
+    points: set[PointKey]
+    trial_ids: set[str]
+
+
+@dataclass
+class AxisSearch:
+    """Draws points of some blocks of axes.
+
+    Attributes:
+        listed: points to try before any draw.
+        max_trials: the most trials of the sweep, whatever their seeds.
+    """
+
+    tree: Tree
+    spaces: Sequence[AxisSpace]
+    listed: Sequence[Point]
+    plan: SearchPlan
+    max_trials: int
+    _useless: set[PointKey] = field(default_factory=set)
+    """Points that cannot run, which follows from the configuration alone."""
+
+    def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+        seen = seen_points(trials, self.plan.objective)
+        left = self.max_trials - sum(reading.outcome is not None for reading in trials)
+        proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._all_asked)
+        # What is in flight may still deserve further seeds, or show that the search is worth going on with.
+        if proposals or count <= 0 or any(reading.outcome in IN_FLIGHT for reading in trials):
+            return Answer(tuple(proposals))
+        return Answer(finished=why_last)
+
+    def _next(
+        self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], count: int
+    ) -> tuple[list[Proposal], str]:
+        """Up to `count` proposals, further seeds first; and why there is no new point, where there is none."""
+        proposals = self._seeds(seen, is_last=False)[:count]
+        why_last = self._why_enough(seen)
+        if not why_last:
+            proposals += self._new(trials, seen, count - len(proposals))
+            why_last = "every point that can run was tried" if self.spaces else "every listed point was tried"
+        if not proposals and all(each.costs is not None for each in seen if each.is_in_flight):
+            proposals = self._seeds(seen, is_last=True)[:count]
+        return proposals, why_last
+
+    @property
+    def _all_asked(self) -> str:
+        return f"all of sweep.max_trials = {self.max_trials} trials were asked for"
+
+    def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
+        return prunings(self.plan.pruner, trials)
+
+    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
+        return best_points(self.plan, seen_points(trials, self.plan.objective))
+
+    def _seeds(self, seen: Sequence[SeenPoint], *, is_last: bool) -> list[Proposal]:
+        return further_seeds(seen, self.plan.objective, self.plan.num_seeds, self.tree, is_last=is_last)
+
+    def _why_enough(self, seen: Sequence[SeenPoint]) -> str:
+        """Why no new point is worth trying; empty while one is."""
+        costs = [each.costs[0] for each in seen if each.costs is not None]
+        dimensions = max((len(space.dimensions) for space in self.spaces), default=0)
+        patience = max(PATIENCE, 2 * dimensions)
+        if not self.plan.min_gain or len(self.plan.objective) > 1 or len(costs) <= patience:
+            return ""
+        before, after = min(costs[:-patience]), min(costs)
+        if before - after >= self.plan.min_gain * abs(before):
+            return ""
+        share = f"{self.plan.min_gain:.2%} (search.min_gain)"
+        return f"none of the last {patience} points bettered the best by {share}"
+
+    def _new(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], count: int) -> list[Proposal]:
+        """Up to `count` points that were not tried: listed ones, then drawn ones, then what draws no longer find."""
+        taken = Taken({each.key for each in seen}, {reading.trial.trial_id for reading in trials})
+        listed = islice(self._fresh(self.listed, taken), count)
+        found = [Proposal(point, "listed in the sweep's file") for point in listed]
+        if len(found) < count and self.spaces:
+            found += self._drawn(trials, seen, taken, count - len(found))
+        if len(found) < count and sum(space.num_combinations for space in self.spaces) <= MOST_LISTED:
+            rest = self._fresh(grid_points(self.spaces), taken)
+            found += [
+                Proposal(point, "one of the last that were not tried") for point in islice(rest, count - len(found))
+            ]
+        return found
+
+    def _drawn(
+        self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], taken: Taken, count: int
+    ) -> list[Proposal]:
+        found = list[Proposal]()
+        for draws, most, because in self._draws(trials, seen):
+            fruitless = 0
+            while len(found) < count and fruitless < most:
+                point = drawn(self.spaces, draws.chooser())
+                if point is not None and self._is_fresh(point, taken):
+                    found.append(Proposal(point, because))
+                    fruitless = 0
+                else:
+                    draws.refuse()
+                    fruitless += 1
+        return found
+
+    def _draws(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint]) -> Iterator[tuple[Draws, int, str]]:
+        """Where draws come from, how many in a row may be of no use, and what to say of those that are."""
+        # The number of trials makes a new seed for each question, and the same trials lead to the same points.
+        seeds = np.random.SeedSequence([self.plan.seed, len(trials)])
+        num_ended = sum(each.costs is not None for each in seen)
+        if self.plan.kind != "random" and num_ended >= NUM_RANDOM:
+            learned = TpeDraws(self.spaces, seen, len(self.plan.objective), int(seeds.generate_state(1)[0]))
+            yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"
+        yield RandomDraws(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"
+
+    def _fresh(self, points: Iterable[Point], taken: Taken) -> Iterator[Point]:
+        return (point for point in points if self._is_fresh(point, taken))
+
+    def _is_fresh(self, point: Point, taken: Taken) -> bool:
+        """Whether the point can run and nobody has tried it; it is taken from now on."""
+        key = point_key(point)
+        if key in taken.points or key in self._useless:
+            return False
+        try:
+            trial = trial_of(self.tree, point, "")
+        except ConfigError:  # a value that is wrong at this point only, such as a batch below 1
+            self._useless.add(key)
+            return False
+        if trial.estimate is None or not trial.estimate.fits:
+            self._useless.add(key)
+            return False
+        # Different points may come to the same experiment, such as one that names a default and one that does not.
+        is_fresh = trial.trial_id not in taken.trial_ids
+        taken.points.add(key)
+        taken.trial_ids.add(trial.trial_id)
+        return is_fresh
+
+
+def search_of_axes(part: SweepPart, max_trials: int) -> AxisSearch:
+    """The search that draws from the axes of a sweep.
+
+    Raises:
+        ConfigError: there are no axes to draw from, or an axis has a value that is wrong wherever it is drawn.
+    """
+    spaces = spaces_of(part.points, part.tree, part.pinned)
+    plan = part.composition.settings.search
+    if not spaces and not part.points.points:
+        remedy = "Give the sweep `axes`, or use search=grid or search=planner."
+        raise ConfigError("search.kind", plan.kind, "has no axes to draw from", remedy)
+    _require_valid_values(part.tree, spaces)
+    listed = stated_points(part.points, part.tree, part.pinned)
+    return AxisSearch(part.tree, spaces, listed, plan, max_trials)
+
+
+def listed_with_seeds(part: SweepPart, max_trials: int) -> AxisSearch:
+    """The search of a sweep whose points are all listed: it asks for their further seeds alone."""
+    return AxisSearch(part.tree, (), (), part.composition.settings.search, max_trials)
+
+
+def _require_valid_values(tree: Tree, spaces: Sequence[AxisSpace]) -> None:
+    """Refuse what is wrong whatever the other axes say, before the first job and not in the middle of the sweep."""
+    for space in spaces:
+        for dimension in space.dimensions:
+            axis = dimension.axis
+            for row in dimension.rows or () if axis is None else ((axis.low,), (axis.high,)):
+                if not dimension.needs:  # else its values are known only together with others
+                    trial_of(tree, space.resolved(dimension, row, {}), "")

@@ -1,0 +1,43 @@
+"""What a search of any axes can say at its end: the best points, and of several objectives the front. All measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from conf.sweep_spec import Objective, SearchPlan
+from sweeps.search.axes.objectives import UNITS, cost, front
+from sweeps.search.axes.seen_points import SeenPoint
+
+MOST_SHOWN = 8
+
+
+def best_points(plan: SearchPlan, seen: Sequence[SeenPoint]) -> list[str]:
+    """A sentence each."""
+    return list(_sentences(plan.objective, seen))
+
+
+def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> Iterator[str]:
+    ended = [each for each in seen if each.costs is not None and all(map(math.isfinite, each.costs))]
+    if not ended:
+        return
+    best = [ended[number] for number in front([each.costs or () for each in ended])]
+    best.sort(key=lambda each: each.costs or ())
+    if len(objectives) == 1:
+        yield f"Best of {len(ended)} measured points: {_shown(best[0], objectives)}."
+        return
+    yield f"No other of {len(ended)} measured points beats these {len(best)} in {' and '.join(objectives)}:"
+    yield from (f"  {_shown(each, objectives)}" for each in best[:MOST_SHOWN])
+    if len(best) > MOST_SHOWN:
+        yield f"  and {len(best) - MOST_SHOWN} more."
+
+
+def _shown(each: SeenPoint, objectives: Sequence[Objective]) -> str:
+    point = ", ".join(f"{key}={value}" for key, value in each.point.items()) or "the baseline"
+    values = ", ".join(
+        f"{objective} {cost(objective, value):.4g} {UNITS[objective]}"
+        for objective, value in zip(objectives, each.costs or (), strict=True)
+    )
+    num_seeds = sum(reading.performance is not None for reading in each.readings)
+    seeds = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
+    return f"{point} ({values}{seeds})"

@@ -1,0 +1,151 @@
+"""The adaptive search of layouts: each next plan is the one that the trials so far let expect most of.
+
+The planner's best is asked first. From then on a surrogate learns how far measured steps are from predicted ones, which
+moves the expectation of every other plan, and the plan with the largest expected gain over the best comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import exp, inf
+
+import numpy as np
+
+from conf.sweep_spec import Objective
+from sweeps.reading import TrialReading
+from sweeps.search.layouts.candidates import Candidates
+from sweeps.search.layouts.lessons import lessons
+from sweeps.search.layouts.memory_fit import MemoryFit
+from sweeps.search.layouts.objective import seconds_to_cost
+from sweeps.search.layouts.observed import IN_FLIGHT, Observed, Observer
+from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
+from sweeps.search.layouts.priced import joined
+from sweeps.search.layouts.pruning import clearly_slower
+from sweeps.search.searcher import Answer, Proposal, Pruning, Search
+from train_core.costs.setting import Floats, Integers
+
+SURE_TO_FIT = 0.95  # the probability that is asked of a plan while nothing was measured
+LIKELY_TO_RUN = 0.5  # likewise
+
+
+@dataclass
+class Bayes(Search):
+    """Attributes:
+    min_gain: the search ends once no plan is expected to better the best by this share.
+    max_trials: the most trials of the sweep, the baseline among them.
+    """
+
+    candidates: Candidates
+    objective: Objective
+    min_gain: float
+    max_trials: int
+    _refused: set[int] = field(default_factory=set)
+
+    def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+        observed = self._observer.observed(trials)
+        left = self.max_trials - sum(reading.outcome is not None for reading in trials)
+        if left <= 0:
+            ending = f"sweep.max_trials = {self.max_trials} trials were asked for"
+            return Answer(finished="" if _any_in_flight(trials) else ending)
+        proposals, ending = self._chosen(observed, min(count, left))
+        # While anything runs, its result may still change what is expected of the others.
+        waits = proposals or _any_in_flight(trials)
+        return Answer(tuple(proposals), "" if waits else ending)
+
+    def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
+        observed = self._observer.observed(trials)
+        return clearly_slower(observed, seconds_to_cost(self.objective, observed.priced))
+
+    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
+        return lessons(self._observer.observed(trials))
+
+    def _chosen(self, observed: Observed, count: int) -> tuple[list[Proposal], str]:
+        """Up to `count` proposals, and why there are no more where the search has an end."""
+        rows: list[int] = []
+        proposals: list[Proposal] = []
+        while len(rows) < count:
+            ahead = self._outlook(observed, rows)
+            is_first = not rows and all(reading.trial.is_baseline for reading in observed.readings)
+            knows_nothing = is_first or ahead.best == inf
+            place = self._best_place(ahead, self._as_predicted(ahead) if knows_nothing else self._worth_asking(ahead))
+            if place is None:
+                return proposals, self._ending(ahead)
+            rows.append(int(ahead.rows[place]))
+            because = self._predicted_best if knows_nothing else self._because(ahead, place)
+            gain = None if knows_nothing else float(ahead.gain[place])
+            proposals.append(Proposal(self.candidates.point(rows[-1]), because, gain))
+        return proposals, ""
+
+    def _outlook(self, observed: Observed, proposed: Sequence[int]) -> Outlook:
+        priced = self.candidates.priced
+        tried = [*(row for row in observed.rows if row >= 0), *proposed, *self._refused]
+        is_open = np.ones(len(priced), dtype=bool)
+        is_open[tried] = False
+        seen = observed.seen()
+        measured = Measured(seen, seconds_to_cost(self.objective, seen.priced)).best_ones(MOST_MEASUREMENTS)
+        liars = joined([observed.plans_in_flight, priced.rows(np.array(proposed, dtype=int))])
+        if len(liars):
+            measured = measured.with_liars(liars, seconds_to_cost(self.objective, liars))
+        memory = MemoryFit.fitted(observed.memory())
+        return outlook(priced, self._to_cost, np.flatnonzero(is_open), measured, memory, observed.failed_plans)
+
+    def _as_predicted(self, ahead: Outlook) -> Iterator[int]:
+        """Places in the outlook: plans that surely run and fit come first, and among them the lowest predicted cost."""
+        predicted = (np.log(self.candidates.priced.step_seconds) + self._to_cost)[ahead.rows]
+        order: Integers = np.lexsort((predicted, ahead.fits < SURE_TO_FIT, ahead.runs < LIKELY_TO_RUN))
+        yield from order.tolist()
+
+    def _worth_asking(self, ahead: Outlook) -> Iterator[int]:
+        """Places in the outlook, the best first, of plans that are worth a job; none where all expect too little."""
+        if ahead.expected_gain >= self.min_gain:
+            order = np.argsort(-ahead.worth, kind="stable")
+            yield from order[ahead.worth[order] > 0].tolist()
+
+    def _best_place(self, ahead: Outlook, places: Iterator[int]) -> int | None:
+        """The first place whose plan goes with what else is configured."""
+        for place in places:
+            row = int(ahead.rows[place])
+            if self.candidates.experiment(row) is not None:
+                return place
+            self._refused.add(row)
+        return None
+
+    def _because(self, ahead: Outlook, place: int) -> str:
+        seconds = exp(ahead.mean[place] - self._to_cost[ahead.rows[place]])
+        return (
+            f"expected to better the best by {ahead.gain[place]:.1%}: a step of {seconds:.3g} s"
+            f" ± {ahead.spread[place]:.0%}, {ahead.fits[place]:.0%} likely to fit"
+        )
+
+    @property
+    def _predicted_best(self) -> str:
+        return f"predicted the best of {len(self.candidates.priced):,} plans"
+
+    def _ending(self, ahead: Outlook) -> str:
+        """Why nothing more is asked, and what would have been."""
+        if not len(ahead.rows):
+            return f"all {len(self.candidates.priced):,} plans were tried"
+        following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))
+        label = "another plan" if following is None else following.label
+        if ahead.expected_gain < self.min_gain:
+            reason = (
+                f"all other plans together are expected to better the best by {ahead.expected_gain:.1%},"
+                f" which is less than search.min_gain = {self.min_gain:g}"
+            )
+        else:
+            reason = "no other plan is worth the risk that it runs out of memory"
+        return f"{reason}; next would come {label}"
+
+    @cached_property
+    def _observer(self) -> Observer:
+        return Observer(self.candidates)
+
+    @cached_property
+    def _to_cost(self) -> Floats:
+        return seconds_to_cost(self.objective, self.candidates.priced)
+
+
+def _any_in_flight(trials: Sequence[TrialReading]) -> bool:
+    return any(reading.outcome in IN_FLIGHT for reading in trials)

@@ -1,0 +1,169 @@
+"""The plans that an adaptive search chooses among: all that are legal, that fit on paper, and that the trainer runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain
+from math import inf
+from typing import Protocol
+
+import numpy as np
+
+from conf.errors import InfeasiblePlan
+from conf.experiment import Experiment, Parts
+from conf.schema import Value
+from sweeps.plan import MEMORY_MARGIN, nearly_fits
+from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
+from sweeps.planner.search import search_space
+from sweeps.planner.space import Space
+from sweeps.planner.strategy import Strategy, strategies_of
+from sweeps.search.layouts.priced import Priced, joined, priced
+from sweeps.trial import Trial
+from train_core.costs.estimate import plan_of, setting_of
+from train_core.costs.setting import Plans
+
+HOPELESS = 2.0  # times the step that is predicted for the fastest plan on as many devices
+MOST_OF_A_KIND = 20_000  # the fastest predicted ones of each schedule and ZeRO stage
+PlanKey = tuple[int | bool, ...]
+
+
+class Candidates(Protocol):
+    """Plans by their number.
+
+    Attributes:
+        priced: all of them, in columns.
+    """
+
+    @property
+    def priced(self) -> Priced: ...
+
+    def experiment(self, row: int) -> Experiment | None:
+        """The experiment of a plan; None where it does not go with what else is configured."""
+
+    def point(self, row: int) -> dict[str, Value]: ...
+
+    def row_of(self, experiment: Experiment) -> int | None:
+        """The number of the plan that measures the same as this experiment; None if it is none of them."""
+
+
+class PlansOfSpaces:
+    """Every plan of some spaces, which differ in their number of devices."""
+
+    def __init__(
+        self,
+        spaces: Sequence[Space],
+        parts: Parts,
+        margin: float = MEMORY_MARGIN,
+        hopeless: float = HOPELESS,
+        shared: Mapping[str, Value] | None = None,
+    ) -> None:
+        self.parts = parts
+        self.shared = dict(shared or {})  # values of every point beside its knobs
+        self._kinds = [
+            (space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless) if len(plans)
+        ]
+        self._starts = np.cumsum([0, *(len(plans) for _, plans in self._kinds)])
+
+    @cached_property
+    def priced(self) -> Priced:
+        return joined([priced(space.setting, plans, space.global_batch_size) for space, plans in self._kinds])
+
+    @property
+    def by_kind(self) -> list[tuple[Space, Plans]]:
+        """The plans of each space and kind, in the order of their numbers."""
+        return self._kinds
+
+    def strategy(self, row: int) -> Strategy:
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        space, plans = self._kinds[number]
+        return _strategy(space, plans, row - int(self._starts[number]))
+
+    def experiment(self, row: int) -> Experiment | None:
+        try:
+            return self.strategy(row).experiment(self.parts)
+        except InfeasiblePlan:
+            return None
+
+    def point(self, row: int) -> dict[str, Value]:
+        return {**self.shared, **PlannedPoint(self.strategy(row), "").values()}
+
+    def row_of(self, experiment: Experiment) -> int | None:
+        row = self._rows.get(key_of(experiment))
+        same = None if row is None else self.experiment(row)
+        return row if same is not None and same.fingerprint == experiment.fingerprint else None
+
+    @cached_property
+    def _rows(self) -> dict[PlanKey, int]:
+        keys = chain.from_iterable(_keys(plans) for _, plans in self._kinds)
+        return {key: row for row, key in enumerate(keys)}
+
+
+class ListedPoints:
+    """The points that a sweep's file lists, those that fit or nearly do."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._trials = [trial for trial in trials if nearly_fits(trial)]
+        self.priced: Priced = joined([priced_experiment(_experiment(trial)) for trial in self._trials])
+
+    def experiment(self, row: int) -> Experiment | None:
+        return _experiment(self._trials[row])
+
+    def point(self, row: int) -> dict[str, Value]:
+        return self._trials[row].point
+
+    def row_of(self, experiment: Experiment) -> int | None:
+        return self._rows.get(experiment.fingerprint)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {_experiment(trial).fingerprint: row for row, trial in enumerate(self._trials)}
+
+
+def priced_experiment(experiment: Experiment) -> Priced:
+    """One experiment in columns of one entry."""
+    return priced(setting_of(experiment), plan_of(experiment), experiment.batch.global_batch_size)
+
+
+def key_of(experiment: Experiment) -> PlanKey:
+    return next(_keys(plan_of(experiment)))
+
+
+def _keys(plans: Plans) -> Iterator[PlanKey]:
+    return zip(*(getattr(plans, name).tolist() for name in Plans.__slots__), strict=True)
+
+
+def _plans(space: Space, parts: Parts, margin: float, hopeless: float) -> list[Plans]:
+    """The plans that fit or nearly do, without those that are hopeless, or ruled out by what else is configured."""
+    # A surrogate does not tell in how many layers something is recomputed, so that stays as it is configured.
+    alike = replace(_with_margin(space, margin), pinned={"recompute_every": 1, **space.pinned})
+    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(alike)]
+    longest = hopeless * min((one.fastest_seconds for one in found), default=inf)
+    kept = [one.best.plans.rows(one.step_seconds <= longest) for one in found if one.best is not None]
+    running = [plans for plans in kept if len(plans) and _key_refused(space, plans, parts) not in KIND_KEYS]
+    # The ZeRO stages of a single replica are all the same plan.
+    keeps_all = "zero_stage" in space.pinned
+    return [plans.rows((plans.data_parallel_size > 1) | (plans.zero_stage == 0) | keeps_all) for plans in running]
+
+
+def _key_refused(space: Space, plans: Plans, parts: Parts) -> str | None:
+    """The configuration key because of which the first of the plans cannot be run."""
+    return refused_key(_strategy(space, plans, 0), parts)
+
+
+def _strategy(space: Space, plans: Plans, row: int) -> Strategy:
+    layers, across = space.setting.model.num_layers, space.tensor_parallel_across_nodes
+    return strategies_of(plans.rows(slice(row, row + 1)), layers, tensor_parallel_across_nodes=across)[0]
+
+
+def _with_margin(space: Space, margin: float) -> Space:
+    """The space on devices with so many times their memory."""
+    cluster, device = space.setting.cluster, space.setting.cluster.device
+    larger = device.model_copy(update={"memory_bytes": int(device.memory_bytes * margin)})
+    return replace(space, setting=replace(space.setting, cluster=cluster.model_copy(update={"device": larger})))
+
+
+def _experiment(trial: Trial) -> Experiment:
+    assert trial.experiment is not None
+    return trial.experiment

@@ -1,0 +1,108 @@
+"""Whether a plan fits: a posterior over how far its memory is from the prediction, refitted after every trial."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conf.knobs import RECOMPUTES, SCHEDULES
+from conf.units import GIBIBYTE, MEBIBYTE
+from sweeps.planner.space import MOST_ZERO_STAGE
+from sweeps.search.layouts.normal import cumulative
+from sweeps.search.layouts.priced import Priced
+from train_core.costs.setting import Booleans, Floats, Plans
+
+WHOLE_SPREAD = 0.05  # of the error that all plans share, as the standard deviation of its logarithm
+KIND_SPREAD = 0.02  # of that of each recomputation, ZeRO stage and schedule
+KINDS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
+PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(KINDS.values())])
+NOISE = 0.01
+BEYOND = 0.02  # by how much a plan that ran out of memory is taken to exceed the least that it must have needed
+NOISE_BEYOND = 0.02
+_UNITS = {"MiB": MEBIBYTE, "GiB": GIBIBYTE}
+_OVER = re.compile(r"(\d+(?:\.\d+)?) (MiB|GiB) over capacity")
+_TRIED = re.compile(r"Tried to allocate (\d+(?:\.\d+)?) (MiB|GiB)")
+_FREE = re.compile(r"of which (\d+(?:\.\d+)?) (MiB|GiB) is free")
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySeen:
+    """Logarithms of needed over predicted bytes, and of which plans.
+
+    Attributes:
+        is_bound: the plan ran out of memory, and needed at least that.
+    """
+
+    plans: Plans
+    ratios: Floats
+    is_bound: Booleans
+
+    @classmethod
+    def of(cls, plans: Plans, exact: Sequence[tuple[int, float]], bounds: Sequence[tuple[int, float]]) -> MemorySeen:
+        """Args:
+        exact: number of the plan and its ratio; `bounds` likewise.
+        """
+        both = [*exact, *bounds]
+        chosen = np.array([number for number, _ in both], dtype=int)
+        is_bound = np.array([number >= len(exact) for number in range(len(both))], dtype=bool)
+        return cls(plans.rows(chosen), np.array([ratio for _, ratio in both], dtype=np.float64), is_bound)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """The posterior of the logarithm of needed over predicted bytes: a part that all plans share, and one of each kind.
+
+    Attributes:
+        mean: of these parts, (parts,).
+        covariance: of them, (parts, parts).
+    """
+
+    mean: Floats
+    covariance: Floats
+
+    @classmethod
+    def fitted(cls, seen: MemorySeen) -> MemoryFit:
+        is_exact = ~seen.is_bound
+        fit = cls._of(seen.plans.rows(is_exact), seen.ratios[is_exact], np.full(is_exact.sum(), NOISE))
+        if is_exact.all():
+            return fit
+        # What ran out of memory needed at least its bound; where more was expected anyway, it says nothing new.
+        expected, _ = fit.ratio(seen.plans)
+        values = np.where(seen.is_bound, np.maximum(expected, seen.ratios + BEYOND), seen.ratios)
+        return cls._of(seen.plans, values, np.where(seen.is_bound, NOISE_BEYOND, NOISE))
+
+    @classmethod
+    def _of(cls, plans: Plans, ratios: Floats, noise: Floats) -> MemoryFit:
+        rows = _parts(plans) / noise[:, None]
+        covariance = np.linalg.inv(np.diag(1.0 / PRIOR) + rows.T @ rows)
+        return cls(covariance @ (rows.T @ (ratios / noise)), covariance)
+
+    def ratio(self, plans: Plans) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of that logarithm for other plans, (n,)."""
+        rows = _parts(plans)
+        variance = ((rows @ self.covariance) * rows).sum(axis=1)
+        return rows @ self.mean, np.sqrt(np.maximum(variance, NOISE**2))
+
+    def probability(self, priced: Priced) -> Floats:
+        """That each plan fits, (n,)."""
+        mean, spread = self.ratio(priced.plans)
+        return cumulative((np.log(priced.room_bytes / priced.held_bytes) - mean) / spread)
+
+
+def bytes_over(cause: str) -> float:
+    """By how much a plan exceeded its device, as far as the words of its end tell; 0 where they do not."""
+    if over := _OVER.search(cause):
+        return float(over[1]) * _UNITS[over[2]]
+    tried, free = _TRIED.search(cause), _FREE.search(cause)
+    if tried is None or free is None:
+        return 0.0
+    return max(0.0, float(tried[1]) * _UNITS[tried[2]] - float(free[1]) * _UNITS[free[2]])
+
+
+def _parts(plans: Plans) -> Floats:
+    """Which parts the memory of each plan has, (n, parts)."""
+    kinds = [getattr(plans, name)[:, None] == np.arange(number) for name, number in KINDS.items()]
+    return np.concatenate([np.ones((len(plans), 1)), *kinds], axis=1)

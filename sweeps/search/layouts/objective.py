@@ -1,0 +1,36 @@
+"""What a search of layouts makes small: seconds, or what a token costs in devices, money or energy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conf.errors import ConfigError
+from conf.sweep_spec import Objective
+from sweeps.search.layouts.priced import Priced
+from train_core.costs.setting import Floats
+
+PER_TOKEN: tuple[Objective, ...] = ("throughput", "dollars", "energy")
+"""On one cluster these rank plans alike: each token costs as much as the devices that it keeps busy."""
+
+
+def seconds_to_cost(objective: Objective, priced: Priced) -> Floats:
+    """What to add to the logarithm of a step's seconds to have the logarithm of the cost, (n,)."""
+    if objective not in PER_TOKEN:
+        return np.zeros(len(priced))
+    shift: Floats = np.log(priced.plans.world_size) - np.log(priced.flops)
+    return shift
+
+
+def require_layouts_decide(objectives: tuple[Objective, ...]) -> Objective:
+    """The one objective of a search of layouts.
+
+    Raises:
+        ConfigError: it is several, or one that does not follow from the layout.
+    """
+    if len(objectives) > 1:
+        problem, remedy = "names several objectives, and this search seeks one", "Name one, or use search=pareto."
+        raise ConfigError("search.objective", list(objectives), problem, remedy)
+    if objectives[0] == "loss":
+        problem, remedy = "does not follow from a layout, which is what search=bayes chooses", "Use search=random."
+        raise ConfigError("search.objective", "loss", problem, remedy)
+    return objectives[0]

@@ -1,0 +1,163 @@
+"""The trials of a sweep as a search sees them: what was measured, what still runs, what ran out of memory or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log, nan
+from statistics import median
+
+import numpy as np
+
+from sweeps.reading import TrialReading
+from sweeps.search.layouts.candidates import Candidates, priced_experiment
+from sweeps.search.layouts.memory_fit import MemorySeen, bytes_over
+from sweeps.search.layouts.priced import Priced, joined
+from sweeps.search.layouts.surrogate import PARTS, Seen
+from train_core.costs.setting import Floats, Plans
+from train_core.costs.terms import STEP_TERMS
+from train_core.measurement import Outcome
+
+NOISE = 0.02  # of the median of a completed trial's steps, as a share of it
+NOISE_OF_FEW_STEPS = 0.04
+IN_FLIGHT = (Outcome.PENDING, Outcome.RUNNING)
+WITHOUT_RATE = (Outcome.FAILED, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What all trials together show, each by its number in `priced`.
+
+    Attributes:
+        priced: the plan of every trial that has one, in their order.
+        rows: their numbers among the candidates; -1 where the trial is none of them.
+        readings: the trials.
+        seconds: measured seconds of a step; NaN where there are none yet.
+        noise: share by which those may be off.
+    """
+
+    priced: Priced
+    rows: list[int]
+    readings: list[TrialReading]
+    seconds: Floats
+    noise: Floats
+
+    @property
+    def has_rate(self) -> list[int]:
+        return [int(number) for number in np.flatnonzero(np.isfinite(self.seconds))]
+
+    @property
+    def plans_in_flight(self) -> Priced:
+        return self.priced.rows(np.array(self._in_flight, dtype=int))
+
+    @property
+    def running(self) -> list[int]:
+        return [number for number, reading in enumerate(self.readings) if reading.outcome is Outcome.RUNNING]
+
+    @property
+    def failed_plans(self) -> Plans:
+        failed = [reading.outcome in WITHOUT_RATE for reading in self.readings]
+        return self.priced.plans.rows(np.array(failed, dtype=bool))
+
+    @property
+    def _in_flight(self) -> list[int]:
+        is_measured = np.isfinite(self.seconds)
+        return [
+            number
+            for number, reading in enumerate(self.readings)
+            if reading.outcome in IN_FLIGHT and not is_measured[number]
+        ]
+
+    def seen(self) -> Seen:
+        chosen = np.array(self.has_rate, dtype=int)
+        parts = [_log_parts(self.readings[number], self.priced.terms[number]) for number in chosen]
+        log_parts = np.array(parts, dtype=np.float64).reshape(len(chosen), len(PARTS))
+        return Seen(self.priced.rows(chosen), np.log(self.seconds[chosen]), self.noise[chosen], log_parts)
+
+    def memory(self) -> MemorySeen:
+        """What is known of the bytes that plans need: exactly where they were measured, a bound where they ran out."""
+        exact: list[tuple[int, float]] = []
+        bounds: list[tuple[int, float]] = []
+        for number, reading in enumerate(self.readings):
+            held, room = self.priced.held_bytes[number], self.priced.room_bytes[number]
+            if reading.outcome is Outcome.OUT_OF_MEMORY:
+                bounds.append((number, log((room + bytes_over(reading.cause)) / held)))
+            elif (measured := _held_bytes(reading)) is not None:
+                exact.append((number, log(measured / held)))
+        return MemorySeen.of(self.priced.plans, exact, bounds)
+
+
+def timed_seconds(reading: TrialReading) -> list[float]:
+    """The steps that count, of a trial that has not ended or was ended early."""
+    traced = reading.experiment.profile.trace_steps if reading.experiment else ()
+    return [step.step_seconds for step in reading.steps if not step.warmup and step.step not in traced]
+
+
+def _held_bytes(reading: TrialReading) -> float | None:
+    """Bytes of a completed trial's fullest rank, without what the framework reserves."""
+    performance, experiment = reading.performance, reading.experiment
+    if performance is None or experiment is None or not performance.peak_memory_bytes:
+        return None
+    # On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
+    reserved = 0 if experiment.cluster.device.kind == "gpu" else experiment.cluster.reserved_memory_bytes
+    return max(1.0, max(performance.peak_memory_bytes) - reserved)
+
+
+@dataclass
+class Observer:
+    """Reads trials against the candidates. It remembers what each trial's plan is, which never changes.
+
+    Attributes:
+        candidates: None where only the trials themselves are asked about.
+    """
+
+    candidates: Candidates | None
+    _known: dict[str, tuple[int, Priced]] = field(default_factory=dict)
+
+    def observed(self, trials: Sequence[TrialReading]) -> Observed:
+        readings = [reading for reading in trials if reading.experiment is not None]
+        known = [self._plan(reading) for reading in readings]
+        measured = [_measured(reading) for reading in readings]
+        return Observed(
+            priced=joined([plan for _, plan in known]),
+            rows=[row for row, _ in known],
+            readings=readings,
+            seconds=np.array([seconds for seconds, _ in measured], dtype=np.float64),
+            noise=np.array([noise for _, noise in measured], dtype=np.float64),
+        )
+
+    def _plan(self, reading: TrialReading) -> tuple[int, Priced]:
+        name = reading.trial.trial_id
+        if name not in self._known:
+            assert reading.experiment is not None
+            row = self.candidates.row_of(reading.experiment) if self.candidates else None
+            if row is None or self.candidates is None:
+                self._known[name] = -1, priced_experiment(reading.experiment)
+            else:
+                self._known[name] = row, self.candidates.priced.rows(slice(row, row + 1))
+        return self._known[name]
+
+
+def _measured(reading: TrialReading) -> tuple[float, float]:
+    """Seconds of a step and the share by which they may be off; NaN where nothing was measured."""
+    if reading.performance is not None:
+        return reading.performance.step_seconds, NOISE
+    if reading.outcome in (Outcome.RUNNING, Outcome.PRUNED) and (steps := timed_seconds(reading)):
+        return median(steps), NOISE_OF_FEW_STEPS
+    return nan, NOISE
+
+
+def _log_parts(reading: TrialReading, terms: Floats) -> list[float]:
+    """Logarithms of the measured parts of the slowest rank's step; NaN where one is unknown or predicted to be 0."""
+    if reading.performance is None or reading.performance.breakdown is None:
+        return [nan] * len(PARTS)
+    slowest = reading.performance.breakdown.slowest
+    measured = (
+        slowest.compute_seconds,
+        slowest.tensor_seconds,
+        slowest.pipeline_wait_seconds,
+        slowest.data_seconds,
+        slowest.optimizer_seconds,
+    )
+    predicted = [sum(terms[STEP_TERMS.index(name)] for name in names) for names in PARTS]
+    return [log(one) if one and other > 0 else nan for one, other in zip(measured, predicted, strict=True)]

@@ -1,0 +1,224 @@
+"""What the trials have shown of the machine: a posterior over how far each plan's step is from its prediction.
+
+The logarithm of measured over predicted is taken to be a sum of: one factor for each term of the step, one for each
+constant of the cost model, and a remainder that varies with the plan's knobs (a Gaussian process). All have normal
+priors around "the prediction is right", so that the first measurements already move every other plan's expectation.
+The sum of terms is linearised around the best factors so far, as in a Gauss-Newton step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conf.knobs import RECOMPUTES, SCHEDULES
+from sweeps.planner.space import MOST_ZERO_STAGE
+from sweeps.search.layouts.priced import CONSTANTS, Priced
+from train_core.costs.setting import Floats, Integers, Plans
+from train_core.costs.terms import STEP_TERMS
+
+TERM_SPREADS = {
+    "compute_seconds": 0.10,
+    "tensor_seconds": 0.20,
+    "pipeline_seconds": 0.40,
+    "bubble_seconds": 0.15,
+    "data_seconds": 0.40,
+    "optimizer_seconds": 0.20,
+    "waiting_seconds": 0.50,
+}
+"""How far a term may be off for reasons that no constant expresses, as the standard deviation of its logarithm.
+Transfers and reductions, which a trainer may hide, are the least certain."""
+CONSTANT_SPREAD = 0.25
+WHOLE_SPREAD = 0.20  # of what all plans have in common
+SMOOTH_SPREAD = 0.05  # of the part of the remainder that varies slowly with the sizes
+SHARD_SPREAD = 0.02  # of the part that each pair of tensor size and micro-batch has of its own
+KIND_SPREAD = 0.04  # of what each schedule, recomputation, ZeRO stage and form of tensor parallelism does
+LENGTHS = {
+    "tensor_parallel_size": 2.0,
+    "pipeline_parallel_size": 3.0,
+    "micro_batch_size": 2.0,
+    "virtual_pipeline_size": 3.0,
+    "data_parallel_size": 3.0,
+}
+"""Doublings of a size over which the smooth part changes."""
+KINDS = {
+    "recompute": len(RECOMPUTES),
+    "schedule": len(SCHEDULES),
+    "zero_stage": MOST_ZERO_STAGE + 1,
+    "sequence_parallel": 2,
+}
+"""Knobs without an order, and how many values each has."""
+MOST_MICRO_BATCH = 10**9  # sweeps.planner.limits refuses larger batches
+PARTS: tuple[tuple[str, ...], ...] = (
+    ("compute_seconds",),
+    ("tensor_seconds",),
+    ("pipeline_seconds", "bubble_seconds"),
+    ("data_seconds",),
+    ("optimizer_seconds",),
+)
+"""The terms that a measured breakdown tells apart. What is left of it, waiting for all ranks, is of several terms."""
+PART_NOISE = 0.1  # of a part of the slowest rank's step, whose waits are in part for other ranks
+NUM_ITERATIONS = 4
+NUM_FACTORS = len(STEP_TERMS) + len(CONSTANTS) + 1
+PRIOR = np.array([*TERM_SPREADS.values(), *[CONSTANT_SPREAD] * len(CONSTANTS), WHOLE_SPREAD]) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measured steps.
+
+    Attributes:
+        priced: the plans that were measured, n of them.
+        log_seconds: logarithm of the measured seconds, (n,).
+        noise: standard deviation of each, (n,).
+        log_parts: logarithms of the measured seconds of each of PARTS, NaN where they were not measured, (n, parts).
+    """
+
+    priced: Priced
+    log_seconds: Floats
+    noise: Floats
+    log_parts: Floats
+
+    def rows(self, selection: Integers) -> Seen:
+        """The selected measurements, in that order."""
+        columns = (self.log_seconds[selection], self.noise[selection], self.log_parts[selection])
+        return Seen(self.priced.rows(selection), *columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The posterior of the logarithm of a step's seconds, for n plans: mean and standard deviation, (n,)."""
+
+    mean: Floats
+    spread: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """A fitted posterior.
+
+    Attributes:
+        factors: logarithms of the factors of terms, of constants, and of the whole.
+        weights: of each measurement in the remainder.
+        inverse: of the Cholesky factor of the measurements' covariance.
+        rows: derivatives of each measurement by the factors.
+    """
+
+    seen: Seen
+    factors: Floats
+    weights: Floats
+    inverse: Floats
+    rows: Floats
+
+    @classmethod
+    def fitted(cls, seen: Seen) -> Surrogate:
+        parts = _Parts.of(seen)
+        measured = np.concatenate([seen.log_seconds, parts.log_seconds])
+        remainder = np.diag(np.concatenate([seen.noise, np.full(len(parts.log_seconds), PART_NOISE)]) ** 2)
+        steps = slice(len(seen.log_seconds))
+        remainder[steps, steps] += _remainder(seen.priced.plans, seen.priced.plans)
+        factors = np.zeros(NUM_FACTORS)
+        for _ in range(NUM_ITERATIONS):
+            of_steps, of_parts = _linearised(seen.priced, factors), _linearised(parts.priced, factors)
+            mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
+            inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
+            weights = inverse.T @ (inverse @ (measured - mean + rows @ factors))
+            factors = PRIOR * (rows.T @ weights)
+        return cls(seen, factors, weights, inverse, rows)
+
+    def scaled_prediction(self, plans: Priced) -> Floats:
+        """The logarithm of the step that the factors alone expect, (n,)."""
+        return _scaled(plans, self.factors)[0]
+
+    def terms(self) -> tuple[Floats, Floats]:
+        """Logarithm of the factor on each term, averaged over the measured plans, and its standard deviation, (7,)."""
+        unit = np.zeros((len(STEP_TERMS), NUM_FACTORS))
+        unit[:, : len(STEP_TERMS)] = np.eye(len(STEP_TERMS))
+        unit[:, len(STEP_TERMS) : -1] = self.seen.priced.slopes.mean(axis=0)
+        unit[:, -1] = 1.0
+        explained = self.inverse @ (self.rows * PRIOR) @ unit.T
+        variance = (unit**2 * PRIOR).sum(axis=1) - (explained**2).sum(axis=0)
+        return unit @ self.factors, np.sqrt(np.maximum(variance, 0.0))
+
+    def _near(self, plans: Priced) -> Floats:
+        """Covariance of the remainder of plans with that of each measurement; parts of steps have none."""
+        near = np.zeros((len(plans), len(self.weights)))
+        near[:, : len(self.seen.log_seconds)] = _remainder(plans.plans, self.seen.priced.plans)
+        return near
+
+    def joint(self, plans: Priced) -> tuple[Floats, Floats]:
+        """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
+        mean, rows = _linearised(plans, self.factors)
+        near = self._near(plans)
+        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        covariance = _remainder(plans.plans, plans.plans) + (rows * PRIOR) @ rows.T - explained.T @ explained
+        return mean + near @ self.weights, covariance
+
+    def belief(self, plans: Priced) -> Belief:
+        mean, rows = _linearised(plans, self.factors)
+        near = self._near(plans)
+        explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        variance = (rows**2 * PRIOR).sum(axis=1) + _REMAINDER_VARIANCE - (explained**2).sum(axis=0)
+        return Belief(mean + near @ self.weights, np.sqrt(np.maximum(variance, 1e-8)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Every measured part of a step as a measurement of its own: of a plan with no other terms."""
+
+    priced: Priced
+    log_seconds: Floats
+
+    @classmethod
+    def of(cls, seen: Seen) -> _Parts:
+        number, part = np.nonzero(np.isfinite(seen.log_parts))
+        of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS])
+        plans = seen.priced.rows(number)
+        return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
+
+
+_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(KINDS) * KIND_SPREAD**2
+
+
+def _linearised(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
+    """The logarithm of the step with these factors, (n,), and its derivatives by them, (n, factors)."""
+    mean, shares = _scaled(priced, factors)
+    by_constant = np.einsum("nk,nkc->nc", shares, priced.slopes)
+    return mean, np.concatenate([shares, by_constant, np.ones((len(mean), 1))], axis=1)
+
+
+def _scaled(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
+    """The logarithm of the step with these factors, (n,), and each term's share of it, (n, terms)."""
+    terms, constants, whole = np.split(factors, [len(STEP_TERMS), len(STEP_TERMS) + len(CONSTANTS)])
+    seconds = priced.terms * np.exp(terms + priced.slopes @ constants)
+    total = seconds.sum(axis=1)
+    return np.log(total) + whole, seconds / total[:, None]
+
+
+def _remainder(left: Plans, right: Plans) -> Floats:
+    """Covariance of what no factor explains, between the plans of the left and those of the right."""
+    sizes, others = _sizes(left), _sizes(right)
+    # Squared distances through a matrix product, which is much faster than one subtraction after the other.
+    squares = (sizes**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * sizes @ others.T
+    covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * np.maximum(squares, 0.0))
+    covariance += SHARD_SPREAD**2 * (_shards(left)[:, None] == _shards(right)[None, :])
+    covariance += KIND_SPREAD**2 * (_kinds(left) @ _kinds(right).T)
+    return covariance
+
+
+def _sizes(plans: Plans) -> Floats:
+    """Each size in units of its length, (n, sizes)."""
+    return np.stack([np.log2(getattr(plans, name)) / length for name, length in LENGTHS.items()], axis=1)
+
+
+def _shards(plans: Plans) -> Integers:
+    """A number for each pair of tensor size and micro-batch, (n,)."""
+    return plans.tensor_parallel_size * MOST_MICRO_BATCH + plans.micro_batch_size
+
+
+def _kinds(plans: Plans) -> Floats:
+    """Which value each plan has of each of the kinds, (n, values)."""
+    ranges = {name: np.arange(number) for name, number in KINDS.items()}
+    marks = [getattr(plans, name)[:, None] == values for name, values in ranges.items()]
+    return np.concatenate(marks, axis=1).astype(np.float64)

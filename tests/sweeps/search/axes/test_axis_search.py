@@ -1,0 +1,216 @@
+"""The search of any axes: new points that can run, learned from what was measured, the same from the same trials."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.experiment import Experiment
+from sweeps.search.axes.axis_search import AxisSearch
+from sweeps.search.listed import Listed
+from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of
+
+SMALL = "+sweep.axes={batch.micro_batch_size:[1,2,4],parallel.recompute:[none,full],parallel.world_size:[1,3]}"
+
+
+def test_a_sweep_that_searches_is_planned_with_its_baseline_alone() -> None:
+    sweep = LossSweep(*LOSS, "search=random")
+    (baseline,) = sweep.record.trials
+    assert baseline.is_baseline
+    assert baseline.selected
+
+
+def test_no_point_comes_twice_and_every_point_can_run_until_all_were_tried() -> None:
+    readings, answer = LossSweep(*BASE, SMALL, "search=random").searched(100, at_once=2)
+    names = [reading.trial.trial_id for reading in readings]
+    assert len(set(names)) == len(names)
+    # world_size=3 does not divide the batch of 8, and the baseline is one of the other six.
+    assert len(readings) == 6
+    assert all(reading.trial.infeasible_reason is None for reading in readings)
+    assert answer.finished == "every point that can run was tried"
+
+
+def test_listed_points_come_before_any_draw() -> None:
+    listed = "sweep.points=[{batch.global_batch_size:4},{batch.global_batch_size:2}]"
+    sweep = LossSweep(*BASE, AXES, listed, "search=bayes", "search.objective=loss", "search.tokens=20000")
+    answer = sweep.search.ask(sweep.first(), 3)
+    assert [proposal.point for proposal in answer.proposals[:2]] == [
+        {"batch.global_batch_size": 4},
+        {"batch.global_batch_size": 2},
+    ]
+    assert [proposal.because for proposal in answer.proposals][1:] == [
+        "listed in the sweep's file",
+        "drawn at random from the axes",
+    ]
+
+
+def test_another_process_that_knows_only_the_trials_asks_for_the_same() -> None:
+    first, second = LossSweep(*LOSS, "search=bayes"), LossSweep(*LOSS, "search=bayes")
+    readings, _ = first.searched(14)
+    assert first.search.ask(readings, 2) == second.search.ask(readings, 2)
+    other = LossSweep(*LOSS, "search=bayes", "search.seed=1")
+    assert other.search.ask(readings, 2) != second.search.ask(readings, 2)
+
+
+def test_what_was_measured_leads_to_better_points_than_chance() -> None:
+    found = {}
+    for kind in ("bayes", "random"):
+        later = LossSweep(*LOSS, f"search={kind}", "search.min_gain=0").searched(30)[0][14:]
+        losses = sorted(bowl(reading.experiment) for reading in later if reading.experiment)
+        found[kind] = losses[len(losses) // 2]
+    assert found["bayes"] < found["random"]
+
+
+def test_the_search_ends_when_nothing_was_gained_for_long_and_says_so() -> None:
+    sweep = LossSweep(*LOSS, "search=bayes", "search.min_gain=0.2", loss=lambda experiment: 2.0)
+    readings, answer = sweep.searched(60)
+    assert answer.finished == "none of the last 10 points bettered the best by 20.00% (search.min_gain)"
+    assert len(readings) == 11
+
+
+def test_points_in_flight_are_not_asked_again_and_the_search_waits_for_them() -> None:
+    sweep = LossSweep(*BASE, SMALL, "search=random")
+    asked = sweep.search.ask(sweep.first(), 5)
+    flying = [*sweep.first(), *(sweep.running(sweep.trial(proposal)) for proposal in asked.proposals)]
+    answer = sweep.search.ask(flying, 2)
+    assert len(asked.proposals) == 5
+    assert answer.proposals == ()
+    assert answer.finished == ""
+
+
+def test_max_trials_ends_it() -> None:
+    readings, answer = LossSweep(*LOSS, "search=random", "sweep.max_trials=3").searched(9, at_once=5)
+    assert len(readings) == 3
+    assert answer.finished == "all of sweep.max_trials = 3 trials were asked for"
+
+
+def test_what_the_user_pins_stays_as_it_is() -> None:
+    readings, _ = LossSweep(*LOSS, "search=random", "batch.global_batch_size=32").searched(6)
+    batches = {reading.experiment.batch.global_batch_size for reading in readings if reading.experiment}
+    assert batches == {32}
+
+
+def test_trials_train_for_the_tokens_that_the_search_gives_whatever_their_batch() -> None:
+    readings, _ = LossSweep(*LOSS, "search=random").searched(12)
+    for reading in readings:
+        experiment = reading.experiment
+        assert experiment is not None
+        tokens = experiment.batch.global_batch_size * experiment.model.seq_length
+        assert 20_000 <= experiment.training.num_steps * tokens < 20_000 + tokens
+    assert len({reading.num_steps for reading in readings}) > 1
+
+
+def test_a_value_that_follows_from_the_steps_follows_from_the_tokens() -> None:
+    axes = (
+        "+sweep.axes={training.learning_rate_warmup_steps:'=training.num_steps // 4',"
+        "batch.global_batch_size:[8,16,32,64]}"
+    )
+    readings, _ = LossSweep(*BASE, axes, "search=random", "search.objective=loss", "search.tokens=20000").searched(6)
+    for reading in readings[1:]:
+        assert reading.experiment is not None
+        assert reading.experiment.training.learning_rate_warmup_steps == reading.num_steps // 4
+
+
+def test_conditional_axes_and_further_blocks_are_drawn_and_learned_from() -> None:
+    blocks = (
+        "+sweep.axes={parallel.world_size:[2],parallel.pipeline_parallel_size:[1,2],"
+        "parallel.schedule:{values:[gpipe,zero-bubble],when:'parallel.pipeline_parallel_size == 2'}}"
+    )
+    spaces = "+sweep.spaces=[{axes:{training.learning_rate:{low:1e-4,high:1e-3}}}]"
+    sweep = LossSweep(*BASE, blocks, spaces, "search=bayes", "search.objective=loss", "search.min_gain=0")
+    readings, _ = sweep.searched(14)
+    points = points_of(readings)
+    assert {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 1} in points
+    assert any(point.get("parallel.schedule") == "zero-bubble" for point in points)
+    assert sum("training.learning_rate" in point for point in points) > 3
+
+
+def test_the_end_says_which_point_was_best() -> None:
+    sweep = LossSweep(*LOSS, "search=random")
+    readings, _ = sweep.searched(4)
+    (lesson,) = sweep.search.learned(readings)
+    assert lesson.startswith("Best of 4 measured points: ")
+    assert "nats per token" in lesson
+    assert sweep.search.learned([]) == []
+
+
+def test_several_objectives_make_a_front_of_what_no_other_point_beats() -> None:
+    axes = "+sweep.axes={parallel.world_size:[1,2,4,8],batch.micro_batch_size:[1,2]}"
+    sweep = LossSweep(*BASE, axes, "search=pareto", "search.objective=[step_time,energy]")
+    readings, _ = sweep.searched(20)
+    heading, *front = sweep.search.learned(readings)
+    assert heading.startswith(f"No other of {len(readings)} measured points beats these {len(front)} in step_time and")
+    assert all("step_time" in line and "J per token" in line for line in front)
+
+
+def test_a_training_that_diverges_is_worse_than_any_other_and_does_not_stop_the_search() -> None:
+    def diverging(experiment: Experiment) -> float:
+        return float("nan") if experiment.training.learning_rate > 1e-3 else bowl(experiment)
+
+    sweep = LossSweep(*LOSS, "search=bayes", "search.min_gain=0", loss=diverging)
+    readings, _ = sweep.searched(16)
+    assert len(readings) == 16
+    assert "nan" not in sweep.search.learned(readings)[0]
+
+
+def test_seeds_are_given_to_the_better_half_and_a_point_counts_by_their_mean() -> None:
+    sweep = LossSweep(*LOSS, "search=random", "search.num_seeds=3", "sweep.max_trials=24")
+    readings, _ = sweep.searched(24)
+    seeds: dict[tuple[float, int], set[int]] = {}
+    losses: dict[tuple[float, int], float] = {}
+    for experiment in (reading.experiment for reading in readings if reading.experiment):
+        point = (experiment.training.learning_rate, experiment.batch.global_batch_size)
+        seeds.setdefault(point, set()).add(experiment.training.seed)
+        losses[point] = bowl(experiment)
+    assert seeds[min(losses, key=losses.__getitem__)] == {1234, 1235, 1236}
+    assert seeds[max(losses, key=losses.__getitem__)] == {1234}
+    assert "the mean of 3 seeds" in sweep.search.learned(readings)[0]
+
+
+def test_a_grid_with_seeds_asks_for_those_of_the_better_half_alone() -> None:
+    axes = "+sweep.axes={training.learning_rate:[1e-5,1e-4,1e-3,1e-2]}"
+    sweep = LossSweep(*BASE, axes, "search.objective=loss", "search.num_seeds=2")
+    assert isinstance(sweep.search, AxisSearch)
+    readings, answer = sweep.searched(50, at_once=4)
+    assert len(readings) == 5 + 3
+    assert answer.finished == "every listed point was tried"
+
+
+def test_a_grid_without_seeds_needs_no_search() -> None:
+    assert isinstance(LossSweep("sweep=smoke").search, Listed)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("search=random", "sweep.points=[]"), r"search\.kind = 'random': has no axes to draw from"),
+        (("search=random", "+sweep.axes={batch.micro_batch_size:[two]}"), r"batch\.micro_batch_size = 'two'"),
+        (("search=random", "+sweep.axes={training.seed:{low:-9,high:1}}"), r"training\.seed = -9"),
+        (("search=random", "+sweep.axes={batch.micro_size:[2]}"), r"sweep\.axes = 'batch\.micro_size': is not a key"),
+        (("search=pareto", "search.objective=loss"), r"search\.objective = \['loss'\]: makes no front"),
+        (("search.objective=[loss,loss]",), r"search\.objective = .*names one of them twice"),
+        (("search.pruner=median",), r"search\.pruner = 'median': judges trials by their loss"),
+        (("search.objective=speed",), r"search\.objective\.0 = 'speed': must be 'throughput', 'loss'"),
+        (("search.tokens=0.5",), r"search\.tokens = 0\.5"),
+        (("search.objective=loss", "search.tokens=1e6", "training.num_steps=9"), r"search\.tokens = 1000000: decides"),
+        (
+            ("search.objective=loss", "+sweep.axes={batch.global_batch_size:[8,16]}"),
+            r"search\.tokens = None: leaves trials with different numbers of tokens: the sweep varies batch\.global",
+        ),
+        (
+            ("search.objective=loss", "+sweep.axes={data.seed:[1]}"),
+            r"search\.objective = 'loss': of different data\.seed cannot be compared",
+        ),
+        (
+            ("search.objective=step_time", "+sweep.axes={batch.global_batch_size:[8,16]}"),
+            r"search\.objective = 'step_time': would favour small steps",
+        ),
+        (
+            ("search.objective=dollars", "cluster.device.price_per_hour=null"),
+            r"cluster\.device\.price_per_hour = None: is not known, and money is sought",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_before_the_first_job(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LossSweep("sweep=smoke", *overrides)

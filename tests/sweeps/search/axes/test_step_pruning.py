@@ -1,0 +1,114 @@
+"""Which running trials end early: the rules of Optuna's pruners, over tokens, from what is on disk."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import optuna
+import pytest
+
+from conf.schema import Value
+from sweeps.replay.reading import NOWHERE
+from sweeps.search.axes.step_pruning import Curve, prunings, why_below_median, why_not_promoted
+from sweeps.search.searcher import Proposal
+from tests.sweeps.search.loss_sweep import LOSS, CurveReading, LossSweep
+
+NUM_STEPS = 270
+
+
+def curve(name: str, losses: list[float], since: float = 0.0) -> Curve:
+    steps = range(1, len(losses) + 1)
+    return Curve(name, NUM_STEPS, tuple(steps), tuple(losses), tuple(since + step for step in steps))
+
+
+def falling(scale: float, noise: float, seed: int) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return [scale * step**-0.3 + noise * float(rng.normal()) for step in range(1, NUM_STEPS + 1)]
+
+
+def losses_of(num_trials: int) -> list[list[float]]:
+    rng = np.random.default_rng(5)
+    return [falling(float(rng.uniform(2, 4)), 0.2, seed) for seed in range(num_trials)]
+
+
+def test_halving_ends_the_trials_that_optunas_pruner_ends_where_it_ends_them() -> None:
+    study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=10, reduction_factor=3))
+    ours: list[Curve] = []
+    for number, losses in enumerate(losses_of(40)):
+        trial = study.ask()
+        last = NUM_STEPS
+        for step, loss in enumerate(losses, start=1):
+            trial.report(loss, step)
+            if trial.should_prune():
+                last = step
+                break
+        done = last == NUM_STEPS
+        study.tell(trial, state=None if done else optuna.trial.TrialState.PRUNED, values=losses[-1] if done else None)
+        own = [curve(str(number), losses[:step], number * 1000.0) for step in range(1, NUM_STEPS + 1)]
+        ended = next((each for each in own if why_not_promoted(each, ours)), own[-1])
+        assert len(ended.tokens) == last
+        ours.append(ended)
+    assert {len(each.tokens) for each in ours} == {10, 30, 90, NUM_STEPS}
+
+
+def test_the_median_ends_the_trials_that_optunas_pruner_ends_where_it_ends_them() -> None:
+    first = math.ceil(0.1 * NUM_STEPS)
+    study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=first))
+    ours: list[Curve] = []
+    ends: list[int] = []
+    for number, losses in enumerate(losses_of(30)):
+        trial = study.ask()
+        last = NUM_STEPS
+        for step, loss in enumerate(losses, start=1):
+            trial.report(loss, step)
+            if trial.should_prune():
+                last = step
+                break
+        done = last == NUM_STEPS
+        study.tell(trial, state=None if done else optuna.trial.TrialState.PRUNED, values=losses[-1] if done else None)
+        judged = (step for step in range(1, NUM_STEPS + 1) if why_below_median(curve("own", losses[:step]), ours))
+        ends.append(next(judged, NUM_STEPS))
+        assert ends[-1] == last
+        if done:
+            ours.append(curve(str(number), losses))
+    assert min(ends) == first < max(ends)
+
+
+def test_who_comes_later_is_no_reason_to_end_a_trial_that_had_passed() -> None:
+    passed, better = curve("passed", [3.0] * 20), curve("better", [1.0] * 20, since=100.0)
+    assert why_not_promoted(passed, [better]) == ""
+    later = curve("later", [2.0] * 20, since=200.0)
+    assert "is number 2 of 3, and one in 3 goes on" in why_not_promoted(later, [passed, better])
+
+
+def test_a_loss_that_is_no_number_ends_a_trial() -> None:
+    assert "NaN" in why_not_promoted(curve("own", [math.nan] * 20), [])
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_running_trials_of_other_batch_sizes_are_compared_after_as_many_tokens(pruner: str, held_out: bool) -> None:
+    every = ("training.evaluate_every=1",) if held_out else ()
+    sweep = LossSweep(*LOSS, "search=random", f"search.pruner={pruner}", *every)
+
+    def reading(batch: int, loss: float, since: float, share: float = 1.0) -> CurveReading:
+        point: dict[str, Value] = {"training.learning_rate": loss / 1000, "batch.global_batch_size": batch}
+        trial = sweep.trial(Proposal(point, ""))
+        assert trial.experiment is not None
+        return CurveReading(
+            folder=NOWHERE,
+            experiment=trial.experiment,
+            trial=trial,
+            left=sweep.ended(trial).left if share == 1.0 else None,
+            curve=(loss,) * round(share * trial.experiment.training.num_steps),
+            since=since,
+            held_out=held_out,
+        )
+
+    ended = [reading(batch, loss, 0.0) for batch, loss in ((8, 2.0), (16, 2.1), (32, 2.2), (16, 2.3), (8, 2.4))]
+    poor, good = reading(16, 3.0, 1000.0, share=0.5), reading(32, 1.5, 1000.0, share=0.5)
+    (pruned,) = sweep.search.prune([*ended, poor, good])
+    assert pruned.trial_id == poor.trial.trial_id
+    assert "its loss 3 after" in pruned.because
+    assert prunings("none", [*ended, poor, good]) == []

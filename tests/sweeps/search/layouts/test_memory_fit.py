@@ -1,0 +1,57 @@
+"""Whether a plan fits, as far as trials have shown: measured bytes, and those that ran out of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conf.units import GIBIBYTE, MEBIBYTE
+from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen, bytes_over
+from sweeps.search.layouts.priced import Priced
+from tests.sweeps.search.conftest import Replay
+
+TORCH = (
+    "rank 5: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 63.98 GiB"
+    " of which 512.00 MiB is free."
+)
+
+
+@pytest.fixture(scope="module")
+def plans(replay: Replay) -> Priced:
+    priced = replay.search.candidates.priced
+    fullest = np.argsort(priced.held_bytes)[len(priced) // 2 :]
+    return priced.rows(fullest[:: len(fullest) // 200])
+
+
+def fitted(plans: Priced, exact: list[tuple[int, float]], bounds: list[tuple[int, float]]) -> MemoryFit:
+    return MemoryFit.fitted(MemorySeen.of(plans.plans, exact, bounds))
+
+
+def test_without_trials_a_plan_just_at_capacity_is_as_likely_to_fit_as_not(plans: Priced) -> None:
+    probability = fitted(plans, [], []).probability(plans)
+    full = np.abs(np.log(plans.held_bytes / plans.room_bytes)).argmin()
+    assert 0.2 < probability[full] < 0.8
+    assert (np.diff(probability[np.argsort(plans.held_bytes)]) <= 1e-9).all()
+
+
+def test_measured_bytes_move_the_margin_of_all_plans(plans: Priced) -> None:
+    less, more = (fitted(plans, [(0, ratio), (1, ratio)], []).ratio(plans.plans) for ratio in (-0.08, 0.08))
+    before = fitted(plans, [], []).ratio(plans.plans)
+    assert (less[0] < before[0]).all()
+    assert (more[0] > before[0]).all()
+    assert (less[1] < before[1]).all()
+
+
+def test_a_plan_that_ran_out_of_memory_makes_fuller_ones_unlikely(plans: Priced) -> None:
+    crowded = 100
+    bound = float(np.log(plans.room_bytes[crowded] / plans.held_bytes[crowded]))
+    probability = fitted(plans, [], [(crowded, bound)]).probability(plans)
+    assert probability[crowded] < 0.3
+    assert probability[-1] < 0.3
+
+
+def test_by_how_much_a_plan_was_too_large_is_read_from_the_words_of_its_end() -> None:
+    assert bytes_over("replayed: out of memory, 3.5 GiB over capacity") == 3.5 * GIBIBYTE
+    assert bytes_over(TORCH) == 2.5 * GIBIBYTE - 512 * MEBIBYTE
+    assert bytes_over("rank 3 was killed by SIGKILL; the kernel ended a process for lack of memory") == 0.0
+    assert bytes_over("Tried to allocate 1.2.3 GiB") == 0.0

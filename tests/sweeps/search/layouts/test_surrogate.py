@@ -1,0 +1,100 @@
+"""What measured steps let expect of other plans: the prediction where nothing is known, and less doubt with each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sweeps.replay.machine import Machine
+from sweeps.search.layouts.normal import cumulative, expected_improvement
+from sweeps.search.layouts.priced import Priced
+from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
+from tests.sweeps.search.conftest import Replay
+from train_core.costs.setting import Floats, Integers
+from train_core.costs.terms import STEP_TERMS
+
+NOISE = 0.02
+
+
+@pytest.fixture(scope="module")
+def plans(replay: Replay) -> Priced:
+    return replay.search.candidates.priced
+
+
+@pytest.fixture(scope="module")
+def true_logs(replay: Replay, plans: Priced) -> Floats:
+    space = replay.search.candidates.by_kind[0][0]  # type: ignore[attr-defined]
+    logs: Floats = np.log(Machine(3).truth(space.setting, plans.plans).step_seconds)
+    return logs
+
+
+def seen_of(plans: Priced, logs: Floats, rows: Integers) -> Seen:
+    none = np.full((len(rows), len(PARTS)), np.nan)
+    return Seen(plans.rows(rows), logs[rows], np.full(len(rows), NOISE), none)
+
+
+def spread_over(plans: Priced, number: int) -> Integers:
+    return np.random.default_rng(1).choice(len(plans), number, replace=False)
+
+
+def test_without_measurements_the_prediction_is_expected(plans: Priced) -> None:
+    nothing = seen_of(plans, np.zeros(len(plans)), np.zeros(0, dtype=int))
+    belief = Surrogate.fitted(nothing).belief(plans)
+    assert np.exp(belief.mean) == pytest.approx(plans.step_seconds)
+    assert belief.spread.min() > 0.1
+
+
+def test_thirty_measurements_make_the_expectation_of_all_other_plans_better(plans: Priced, true_logs: Floats) -> None:
+    fitted = Surrogate.fitted(seen_of(plans, true_logs, spread_over(plans, 30)))
+    belief = fitted.belief(plans)
+    before = np.abs(np.log(plans.step_seconds) - true_logs).mean()
+    after = np.abs(belief.mean - true_logs)
+    assert after.mean() < 0.3 * before
+    # Its own word on how far it is off is neither far too small nor far too large.
+    assert 0.5 < np.sqrt(np.mean((after / belief.spread) ** 2)) < 1.6
+
+
+def test_a_term_that_costs_more_is_told_apart_from_the_others(plans: Priced) -> None:
+    tensor = STEP_TERMS.index("tensor_seconds")
+    dearer = plans.terms.copy()
+    dearer[:, tensor] *= 1.6
+    logs = np.log(dearer.sum(axis=1))
+    mean, _ = Surrogate.fitted(seen_of(plans, logs, spread_over(plans, 40))).terms()
+    # The totals of steps alone tell terms apart only in part; a measured breakdown does so at once.
+    assert mean[tensor] > 0.1
+    assert mean[tensor] > mean[STEP_TERMS.index("compute_seconds")] + 0.05
+
+
+def test_a_measured_breakdown_tells_of_a_term_after_two_trials(plans: Priced) -> None:
+    tensor, rows = STEP_TERMS.index("tensor_seconds"), spread_over(plans, 40)
+    rows = rows[plans.terms[rows, tensor] > 0][:2]
+    factors = np.where(np.arange(len(STEP_TERMS)) == tensor, 1.4, 1.0)
+    parts = np.full((2, len(PARTS)), np.nan)
+    parts[:, PARTS.index(("tensor_seconds",))] = np.log(1.4 * plans.terms[rows, tensor])
+    seen = Seen(plans.rows(rows), np.log(plans.terms[rows] @ factors), np.full(2, NOISE), parts)
+    mean, spread = Surrogate.fitted(seen).terms()
+    without, unsure = Surrogate.fitted(Seen(seen.priced, seen.log_seconds, seen.noise, parts * np.nan)).terms()
+    assert mean[tensor] == pytest.approx(np.log(1.4), abs=0.08)
+    assert abs(mean[tensor] - np.log(1.4)) < abs(without[tensor] - np.log(1.4))
+    assert spread[tensor] < unsure[tensor]
+
+
+def test_what_is_expected_of_plans_together_is_what_is_expected_of_each(plans: Priced, true_logs: Floats) -> None:
+    fitted = Surrogate.fitted(seen_of(plans, true_logs, spread_over(plans, 5)))
+    some = plans.rows(np.arange(20))
+    mean, covariance = fitted.joint(some)
+    belief = fitted.belief(some)
+    assert mean == pytest.approx(belief.mean)
+    assert np.sqrt(np.diag(covariance)) == pytest.approx(belief.spread, rel=1e-6)
+
+
+def test_the_normal_distribution_is_as_in_its_table() -> None:
+    z = np.array([-3.0, -1.0, 0.0, 1.0, 1.959964])
+    assert cumulative(z) == pytest.approx([0.0013499, 0.1586553, 0.5, 0.8413447, 0.975], abs=2e-7)
+
+
+def test_the_expected_improvement_counts_doubt_and_is_never_negative() -> None:
+    gain = expected_improvement(0.0, np.array([0.0, 0.0, 5.0]), np.array([1.0, 0.1, 0.1]))
+    assert gain[0] == pytest.approx(0.3989423, abs=1e-6)
+    assert gain[1] < gain[0]
+    assert gain[2] == 0.0

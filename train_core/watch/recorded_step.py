@@ -1,0 +1,125 @@
+"""When the passes of one timed step ran, from what the clock noted anyway.
+
+A pass costs one more mark in every step, so that no step need be set aside to be recorded:
+
+    mark F0      mark F1           mark B0                 mark None     part "optimizer"
+    |--- work ---|= input =|- work -|= input =|--- work ---|             |= data =|= world =|-- update --|
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from train_core.parallel.clock import Clock, StepRecord
+from train_core.process.machine import machine_id
+from train_core.stage_timeline import (
+    MOST_WAITS,
+    RecordedPass,
+    RecordedWait,
+    StageSeconds,
+    StageTimeline,
+    most_of_a_stage,
+)
+
+MOST_STEPS = 200
+"""So many timed steps are looked at; a long training then stops looking."""
+DIGITS = 7
+"""Of seconds: a tenth of a microsecond."""
+PIPELINE, WORLD, OPTIMIZER = "pipeline", "world", "optimizer"
+
+SinceBegin = Callable[[Any], float]
+
+
+class MedianStep:
+    """The record of the timed step whose time came nearest to the median so far; no more than one is held."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+        self.kept: tuple[float, StepRecord] | None = None
+
+    def offer(self, seconds: float, record: StepRecord) -> None:
+        """`seconds` is the slowest rank's time, so that all ranks come to keep the same step."""
+        if len(self._seconds) == MOST_STEPS:
+            return
+        self._seconds.append(seconds)
+        median = statistics.median(self._seconds)
+        if self.kept is None or abs(seconds - median) < abs(self.kept[0] - median):
+            self.kept = seconds, record
+
+
+def stage_timeline(
+    step_seconds: float, record: StepRecord, clock: Clock, rank: int, stage: tuple[int, int]
+) -> StageTimeline:
+    """The record in seconds. The device must be idle.
+
+    Args:
+        clock: the one that made the record.
+        stage: the rank's, and how many there are.
+    """
+
+    def since_begin(mark: Any) -> float:
+        return round(clock.seconds_between(record.began, mark), DIGITS)
+
+    passes = list(_passes(record, since_begin))
+    waits, ended = _after_passes(record, since_begin)
+    return StageTimeline(
+        stage=stage[0],
+        num_stages=stage[1],
+        rank=rank,
+        step=record.step,
+        step_seconds=step_seconds,
+        machine=machine_id(),
+        began_at=record.began_at,
+        num_passes=len(passes),
+        passes=_ends_of(passes, most_of_a_stage(stage[1])),
+        after=tuple(waits[:MOST_WAITS]),
+        ended=ended,
+        seconds=_seconds(passes, waits, ended),
+    )
+
+
+def _passes(record: StepRecord, since_begin: SinceBegin) -> Iterator[RecordedPass]:
+    for mark, after in pairwise(record.passes):
+        assert mark.action is not None
+        input_wait = communication = 0.0
+        for span in record.spans[mark.num_spans : after.num_spans]:
+            waited = since_begin(span.end) - since_begin(span.start)
+            if span.name == PIPELINE:
+                input_wait += waited
+            else:
+                communication += waited
+        waits = round(input_wait, DIGITS), round(communication, DIGITS)
+        yield RecordedPass(*mark.action, since_begin(mark.at), since_begin(after.at), *waits)
+
+
+def _after_passes(record: StepRecord, since_begin: SinceBegin) -> tuple[list[RecordedWait], float]:
+    """The waits after the last pass, and when the update was over."""
+    waits = list[RecordedWait]()
+    for span in record.spans[record.passes[-1].num_spans :]:
+        if span.name == OPTIMIZER:
+            return waits, since_begin(span.end)
+        waits.append(RecordedWait(span.name, since_begin(span.start), since_begin(span.end)))
+    raise AssertionError("the step has no update")
+
+
+def _ends_of(passes: Sequence[RecordedPass], most: int) -> tuple[RecordedPass, ...]:
+    """All passes, or of too many the first and the last ones."""
+    return tuple(passes) if len(passes) <= most else (*passes[: most // 2], *passes[-(most // 2) :])
+
+
+def _seconds(passes: Sequence[RecordedPass], waits: Sequence[RecordedWait], ended: float) -> StageSeconds:
+    def work(kind: str) -> float:
+        return sum(each.end - each.start - each.input_wait - each.communication for each in passes if each.kind == kind)
+
+    communication = sum(each.communication for each in passes)
+    communication += sum(wait.end - wait.start for wait in waits if wait.line != WORLD)
+    bubble = sum(each.input_wait for each in passes)
+    bubble += sum(wait.end - wait.start for wait in waits if wait.line == WORLD)
+    of_passes = {"forward": work("forward"), "backward": work("backward"), "weight_gradient": work("weight")}
+    rest = ended - sum(of_passes.values()) - communication - bubble
+    known = of_passes | {"communication": communication, "bubble": bubble, "optimizer": rest}
+    # Rounded marks may leave less than nothing of a kind that takes no time.
+    return StageSeconds(**{kind: max(0.0, round(seconds, DIGITS)) for kind, seconds in known.items()})
