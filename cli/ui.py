@@ -13,6 +13,7 @@ import typer
 
 from cli.arguments import OverrideTexts, composed
 from cli.console import console, print_unwrapped, shown_path
+from cli.live_import import followed_in_mlflow
 from conf.credentials import hide_credentials
 
 Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
@@ -36,7 +37,11 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
 
     kind = settings.tracking.kind
     print_unwrapped(f"Starting the MLflow UI of {shown_path(output_dir) if kind == 'sqlite' else 'the ' + kind} ...")
-    serve_ui(settings.tracking, output_dir, port, show)
+    if kind == "server":
+        serve_ui(settings.tracking, output_dir, port, show)
+        return
+    with followed_in_mlflow(output_dir, settings.tracking):
+        serve_ui(settings.tracking, output_dir, port, show)
 
 
 def print_way_in(port: int) -> None:
