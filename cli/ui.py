@@ -21,7 +21,9 @@ Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
 
 def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
     """Open the MLflow UI on loopback, until Ctrl-C."""
+    from results.mlflow.store import database_path
     from results.mlflow.ui import Links, serve_ui
+    from results.mlflow.unfinished import UnfinishedSweeps
 
     settings = composed(None, overrides).settings
     output_dir = Path(settings.output_dir).absolute()
@@ -40,6 +42,8 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
     if kind == "server":
         serve_ui(settings.tracking, output_dir, port, show)
         return
+    if kind == "sqlite" and not database_path(output_dir).exists():  # nobody has imported a sweep that Slurm runs
+        UnfinishedSweeps(output_dir, settings.tracking).import_all()
     with followed_in_mlflow(output_dir, settings.tracking):
         serve_ui(settings.tracking, output_dir, port, show)
 
