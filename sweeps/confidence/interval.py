@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from conf.setup import Setup
 from conf.units import GIGA
-from sweeps.confidence.kinds import kind_of
 from sweeps.confidence.validated import Range, Validated, validated
+from sweeps.confidence.width import width_of
 from train_core.costs import Estimate, num_parameters
 
 SHARE = 0.8
 MARGIN = 1.5
 """What is validated up to a size says something of half as much again: a step beyond 1,024 devices is 1,536."""
-MOST_WIDENINGS = 2
 NAMES = {  # what is measured of a plan, and what people call it
     "devices": "devices",
     "parameters": "billion parameters",
@@ -47,9 +46,9 @@ def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interv
 
 def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
     """The interval around predicted seconds of a step, by what is known of errors."""
-    errors, outside = known.errors[kind_of(setup)], outside_of(setup, implementation, known)
-    wider = known.widening ** min(len(outside), MOST_WIDENINGS)
-    return Interval(seconds * errors.low**wider, seconds * errors.high**wider, errors.rivals * wider, outside)
+    outside = outside_of(setup, implementation, known)
+    width = width_of(setup, len(outside))
+    return Interval(seconds * known.low**width, seconds * known.high**width, known.rivals * width, outside)
 
 
 def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
