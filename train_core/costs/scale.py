@@ -10,7 +10,7 @@ from conf.schema import Frozen, NonNegative
 
 
 class Scale(Frozen):
-    """What communication costs although computation hides it, what many devices cost, and what narrow operands.
+    """What communication costs although computation hides it, and what many devices cost.
 
     Attributes:
         shown: share of a collective that still costs although computation runs beside it, because its kernels take
@@ -18,17 +18,14 @@ class Scale(Frozen):
         latency: factor on the latency of every step of a ring.
         slowest: spread of the devices' speeds; the slowest of n is `1 + slowest x sqrt(2 ln n)` times as slow.
         taper: share of the bandwidth between nodes that every doubling of the nodes costs.
-        narrow: what every halving of an operand's width leaves of the share of the peak that wide products reach, since
-            tensor cores must be fed twice as fast, and the board throttles.
     """
 
     shown: Annotated[float, Field(ge=0, le=1)]
     latency: NonNegative
     slowest: NonNegative
     taper: NonNegative
-    narrow: Annotated[float, Field(gt=0, le=1)]
 
 
-SCALE = Scale(shown=0.519, latency=1.07, slowest=0.0119, taper=0.0599, narrow=0.9)
+SCALE = Scale(shown=0.519, latency=1.07, slowest=0.0119, taper=0.0599)
 """Fitted at once with the constants of chips, networks and trainers to the published rows of benchmarks/ (python -m
 benchmarks.fitting), so that none of those tables is a test of them; docs/validation.md leaves each table out."""

@@ -14,6 +14,10 @@ from conf.schema import MatmulRecipe
 from train_core.costs.setting import Setting
 
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5}
+HALVING_RATE = 0.9
+"""What every halving of an operand's width leaves of the share of the peak that wide products reach: tensor cores must
+be fed twice as fast, and the board throttles. One value for all devices; fitted on the rows of GPT-3 175B in fp8 on
+H100 (dgxc-benchmarking v24.11.1), which are therefore no test of the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def narrow_flops_per_second(setting: Setting) -> float:
     """The peak of narrow products, at the share that feeding them leaves."""
     assert setting.matmul_recipe is not None
     peak = setting.cluster.device.peak_flops_per_second[narrow_dtype(setting.matmul_recipe)]
-    return float(peak * setting.scale.narrow ** log2(narrowness(setting)))
+    return float(peak * HALVING_RATE ** log2(narrowness(setting)))
 
 
 def gathered_share(setting: Setting) -> float:
