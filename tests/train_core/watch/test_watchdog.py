@@ -96,7 +96,7 @@ run_trial_as_rank(Path(sys.argv[1]))
 
 
 def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialOf) -> None:
-    two_ranks = {"parallel.world_size": 2, "batch.global_batch_size": 2}  # each imports torch anew
+    two_ranks: dict[str, float] = {"parallel.world_size": 2, "batch.global_batch_size": 2}  # each imports torch anew
     trial: TrialFolder = trial_of(DATA_3 | two_ranks)
     script = trial.path / "rank.py"
     script.write_text(SLEEPING_RANK)
