@@ -243,6 +243,8 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         new, old = load_cluster("ours", own), load_cluster("selene", own)
         assert new.efficiency.matmul != old.efficiency.matmul
         assert new.efficiency.source.startswith("matmul")
+        assert new.efficiency.runs is not None
+        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-lm", 512)
     finally:
         path.unlink(missing_ok=True)
 
