@@ -134,10 +134,10 @@ def _apart(ratios: Floats) -> Floats:
 def _ranges(sizes: Sequence[Mapping[str, float]]) -> dict[str, Range]:
     every = {name: [of_row[name] for of_row in sizes] for name in sizes[0]}
     return {
-        name: Range(lowest=_four_digits(min(values)), highest=_four_digits(max(values)))
+        name: Range(lowest=_rounded(min(values)), highest=_rounded(max(values)))
         for name, values in every.items()
     }
 
 
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}") if value < 1000 else float(round(value))

@@ -20,14 +20,14 @@ rows of published tables hold 79 % of the other rows where the five were drawn, 
 
 MARGIN = 1.5
 """What is validated up to a size says something of half as much again: a step beyond 1,024 devices is 1,536."""
-NAMES = {  # what is measured of a plan, and what people call it
-    "devices": "devices",
-    "parameters": "billion parameters",
-    "sequence": "tokens a sequence",
-    "tensor": "tensor-parallel size",
-    "pipeline": "pipeline stages",
-    "context": "context-parallel size",
-    "micro_batch": "micro-batch size",
+NAMES = {  # what is measured of a plan, and how a sentence says it
+    "devices": "{} devices",
+    "parameters": "{} billion parameters",
+    "sequence": "{} tokens a sequence",
+    "tensor": "tensor-parallel size {}",
+    "pipeline": "{} pipeline stages",
+    "context": "context-parallel size {}",
+    "micro_batch": "micro-batch size {}",
 }
 
 
@@ -87,7 +87,7 @@ def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str
     if ranges is None:
         return tuple(said) if own else (*said, f"trainer {implementation}: no published row is its own")
     missing = [TRAITS[trait] for trait in traits_of(setup) if trait not in known.traits[implementation]]
-    said += [f"{trait}: no row of {implementation} has that" for trait in missing]
+    said += [f"{trait}: in no row of {implementation}" for trait in missing]
     sizes = sizes_of(setup)
     said += [_complaint(NAMES[name], sizes[name], ranges[name], implementation) for name in sizes if name in ranges]
     return tuple(filter(None, said))
@@ -108,8 +108,14 @@ def sizes_of(setup: Setup) -> dict[str, float]:
 
 
 def _complaint(name: str, size: float, seen: Range, implementation: str) -> str:
+    said = name.format(_shown(size))
     if size > MARGIN * seen.highest:
-        return f"{size:,.4g} {name}: rows of {implementation} have at most {seen.highest:,.4g}"
+        return f"{said}: rows of {implementation} have at most {_shown(seen.highest)}"
     if size < seen.lowest / MARGIN:
-        return f"{size:,.4g} {name}: rows of {implementation} have at least {seen.lowest:,.4g}"
+        return f"{said}: rows of {implementation} have at least {_shown(seen.lowest)}"
     return ""
+
+
+def _shown(size: float) -> str:
+    """A count whole, however large."""
+    return f"{size:,.0f}" if size >= 1000 else f"{size:.4g}"

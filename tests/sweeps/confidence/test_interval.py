@@ -82,7 +82,8 @@ def test_runs_of_the_clusters_own_make_intervals_that_are_as_wide_as_they_were_o
 
 def test_what_no_row_of_a_trainer_had_is_named() -> None:
     said = outside_of(planned(**{"precision.dtype": "fp32"}), "megatron-core", validated())
-    assert "fp32 products: no row of megatron-core has that" in said
+    assert "fp32 products: in no row of megatron-core" in said
     wide = {"parallel.tensor_parallel_size": 16, "parallel.tensor_parallel_across_nodes": True}
     said = outside_of(planned(**wide), "megatron-lm", validated())
-    assert "tensor groups that reach over the network: no row of megatron-lm has that" in said
+    assert "tensor-parallel size 16: rows of megatron-lm have at most 8" in said
+    assert "tensor groups that reach over the network: in no row of megatron-lm" in said
