@@ -29,7 +29,17 @@ from conf.cluster_spec import ClusterSpec
 from conf.complaints import first_complaint
 from conf.errors import ConfigError
 from conf.fields import dotted_fields
-from conf.folders import CONF_DIR, draft_first, groups, is_own, options, own_folders, path_of, site_overrides
+from conf.folders import (
+    CONF_DIR,
+    draft_first,
+    groups,
+    is_own,
+    options,
+    own_folders,
+    path_of,
+    shown_file,
+    site_overrides,
+)
 from conf.mixed import named_blocks
 from conf.nearest import nearest
 from conf.overrides import Overrides
@@ -221,9 +231,7 @@ def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     chosen, key = overrides.chosen(group), f"{group}.name"
     named = value_at(tree, key)
     if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
-        path = path_of(group, chosen)
-        shown = path if path and is_own(path) else f"conf/{group}/{chosen}.yaml"
-        problem = f"is not the name of the file {shown}"
+        problem = f"is not the name of the file {shown_file(group, chosen)}"
         raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
 
 

@@ -3,7 +3,7 @@
 So `trisweep sweep 175b batch.micro_batch_size=1` takes part of the sweep that `trisweep sweep 175b` takes whole: both
 share the record and every measurement, and the part has a report of its own. Where the named values make other points
 than the sweep's own, such as a batch that its file does not list, the command is a sweep of its own, as any change of
-the configuration is.
+the configuration is; what was measured before stays with it (`sweeps.kept`).
 """
 
 from __future__ import annotations

@@ -119,7 +119,10 @@ def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
     estimate, experiment = best.estimate, best.trial.experiment
     assert experiment is not None
     low, high = _expected_rates(best)
-    rate, peak = tflops(estimate.model_flops_per_second_per_device), tflops(estimate.peak_flops_per_second)
+    rate, peak = (
+        tflops(estimate.model_flops_per_second_per_device),
+        significant(estimate.peak_flops_per_second / TERA, 4),
+    )
     return (
         _figure("model TFLOPS per device", rate, f"{low} to {high} with 80 % probability"),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
@@ -156,7 +159,7 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading]) -> t
     assert experiment is not None
     relation = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
     low, high = map(tflops, best.rate_bounds)
-    peak = f"of {tflops(performance.peak_flops_per_second)} TFLOPS, the peak"
+    peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
     mfu = f"{percent(performance.model_flops_utilization)} %"
     return (

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,9 +16,10 @@ import pytest
 from conf.folders import CONF_DIR
 from conf.load import load_cluster
 from sweeps.plan import plan_sweep
+from sweeps.replay.run import as_measured
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
-from train_core.measurement import Environment, Measurement, Outcome, Performance
+from tests.results.conftest import ENVIRONMENT
 
 PROGRAM = "from cli.main import main; main()"
 EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
@@ -126,41 +126,9 @@ def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path
 
 def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
     """As if the trial had been run, every rank on a core of its own."""
-    required = [name for name, field in Performance.model_fields.items() if field.is_required()]
-    shared = {name: getattr(trial.estimate, name, 0.5) for name in required}
     assert trial.experiment
-    own: dict[str, Any] = {
-        "step_seconds": step_seconds,
-        "step_seconds_min": step_seconds,
-        "step_seconds_max": step_seconds,
-    }
-    own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
-    none = {"breakdown": None, "stragglers": (), "unrecorded_steps": ()}
-    performance = Performance(
-        **{**shared, **own, "peak_memory_bytes": (1,), "losses": (1.0,), "final_loss": 1.0, **none}
-    )
-    environment = Environment(
-        hostname="made-up-host",
-        device="x86_64",
-        backend="gloo",
-        torch_version="2.9.9",
-        python_version="3.12.1",
-        git_sha="0123abc",
-        num_cores=8,
-    )
-    folder.trial(trial.trial_id).write_measurement(
-        Measurement(
-            fingerprint=trial.experiment.fingerprint,
-            outcome=Outcome.COMPLETED,
-            cause="",
-            failing_rank=None,
-            traceback=None,
-            performance=performance,
-            environment=environment,
-            started=1.0,
-            ended=2.0,
-        )
-    )
+    measured = as_measured(trial.experiment, step_seconds, 1.0)
+    folder.trial(trial.trial_id).write_measurement(measured.model_copy(update={"environment": ENVIRONMENT}))
 
 
 @pytest.fixture
@@ -190,7 +158,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert after.device == before.device
     text = local_file.read_text()
     assert "fitted to 5 trials of sweep smoke" in text.splitlines()[0]
-    assert "measured on made-up-host with torch 2.9.9" in text.splitlines()[0]
+    assert "measured on made-up-host with torch 2.0.0" in text.splitlines()[0]
     assert "# kernel_seconds fitted: 5 trials of sweep smoke, mean error 66.7 % ->" in text
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
 

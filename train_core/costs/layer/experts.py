@@ -17,7 +17,7 @@ from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
 from train_core.costs.layer.host_time import waiting_seconds
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
-from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
+from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
@@ -80,6 +80,9 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     host_forward, host_backward = _launch_seconds(setting, sent)
     forward = forward + waiting_seconds(host_forward, forward + exchange)
     backward = backward + waiting_seconds(host_backward, backward + weights + exchange)
+    overlap = setting.implementation.experts_overlap
+    there = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
+    back = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
     # Pointwise recomputation drops the activation's output, and makes it again.
     is_pointwise = shard.recompute == POINTWISE
     activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
@@ -90,8 +93,8 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         forward_seconds=plain.forward_seconds + forward,
         input_gradient_seconds=plain.input_gradient_seconds + backward + again,
         weight_gradient_seconds=plain.weight_gradient_seconds + weights,
-        tensor_forward_seconds=plain.tensor_forward_seconds + exchange,
-        tensor_backward_seconds=plain.tensor_backward_seconds + exchange * np.where(is_full, 2.0, 1.0),
+        tensor_forward_seconds=plain.tensor_forward_seconds + there,
+        tensor_backward_seconds=plain.tensor_backward_seconds + back + np.where(is_full, there, 0.0),
         kept_bytes=plain.kept_bytes + kept,
         deferred_bytes=plain.deferred_bytes + _deferred_bytes(setting, sent) - kept,
         working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
@@ -182,11 +185,25 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
     """Seconds of dispatching and combining, which nothing hides: each way both are carried out once."""
     width = float(setting.model.hidden_size * setting.dtype_bytes)
     split, one = sent.tensor_parallel_size, np.ones_like(shard.tensor_parallel_size)
-    between = exchange_seconds(setting, sent.copies * width, sent.expert_parallel_size, split)
+    sends = _sent_copies(setting, sent) * width
+    between = exchange_seconds(setting, sends, sent.expert_parallel_size, split)
     # Without sequence parallelism only results are summed over tensor ranks, as those of any feed-forward layer.
     inside = gather_seconds(setting, np.where(shard.sequence_parallel, sent.rows, sent.tokens) * width, split, one)
     both: Floats = 2.0 * (between + inside)
     return both
+
+
+def _sent_copies(setting: Setting, sent: Routed) -> Floats:
+    """Copies that a rank sends: of every token one for each of its experts, or one for each rank that has any of them.
+
+    Experts are chosen evenly, so that `top_k` choices among e ranks miss a rank with (1 - 1/e) ** top_k.
+    """
+    copies = sent.copies.astype(np.float64)
+    if not setting.implementation.sends_tokens_once:
+        return copies
+    top_k, e = experts_of(setting).top_k, sent.expert_parallel_size
+    reached: Floats = e * (1.0 - (1.0 - 1.0 / e) ** top_k)
+    return copies * reached / top_k
 
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:

@@ -135,7 +135,7 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
 
 
-def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: float = 1.0) -> Floats:
+def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: Floats | float = 1.0) -> Floats:
     """What is left of a collective beside which computation runs.
 
     Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory

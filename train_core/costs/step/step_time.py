@@ -20,9 +20,9 @@ from train_core.costs.step.replicas import (
     replica_seconds,
 )
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
-from train_core.costs.step.shard_copies import shard_copy_seconds
+from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, dense_layers, end_parameters, of_equal_layers, of_layers
+from train_core.costs.work import Work, dense_layers, of_equal_layers, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     if np.any(group.is_first):
         embedding = group.is_first * work.embedding_seconds
         forward, backward = forward + embedding, backward + embedding
-    gathered, reduced = _sharded_seconds(setting, plans, work, group, forward, backward + weights)
+    gathered, reduced = sharded_seconds(setting, plans, work, group, forward, backward + weights)
     return Passes(
         forward=forward,
         input_gradient=backward,
@@ -158,44 +158,15 @@ def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
         whole = work.hidden_bytes.astype(np.float64)
         gathered = np.where(plans.sequence_parallel, 0.0, gather_seconds(setting, whole, t, np.ones_like(t)))
     hop = (transfer_seconds(setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
+    if implementation.overlaps_chunk_transfers:
+        hop = np.where(plans.virtual_pipeline_size > 1, _beside_a_chunk(setting, plans, work, hop), hop)
     return np.where(plans.pipeline_parallel_size > 1, plans.virtual_pipeline_size * hop, 0.0)
 
 
-def _sharded_seconds(
-    setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
-) -> tuple[Floats, Floats]:
-    """Seconds of what ZeRO does for every micro-batch, before the forward pass and after it.
-
-    Stage 3 gathers weights for each pass; 2 and 3 scatter gradients after backward, since no rank keeps them whole.
-    Source: arXiv 1910.02054, section 7.
-    """
-    if not np.any(plans.zero_stage >= 2):
-        return np.asarray(0.0), np.asarray(0.0)
-    is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
-    messages, overlap = setting.implementation.sharded_messages, setting.implementation.sharded_overlap
-    dense = dense_layers(setting, group.layers, group.is_first)
-    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
-    none = np.zeros_like(ends)
-    units: list[tuple[Integers, Integers, Integers]] = [
-        (work.layer_parameters, work.expert_parameters, group.layers - dense),
-        (ends, none, (ends > 0).astype(np.int64)),
-    ]
-    if np.any(dense):
-        units.append((work.dense_layer_parameters, none, dense * np.ones_like(ends)))
-    gathered: Floats = np.asarray(0.0)
-    scattered: Floats = np.asarray(0.0)
-    for parameters, experts, number in units:
-        message, expert_message = parameters / messages, experts / messages
-        gather = replica_seconds(setting, plans, message, expert_message, gathered_weight_bytes(setting))
-        scatter = replica_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
-        scatter = scatter + across_groups_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
-        gathered, scattered = gathered + messages * number * gather, scattered + messages * number * scatter
-    gathered = np.where(is_kept, 0.0, gathered)
-    reduced = gathered + np.where(is_whole, 0.0, scattered)
-    held, _ = held_parameters(setting, plans, work, group)
-    there, back = shard_copy_seconds(setting, plans, held)
-    shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
-    return shown[0] + there, shown[1] + back
+def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> Floats:
+    """Seconds that show of a transfer while the stage computes another chunk, of which forward passes take least."""
+    num_layers = setting.model.num_layers / (plans.pipeline_parallel_size * plans.virtual_pipeline_size)
+    return shown_seconds(setting, hop, work.layer.forward_seconds * num_layers)
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.bucket_rules import MAX_BUCKET_ELEMENTS
-from train_core.costs.setting import Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.work import Work
 
@@ -38,6 +38,17 @@ def _two_buckets(setting: Setting, plans: Plans, group: StageGroup, parameters: 
     of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
     whole: Integers = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
     return np.minimum(whole, parameters)
+
+
+def gathers_ahead(setting: Setting, work: Work) -> Booleans | bool:
+    """Whether ZeRO-3 gathers the next layer while one is at work, and keeps one that backward is about to use.
+
+    DeepSpeed holds no more than `live_parameters`, and lets go of what is used again only after as many others. With
+    layers larger than that nothing is gathered ahead. Source: its documentation of stage3_max_live_parameters and
+    stage3_max_reuse_distance, both 10^9 unless stated.
+    """
+    limit = setting.implementation.live_parameters
+    return True if limit is None else work.layer_parameters <= limit
 
 
 def gathered_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:

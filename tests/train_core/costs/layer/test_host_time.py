@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, shard_of, with_model, with_trainer
-from train_core.costs.layer.host_time import has_fused_softmax, launch_seconds, waiting_seconds
+from train_core.costs.layer.host_time import REPEATED_SECONDS, has_fused_softmax, launch_seconds, waiting_seconds
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.setting import Setting
 
@@ -32,9 +32,9 @@ def test_tensor_ranks_call_two_collectives_each_way() -> None:
 
 
 @pytest.mark.parametrize(("recompute", "again"), [("none", 0), ("selective", 5), ("full", 17), ("pointwise", 0)])
-def test_what_is_recomputed_is_launched_again(recompute: str, again: int) -> None:
+def test_what_is_recomputed_is_launched_again_and_has_a_cost_around_it(recompute: str, again: int) -> None:
     _, backward = launch_seconds(setting(), shard_of(1, 4, recompute=recompute))
-    assert backward == pytest.approx((34 + again) * LAUNCH)
+    assert backward == pytest.approx((34 + again) * LAUNCH + (REPEATED_SECONDS if again else 0.0))
 
 
 @pytest.mark.parametrize(
