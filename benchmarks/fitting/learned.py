@@ -133,10 +133,7 @@ def _apart(ratios: Floats) -> Floats:
 
 def _ranges(sizes: Sequence[Mapping[str, float]]) -> dict[str, Range]:
     every = {name: [of_row[name] for of_row in sizes] for name in sizes[0]}
-    return {
-        name: Range(lowest=_rounded(min(values)), highest=_rounded(max(values)))
-        for name, values in every.items()
-    }
+    return {name: Range(lowest=_rounded(min(values)), highest=_rounded(max(values))) for name, values in every.items()}
 
 
 def _rounded(value: float) -> float:
