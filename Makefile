@@ -18,7 +18,8 @@ OPTION_GROUPS := search budget controller launcher trainer
 CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(foreach group,$(OPTION_GROUPS),$(if $($(group)),$(group)=$($(group)))) $(OVERRIDES)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # More workers than cores: those of the Slurm cluster and of servers wait most of the time.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
+# Tests start thousands of processes. Where the environment forbids bytecode, each would compile the package anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 
 # Where PYTHON is itself an environment, a new one does not see its packages.

@@ -26,14 +26,15 @@ from conf.overrides import Overrides
 from conf.units import MEBIBYTE
 from results.mlflow.sweep_import import import_sweep
 from results.report.report import write_report
+from sweeps.replay.run import as_measured
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
-from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics
+from train_core.measurement import Environment, StepMetrics
 from train_core.process.git_sha import ROOT
 
 NUM_TRIALS, NUM_STEPS = 1_000, 6
-CREATED = 1_790_000_000.0
+CREATED, PEAK_BYTES = 1_790_000_000.0, 2.0**29
 PUBLISHED_AS = 10_000
 """The number of trials for which the promise is made; fewer are held to the same seconds for each."""
 
@@ -144,41 +145,11 @@ def _finish(sweep: Sweep, trial: Trial, seconds: float) -> None:
     assert trial.experiment is not None
     assert trial.estimate is not None
     files = sweep.prepare(trial)
-    rate, peak = trial.estimate.model_flops / seconds, trial.estimate.peak_flops_per_second
+    rate = trial.estimate.model_flops / seconds
     for number in range(1, NUM_STEPS + 1):
         files.append_metrics(_step(number, seconds, rate))
-    performance = Performance(
-        step_seconds=seconds,
-        step_seconds_min=seconds,
-        step_seconds_max=seconds,
-        num_timed_steps=NUM_STEPS,
-        num_devices=1,
-        tokens_per_second=1 / seconds,
-        model_flops=trial.estimate.model_flops,
-        hardware_flops=trial.estimate.hardware_flops,
-        flops_formula=trial.estimate.flops_formula,
-        model_flops_per_second_per_device=rate,
-        hardware_flops_per_second_per_device=rate,
-        peak_flops_per_second=peak,
-        peak_source="made up",
-        model_flops_utilization=rate / peak,
-        hardware_flops_utilization=rate / peak,
-        peak_memory_bytes=(2**29,),
-        losses=(5.0,) * NUM_STEPS,
-        final_loss=5.0,
-        num_parameters=trial.estimate.num_parameters,
-    )
-    files.write_measurement(
-        Measurement(
-            fingerprint=trial.experiment.fingerprint,
-            outcome=Outcome.COMPLETED,
-            cause="",
-            performance=performance,
-            environment=ENVIRONMENT,
-            started=CREATED,
-            ended=CREATED + 60,
-        )
-    )
+    ended = {"environment": ENVIRONMENT, "started": CREATED, "ended": CREATED + 60}
+    files.write_measurement(as_measured(trial.experiment, seconds, PEAK_BYTES).model_copy(update=ended))
     files.logs.mkdir(exist_ok=True)
     files.rank_log(0).write_text("a made-up line of a log\n")
 

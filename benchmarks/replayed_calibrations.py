@@ -14,28 +14,36 @@ CALIBRATED = Path(__file__).with_name("calibrated.csv")
 
 
 class ReplayedCalibration(NamedTuple):
-    """One table, of whose rows at most five were drawn, several times.
+    """One table, of whose rows at most five were measured and the rest was predicted.
+
+    Errors are mean absolute ones on the rest: before by constants fitted without the table and its clusters, after the
+    same once these were calibrated.
 
     Attributes:
-        error_before: mean absolute error on the rest by constants fitted without the table and its clusters.
-        error_after: the same after the calibration.
+        told_before, told_after: where the five are those that say most (calibrate.telling_runs).
+        drawn_before, drawn_after: where they were drawn, several times.
+        others_before, others_after: where all other rows were known, so that no choice of five could do better by much.
     """
 
     table: str
     num_rows: int
-    error_before: float
-    error_after: float
+    told_before: float
+    told_after: float
+    drawn_before: float
+    drawn_after: float
+    others_before: float
+    others_after: float
 
 
 def write_calibrations(found: Iterable[ReplayedCalibration], path: Path = CALIBRATED) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(ReplayedCalibration._fields)
-    writer.writerows((table, rows, f"{before:.4g}", f"{after:.4g}") for table, rows, before, after in found)
+    writer.writerows((each.table, each.num_rows, *(f"{error:.4g}" for error in each[2:])) for each in found)
     write_atomically(path, text.getvalue())
 
 
 def read_calibrations(path: Path = CALIBRATED) -> list[ReplayedCalibration]:
     with path.open(newline="") as file:
         lines = list(csv.reader(file))[1:]
-    return [ReplayedCalibration(line[0], int(line[1]), float(line[2]), float(line[3])) for line in lines]
+    return [ReplayedCalibration(line[0], int(line[1]), *map(float, line[2:])) for line in lines]

@@ -1,4 +1,4 @@
-"""docs/validation.md: the targets, every table with its errors left out and fitted, its largest misses, and memory."""
+"""docs/validation.md: what to think of predictions, every table, largest misses, memory and targets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import MemoryResult, TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import Validation
+from benchmarks.validation_summary import by_trainer, summary
 from results.units import ABSENT, significant
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
@@ -16,41 +17,56 @@ HEADING = """\
 <!-- Written by `python -m benchmarks.validate`; do not edit. -->
 # Validation
 
-How far predictions are from published figures, on tables that the constants had not seen. Rows:
-`benchmarks/published.csv` and `benchmarks/published_2.csv`, each with its source;
-how a row is read is in [estimate.md](estimate.md), what rates count in [metrics.md](metrics.md).
-
+Can a prediction be trusted? Every table of published steps is predicted by constants that were fitted without it and
+without its machines, as if it were your cluster:
+"""
+LEFT_OUT = """\
 **Left out** is the figure to go by: for each table all constants are fitted again, from what is known of them without
 any table (benchmarks/fitting/constants.py), to the rows of all *other* tables on *other* machines, and then predict it.
 Fitted errors, <sub>in small print</sub>, are those of the constants as they are in the tree, which have seen the table.
 *Constant* is what no model at all would score: one rate per device, the best for those very rows. *Inside* is the share
-of rows in their interval of 80 %, which the other tables make.
-
+of rows in their interval of 80 %, which the other tables make. *Regret*: how much slower the layout is that is
+predicted fastest than the best one measured, in the mean over all jobs of the table with at least four layouts. *Rank
+corr.*: Spearman's, of predicted and measured steps per second.
+"""
+MADE = """\
+Rows: `benchmarks/published.csv` and `benchmarks/published_2.csv`, each with its source; how a row is read is in
+[estimate.md](estimate.md), what rates count in [metrics.md](metrics.md), formulas and constants in
+[cost-model.md](cost-model.md).
 `python -m benchmarks.fitting --residuals` fits anew (minutes) and writes each row's figures into
 `benchmarks/left_out.csv`; `make bench` writes this page from them and from today's predictions.
 """
 COLUMNS = ("table", "rows", "left out %", "", "constant %", "inside %", "regret %", "rank corr.")
 MISSES = ("table", "model", "layout", "measured s", "left out s", "error %", "")
-NUM_MISSES = 3
+NUM_MISSES, MOST_OF_A_TABLE = 25, 2
 
 
 def page(found: Validation) -> str:
     """The whole page, ending in a newline."""
-    parts = [HEADING, "## Targets\n", *_target_table(found.targets), ""]
-    parts += ["## Tables\n", *_tables(found.tables), "", REGRET, ""]
+    parts = [HEADING, *summary(found), ""]
+    parts += ["## By trainer\n", BY_TRAINER, "", *_table(TRAINER_COLUMNS, by_trainer(found.tables)), ""]
+    parts += ["## Tables\n", LEFT_OUT, *_tables(found.tables), ""]
     parts += ["## Five runs of one's own\n", CALIBRATED, "", *_calibrations(found.calibrations), ""]
-    parts += ["## Largest misses\n", *_misses(found.tables), ""]
+    parts += ["## Largest misses\n", MISSED, "", *_misses(found.tables), ""]
     parts += ["## Memory\n", *_memories(found.memories), ""]
-    parts += ["## Rows without a prediction\n", *_unpriced(found)]
+    parts += ["## Targets\n", *_target_table(found.targets), ""]
+    parts += ["## Rows without a prediction\n", *_unpriced(found), ""]
+    parts += ["## How it is made\n", MADE]
     return "\n".join(parts).rstrip() + "\n"
 
 
-REGRET = """\
-*Regret*: how much slower the layout is that is predicted fastest than the best one measured, in the mean over all jobs
-of the table with at least four layouts. *Rank corr.*: Spearman's, of predicted and measured steps per second."""
+TRAINER_COLUMNS = ("trainer", "devices", "tables", "rows", "left out %", "worst table %")
+BY_TRAINER = """\
+How far tables like your plan were off. A trainer that is not here, `trisweep` among them, has no published row: its
+predictions rest on the constants of the devices and on what its code does."""
 CALIBRATED = """\
-`trisweep calibrate` on five rows of a table (half of one that has fewer than ten), drawn three times, begun with
-constants fitted without that table and its machine: the mean error on the rest of the table before and after."""
+`trisweep calibrate` on five rows of a table (half of one that has fewer than ten), begun with constants fitted without
+that table and its machine: the mean error on the rest of the table before and after. *Chosen*: the five that say most
+of the constants, one after another the row whose step is least certain yet; no measured time is looked at. *Random*:
+five that were drawn, in the mean of five draws. *All others*: each fifth of the table, once the four other fifths are
+known; what is left there is no matter of constants, and five runs cannot undo it. A table of more than 60 rows is
+represented by 60."""
+MISSED = "The largest of all, at most two of a table."
 
 
 def _target_table(targets: Sequence[Target]) -> list[str]:
@@ -84,22 +100,24 @@ def _table_cells(table: TableResult) -> tuple[str, ...]:
 
 
 def _calibrations(found: Sequence[ReplayedCalibration]) -> list[str]:
-    cells = [
-        (
-            each.table,
-            str(each.num_rows),
-            _percent(each.error_before),
-            _percent(each.error_after),
-            f"{each.error_after / each.error_before:.2f}",
-        )
-        for each in found
-    ]
-    return _table(("table", "rows", "rest before %", "rest after %", "ratio"), cells)
+    columns = ("table", "rows", "chosen: before %", "after %", "ratio", "random: ratio", "all others: ratio")
+    return _table(columns, [_calibration_cells(each) for each in found])
+
+
+def _calibration_cells(each: ReplayedCalibration) -> tuple[str, ...]:
+    ratios = (
+        each.told_after / each.told_before,
+        each.drawn_after / each.drawn_before,
+        each.others_after / each.others_before,
+    )
+    shares = (_percent(each.told_before), _percent(each.told_after))
+    return (each.table, str(each.num_rows), *shares, *(f"{ratio:.2f}" for ratio in ratios))
 
 
 def _misses(tables: Sequence[TableResult]) -> list[str]:
-    cells = [_miss_cells(table, row) for table in tables for row in table.worst(NUM_MISSES)]
-    return _table(MISSES, cells)
+    missed = [(table, row) for table in tables for row in table.worst(MOST_OF_A_TABLE)]
+    missed.sort(key=lambda each: -abs(each[1].without.error))
+    return _table(MISSES, [_miss_cells(table, row) for table, row in missed[:NUM_MISSES]])
 
 
 def _miss_cells(table: TableResult, tested: TestedRow) -> tuple[str, ...]:

@@ -45,7 +45,9 @@ def _known(context: typer.Context, group: str) -> list[str]:
         return []
 
 
-SweepName = Annotated[str, typer.Argument(help="A file of conf/sweep, such as 175b.", autocompletion=complete_sweep)]
+SweepName = Annotated[
+    str, typer.Argument(help="A sweep of `trisweep list sweep`, such as 175b.", autocompletion=complete_sweep)
+]
 OverrideTexts = Annotated[
     list[str] | None,
     typer.Argument(help="Hydra overrides: cluster=frontier batch.micro_batch_size=2", autocompletion=complete_override),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +24,12 @@ complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True,
 def print_unwrapped(text: str) -> None:
     """Print a line that rich must not break, because programs and people search for it as a whole."""
     console.print(text, soft_wrap=True)
+
+
+def print_verbatim(text: str) -> None:
+    """Print what programs read, such as a script, where the console prints: with none of its lines broken."""
+    if not console.quiet:
+        typer.echo(text, err=console.stderr)
 
 
 def print_json(name: str, content: Mapping[str, Any]) -> None:

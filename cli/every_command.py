@@ -20,7 +20,10 @@ ConfigDirs = Annotated[
         OPTION, metavar="FOLDER", help="Your own clusters, models, sweeps ...; may be repeated.", show_default=False
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and with --json the document.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print nothing but errors, and what --json, --cfg, --as or --format asks for."),
+]
 
 
 def with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from cli.console import print_unwrapped
 from conf.errors import ConfigError
 from conf.private_files import shared_as_usual
 from conf.schema import Dtype
@@ -29,4 +30,4 @@ def export(
     found = checkpoint_in(checkpoint)
     with shared_as_usual():
         files = write(found, out, cast(Dtype, dtype))
-    typer.echo(f"{found}: {len(files)} files in {out}")
+    print_unwrapped(f"{found}: {len(files)} files in {out}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import typer
 
@@ -32,6 +33,7 @@ from cli import (
 from cli.calibrate import command as calibrate
 from cli.console import complaints, headed
 from cli.every_command import with_options_of_all
+from cli.help_text import Command, Group
 from cli.logs import command as logs
 from cli.own_folder import command as own_folder
 from cli.plan import command as plan
@@ -46,34 +48,41 @@ from conf.private_files import keep_private
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",
 )
-app.command()(with_options_of_all(plan.plan))
-app.command()(with_options_of_all(estimate.estimate))
-app.command()(with_options_of_all(rehearse.rehearse))
+
+
+def _add(command: Callable[..., None], name: str | None = None, **settings: Any) -> None:
+    app.command(name, cls=Command, **settings)(with_options_of_all(command))
+
+
+_add(plan.plan)
+_add(estimate.estimate)
+_add(rehearse.rehearse)
 # Unknown options are let through here, and below, to reach the command: its own message, or Hydra, deals with them.
-app.command(hidden=True, context_settings={"ignore_unknown_options": True})(with_options_of_all(rehearse.dry_run))
-app.command()(with_options_of_all(calibrate.calibrate))
-app.command()(with_options_of_all(export.export))
-app.command(context_settings={"ignore_unknown_options": True})(with_options_of_all(train.train))
-app.command()(with_options_of_all(sweep.sweep))
-app.command()(with_options_of_all(status.status))
-app.command()(with_options_of_all(logs.logs))
-app.command()(with_options_of_all(advance.advance))
-app.command()(with_options_of_all(pause.pause))
-app.command()(with_options_of_all(pause.resume))
-app.command()(with_options_of_all(retry.retry))
-app.command()(with_options_of_all(cancel.cancel))
-app.command()(with_options_of_all(report.report))
-app.command()(with_options_of_all(reindex.reindex))
-app.command()(with_options_of_all(rerun.rerun))
-app.command()(with_options_of_all(doctor.doctor))
-app.command()(with_options_of_all(own_folder.init))
-app.command("list")(with_options_of_all(list_options.list_options))
-app.command()(with_options_of_all(show.show))
-app.command()(with_options_of_all(ui.ui))
+_add(rehearse.dry_run, hidden=True, context_settings={"ignore_unknown_options": True})
+_add(calibrate.calibrate)
+_add(export.export)
+_add(train.train, context_settings={"ignore_unknown_options": True})
+_add(sweep.sweep)
+_add(status.status)
+_add(logs.logs)
+_add(advance.advance)
+_add(pause.pause)
+_add(pause.resume)
+_add(retry.retry)
+_add(cancel.cancel)
+_add(report.report)
+_add(reindex.reindex)
+_add(rerun.rerun)
+_add(doctor.doctor)
+_add(own_folder.init)
+_add(list_options.list_options, "list")
+_add(show.show)
+_add(ui.ui)
 
 
 def main() -> None:

@@ -104,6 +104,12 @@ def path_of(group: str, option: str) -> Path | None:
     return next((path for folder in folders() if (path := folder / group / f"{option}.yaml").is_file()), None)
 
 
+def shown_file(group: str, option: str) -> str:
+    """The file that holds for an option, as a person finds it: a path where it is the person's own."""
+    path = path_of(group, option)
+    return str(path) if path is not None and is_own(path) else f"conf/{group}/{option}.yaml"
+
+
 def is_own(path: Path) -> bool:
     """Whether a file lies in a person's own folder."""
     return not path.is_relative_to(CONF_DIR)

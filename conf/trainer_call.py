@@ -114,6 +114,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "last_token": model.vocab_size - 1,
         "num_zero_groups": _num_zero_groups(setup),
         "activation_again": _activation_again(setup),
+        "pointwise_recipe": setup.precision.matmul_recipe if parallel.recompute == "pointwise" else None,
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }

@@ -7,6 +7,7 @@ runs these. `make test-all` runs every case.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import combinations
 from typing import TypeVar
 
@@ -25,10 +26,18 @@ def covering(cases: Sequence[Case], options: Callable[[Case], Mapping[str, Hasha
     pairs = [_pairs(options(case)) for case in cases]
     missing = set[Pair]().union(*pairs)
     kept: list[int] = []
+    most = [(-len(each), index) for index, each in enumerate(pairs)]
+    heapify(most)
     while missing:
-        best = max(range(len(cases)), key=lambda index: len(pairs[index] & missing))
-        kept.append(best)
-        missing -= pairs[best]
+        # What a case brings only shrinks, so one that still brings as much as it did is ahead of all behind it.
+        brought, index = most[0]
+        brings = -len(pairs[index] & missing)
+        if brings > brought:
+            heapreplace(most, (brings, index))
+            continue
+        heappop(most)
+        kept.append(index)
+        missing -= pairs[index]
     return [cases[index] for index in sorted(kept)]
 
 

@@ -75,6 +75,26 @@ NOT_KNOWN = "unknown"
 """A fact about the software of a program that is not ours."""
 
 
+class SystemUse(Frozen):
+    """What the devices and processes of a training took at one step. Nothing of other jobs is in it, unless it says so.
+
+    Attributes:
+        device_busy_percent: of a moment, up to a second long, after the step: how much of it the driver saw a kernel
+            run, the mean over all GPUs. None on a CPU, or where a GPU does not tell.
+        device_memory_bytes: in use on the fullest GPU, by whatever uses it. None on a CPU.
+        device_watts: of all devices together, the mean since the last sample, by the counters of energy. Those of a
+            CPU are the machine's, with whatever else runs on it. None where a device has none, and during warm-up.
+        cpu_cores: how many cores the ranks kept busy, all together, the mean since the last sample.
+        resident_bytes: the host's memory that the fullest rank holds.
+    """
+
+    device_busy_percent: NonNegative | None = None
+    device_memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    device_watts: NonNegative | None = None
+    cpu_cores: NonNegative
+    resident_bytes: Annotated[int, Field(ge=0)] | None = None
+
+
 class StepMetrics(Frozen):
     """One line of `metrics.jsonl`, appended by rank 0 after each optimizer step.
 
@@ -85,6 +105,7 @@ class StepMetrics(Frozen):
         stragglers: ranks whose own work has lately taken much longer than that of the other ranks.
         time: seconds since the epoch.
         held_out_loss: the loss on held-out sequences after this step; None where it was not evaluated.
+        system: what was used meanwhile, every few seconds and at the last step; None at the steps between.
     """
 
     step: Count
@@ -99,6 +120,7 @@ class StepMetrics(Frozen):
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
     time: float
     held_out_loss: float | None = None
+    system: SystemUse | None = None
 
 
 class StepTerms(Frozen):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
-from benchmarks.fitting.learned import calibrated_stretch, intervals, learned
+from benchmarks.fitting.learned import intervals, learned
 from benchmarks.fitting.replays import replayed
 from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
 from benchmarks.fitting.written_constants import write_constants
@@ -38,17 +38,16 @@ def run(arguments: Sequence[str]) -> None:
     print_constants(found.values)
     without = values_without(found)
     ratios = left_out_ratios(found, without)
-    stretch = calibrated_stretch(rows, ratios)
     fitted = found.priced.measured * np.exp(found.log_ratios())
     predicted = fitted if "--write" in options else found.priced.step_seconds()
-    left_out = left_out_rows(found, predicted, ratios, intervals(rows, ratios, stretch))
+    left_out = left_out_rows(found, predicted, ratios, intervals(rows, ratios))
     print_tables(rows, left_out, fitted)
     calibrations = replayed(rows, without)
     print_calibrations(calibrations)
     if options:
         write_left_out(left_out)
         write_calibrations(calibrations)
-        write_atomically(VALIDATED, written(learned(rows, ratios, stretch)))
+        write_atomically(VALIDATED, written(learned(rows, ratios)))
         print(f"Written: {LEFT_OUT.name}, {CALIBRATED.name}, {VALIDATED.name}")
     if "--write" in options:
         places = write_constants(found.values)

@@ -114,7 +114,7 @@ TRAINERS = (
 TRAINER_FIELDS = tuple(dict.fromkeys(each.field for each in TRAINERS))
 MADE_FROM = {
     "megatron-deepspeed": ("megatron-lm",),
-    "megatron-core": ("megatron-lm",),
+    "megatron-core": ("megatron-lm", "fsdp"),  # some of its tables were run with the attention kernel of the latter
     "torchtitan": ("fsdp",),
     "deepspeed": ("fsdp",),
 }

@@ -53,10 +53,10 @@ def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fi
 
 def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
     """What five runs of each table do to the error on the rest."""
-    table = _table("calibrated on five rows", "rows", "rest before %", "rest after %", "ratio")
+    table = _table("calibrated on five rows", "rows", "chosen: before %", "after %", "random: before %", "after %")
     for each in found:
-        shares = _percents([each.error_before, each.error_after])
-        table.add_row(each.table, str(each.num_rows), *shares, f"{each.error_after / each.error_before:.2f}")
+        errors = (each.told_before, each.told_after, each.drawn_before, each.drawn_after)
+        table.add_row(each.table, str(each.num_rows), *_percents(errors))
     _print(table)
 
 

@@ -25,14 +25,14 @@ MOST = 10**18
 FORMATS = (DEFAULT_FORMAT, "json", "csv")
 Word = TypeVar("Word", bound=str)
 
-EXPLAIN = "Take a plan apart: best, or overrides such as 'parallel.tensor_parallel_size=8'; may be repeated."
+EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
 AS_PROGRAM = "Print the best plan as the command of megatron-lm, torchtitan, deepspeed or `command`."
 FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
 
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="A file of conf/sweep, such as 175b; left out, overrides say what to search.",
+        help="A sweep of `trisweep list sweep`, such as 175b; left out, overrides say what to search.",
         autocompletion=complete_either,
     ),
 ]
@@ -46,10 +46,8 @@ def plan(
     objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
     budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
-    tokens: Annotated[
-        float | None, typer.Option(help="Tokens of the whole training, such as 300e9.", min=1, max=MOST)
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.", min=1, max=MOST)] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training, such as 300e9.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.")] = None,
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
     clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
     mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,
@@ -79,9 +77,8 @@ def plan(
         objective=_known("objective", objective, OBJECTIVES),
         budget=budget,
         deadline=deadline,
-        # --tokens is a float, so that people can write 300e9.
-        num_tokens=None if tokens is None else round(tokens),
-        num_steps=steps,
+        num_tokens=_count("--tokens", tokens),
+        num_steps=_count("--steps", steps),
         devices=devices,
         clusters=tuple(clusters.split(",")) if clusters else (),
         mixed=mixed,
@@ -96,6 +93,15 @@ def plan(
         output_format=_known("format", output_format, FORMATS),
     )
     _answer(asked, options, as_json, as_program)
+
+
+def _count(option: str, number: float | None) -> int | None:
+    """A whole number, which people may write as 300e9."""
+    if number is None:
+        return None
+    if not 1 <= number <= MOST:  # nor is it so of NaN
+        raise ConfigError(option, number, f"must be a number from 1 to {MOST:.0e}", "Correct it, as in 300e9.")
+    return round(number)
 
 
 def _asked(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console, shown_path
+from cli.console import console, print_verbatim, shown_path
 from cli.live_import import followed_in_mlflow
 from cli.plan.command import print_plan
 from cli.sweep.end import end_command
@@ -31,7 +31,7 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
     require_time(settings.slurm, settings.launcher)
     print_plan(record, place.composition)
     asked = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
-    typer.echo(asked.sbatch, err=console.stderr)  # by no rich console, which would wrap its lines
+    print_verbatim(asked.sbatch)
     unit = "GPU-hours" if asked.shape.uses_gpus else "core-hours"
     chosen = sum(trial.selected for trial in record.trials)
     console.print(

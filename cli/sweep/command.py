@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, OverrideTexts, ShowConfig, SweepName, composed, overrides_of, print_config
-from cli.console import console, counted, leave_stdout_to_json, print_json
+from cli.console import console, counted, leave_stdout_to_json, print_json, print_verbatim
 from cli.live_import import followed_in_mlflow
 from cli.plan.command import print_plan, print_question, print_space
 from cli.state_document import print_state
@@ -17,8 +17,15 @@ from cli.sweep.allocation import show_allocation, sweep_in_allocation
 from cli.sweep.end import end_command
 from cli.sweep.on_slurm import hours_at_most
 from cli.sweep.replay import is_replayed, print_replay
-from cli.sweep.what_is_measured import num_attempts, print_left_out, print_nothing_to_do, print_part, print_remeasured
-from conf.errors import EXIT_INTERRUPTED, UsageError
+from cli.sweep.what_is_measured import (
+    num_attempts,
+    print_left_out,
+    print_left_out_now,
+    print_nothing_to_do,
+    print_part,
+    print_remeasured,
+)
+from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from conf.load import Composition
@@ -56,6 +63,7 @@ def sweep(
     from launcher.provenance import keep_configuration
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
+    from sweeps.kept import keep_measured
     from sweeps.sweep import Sweep
 
     if fail_fast is not None:
@@ -67,9 +75,7 @@ def sweep(
         leave_stdout_to_json()
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
     if is_replayed(place):
-        if as_json:
-            raise UsageError("A sweep over past sweeps has no document", "Leave out --json.")
-        print_replay(place)
+        print_replay(place, as_json=as_json)
         return
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     record, restriction = _planned(place)
@@ -84,6 +90,8 @@ def sweep(
     prepare_tokens(place.folder, record)
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
+    if rules.draft is not None and place.settings.search.kind == "grid":
+        print_left_out_now(keep_measured(planned, rules.draft))
     if remeasure:
         print_remeasured(remeasure_finished(planned, rules.wants))
     print_part(planned, restriction)
@@ -156,7 +164,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
         console.rule(f"{counted(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
-        typer.echo(request.sbatch, err=console.stderr)  # by no rich console, which would wrap its lines
+        print_verbatim(request.sbatch)
     print_left_out(record)
     trials, arrays = counted(len(chosen), "trial"), counted(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")

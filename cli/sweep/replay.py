@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from math import isinf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
-from cli.console import console, headed
+from cli.console import console, headed, print_json
 
 if TYPE_CHECKING:
+    from conf.sweep_spec import ReplaySpec
     from launcher.where import Place
     from sweeps.replay.contest import Contest
 
@@ -21,7 +22,7 @@ def is_replayed(place: Place) -> bool:
     return sweep is not None and sweep.replay is not None and not place.on_slurm
 
 
-def print_replay(place: Place) -> None:
+def print_replay(place: Place, *, as_json: bool) -> None:
     """How many jobs the sweep's search and others need on made-up machines until one is near the best."""
     from sweeps.plan import plan_sweep
     from sweeps.replay.contest import contest
@@ -32,15 +33,39 @@ def print_replay(place: Place) -> None:
     console.print(headed(record.name, f": {record.spec.question}"))
     with console.status("Replaying ..."):
         found = contest(place.composition, record, spec)
-    study, cluster = found.study, place.settings.cluster.name
+    if as_json:
+        print_json("replay", _document(record.name, found, spec))
+        return
+    cluster = place.settings.cluster.name
     console.print(
         f"Replayed against the cost model as the machine; nothing was measured. {spec.num_machines} made-up machines"
         " differ from the cost model in their constants, in effects that it does not know, and by noise."
     )
-    exist, fit = int(study.is_searched.sum()), int(study.fits_on_paper.sum())
+    exist, fit = _num_points(found)
     console.print(f"{exist:,} points of the axes can exist, {fit:,} of them fit on paper.")
     console.print(_table(found, spec.most_jobs))
     console.print(f"As jobs on the cluster: trisweep sweep {record.name} cluster={cluster}")
+
+
+def _num_points(found: Contest) -> tuple[int, int]:
+    """Points that can exist, and those of them that fit on paper."""
+    return int(found.study.is_searched.sum()), int(found.study.fits_on_paper.sum())
+
+
+def _document(name: str, found: Contest, spec: ReplaySpec) -> dict[str, Any]:
+    exist, fit = _num_points(found)
+    searches = [
+        {
+            "search": each.name,
+            "median_jobs": each.median_jobs,
+            "most_jobs": each.most_jobs,
+            "out_of_memory_share": each.share_lost,
+            "worst_share_of_best": each.worst_share,
+        }
+        for each in found.standings
+    ]
+    limits = {"num_machines": spec.num_machines, "most_jobs": spec.most_jobs}
+    return {"sweep": name, **limits, "points_that_exist": exist, "points_that_fit": fit, "searches": searches}
 
 
 def _table(found: Contest, most_jobs: int) -> Table:

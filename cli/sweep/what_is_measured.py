@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cli.console import console, counted
 
 if TYPE_CHECKING:
+    from sweeps.kept import Earlier
     from sweeps.restriction import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
@@ -38,6 +39,15 @@ def print_part(planned: Sweep, restriction: Restriction | None) -> None:
         f"{values}: {counted(len(part), 'trial')} of {len(planned.runnable)}. The sweep keeps the others, with what"
         " they have measured; this part has a report of its own."
     )
+
+
+def print_left_out_now(earlier: Earlier) -> None:
+    """Which results the sweep no longer shows, because the configuration is another one than at the last command."""
+    if earlier.left_out:
+        console.print(
+            f"The configuration is another one than before: {counted(len(earlier.left_out), 'trial')} that it measured"
+            " are no longer shown; the command of before shows them again."
+        )
 
 
 def print_remeasured(trial_ids: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conf.cluster_spec import ClusterSpec
+from conf.folders import shown_file
 from conf.sites import SlurmSpec
 from launcher.doctor.finding import Finding, Findings
 from launcher.doctor.site import TOOLS, Site, read_site
@@ -106,7 +107,9 @@ def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> Findin
     limits = [int(told[key]) for key in ("MaxNodes", "TotalNodes") if told.get(key, "").isdigit()]
     if limits and cluster.num_nodes > min(limits):
         says = f"{cluster.name} has {cluster.num_nodes} nodes by its file, {partition} gives a job {min(limits)}"
-        return SLURM.warning("nodes", says, f"Correct num_nodes in conf/cluster/{cluster.name}.yaml, or sweep fewer.")
+        return SLURM.warning(
+            "nodes", says, f"Correct num_nodes in {shown_file('cluster', cluster.name)}, or sweep fewer."
+        )
     return SLURM.ok("nodes", f"{cluster.num_nodes} by the cluster's file, which a job may have")
 
 
@@ -198,7 +201,7 @@ def _devices(wanted: Wanted) -> Finding:
     counts = {sum(int(n) for n in _counts(line)) for line in offered}
     if cluster.devices_per_node not in counts:
         says = f"nodes have {', '.join(offered)}; {cluster.name} has {cluster.devices_per_node} a node by its file"
-        return SLURM.warning("devices", says, f"Correct devices_per_node in conf/cluster/{cluster.name}.yaml.")
+        return SLURM.warning("devices", says, f"Correct devices_per_node in {shown_file('cluster', cluster.name)}.")
     return SLURM.ok("devices", f"{', '.join(offered)} a node")
 
 

@@ -1,8 +1,8 @@
 """Which metrics a run has: a small set of keys that stays as it is, in units that people read.
 
 The part before the slash says what a number is: predicted (`pred`), measured (`meas`), both compared (`error`), held
-against the baseline (`scale`), of one step (`step`), or the sweep's best (`best`). The rest is short, because MLflow's
-columns are narrow. docs/metrics.md explains every key.
+against the baseline (`scale`), of one step (`step`), what was used meanwhile (`system`), or the sweep's best (`best`).
+The rest is short, because MLflow's columns are narrow. docs/metrics.md explains every key.
 """
 
 from __future__ import annotations
@@ -82,8 +82,17 @@ STEPS = (
     Quantity("tok_per_s", "tokens_per_second"),
     Quantity("TFLOPS", "model_flops_per_second_per_device", over=TERA),
 )
-RANK_MEMORY = "system/rank_mem_GiB"
-"""MLflow shows keys of this prefix on a page of their own."""
+SYSTEM = (
+    Quantity("device_busy_pct", "device_busy_percent"),
+    Quantity("device_mem_GiB", "device_memory_bytes", over=GIBIBYTE),
+    Quantity("watts", "device_watts"),
+    Quantity("cpu_cores", "cpu_cores"),
+    Quantity("rss_GiB", "resident_bytes", over=GIBIBYTE),
+)
+"""What a step says of devices and processes. MLflow shows keys that begin with `system/` on a page of their own."""
+
+RANK_MEMORY = "meas/rank_mem_GiB"
+"""Over the rank, where other metrics have the step. The page for `system/` would show it over time."""
 
 
 def in_gib(num_bytes: int) -> float:
@@ -91,7 +100,7 @@ def in_gib(num_bytes: int) -> float:
 
 
 def of_step(metrics: StepMetrics) -> dict[str, float]:
-    return _keyed("step", STEPS, metrics)
+    return _keyed("step", STEPS, metrics) | (_keyed("system", SYSTEM, metrics.system) if metrics.system else {})
 
 
 def predicted(estimate: Estimate) -> dict[str, float]:

@@ -32,6 +32,7 @@ from results.report.sections import (
     timeline,
     trials,
 )
+from results.report.timeline.stage_shares import shares_rows
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -65,12 +66,13 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
         UsageError: a file cannot be written.
     """
     folder, record = sweep
-    sections, legend, head = sections_of(ReportSubject(sweep, results)), answer.layouts(record), head_of(record)
+    subject = ReportSubject(sweep, results)
+    sections, legend, head = sections_of(subject), answer.layouts(record), head_of(sweep)
     place = SweepFolder(out) if out else folder
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
     texts = (
         markdown(head, sections, legend),
-        csv_text(record, results, chosen_figures(record.spec.published)),
+        csv_text(record, results, chosen_figures(record.spec.published), shares_rows(subject)),
         page(head, sections, legend),
     )
     for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
@@ -81,7 +83,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
 def report_page(sweep: Sweep, results: Sequence[TrialReading]) -> str:
     """The HTML page alone, as text."""
     sections = sections_of(ReportSubject(sweep, results))
-    return page(head_of(sweep.record), sections, answer.layouts(sweep.record))
+    return page(head_of(sweep), sections, answer.layouts(sweep.record))
 
 
 def _write(path: Path, text: str, sweep: str) -> None:

@@ -33,10 +33,16 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Sentences; what stands between backticks is set as code. A caution stands where its comparison is made."""
+    """Sentences; what stands between backticks is set as code.
+
+    Attributes:
+        is_caution: what must be known before numbers are compared; it stands where the comparison is made.
+        is_note: conventions and sources, set smaller, for those who want to know exactly.
+    """
 
     text: str
     is_caution: bool = False
+    is_note: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,12 @@ class NamedTable:
 
     Attributes:
         name: unique in the report; the page's anchor and the name of its filter.
+        folded_as: where few readers will want it, the line that opens it on the page; empty: it is open.
     """
 
     name: str
     table: ReportTable
+    folded_as: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,26 +10,8 @@ import yaml
 from pydantic import Field, TypeAdapter
 
 from conf.schema import Frozen, NonNegative, Positive
-from sweeps.confidence.kinds import Kind
 
 VALIDATED = Path(__file__).with_name("validated.yaml")
-
-
-class Errors(Frozen):
-    """How far predictions of one kind of plan were off, by constants fitted without the row's table and clusters.
-
-    Attributes:
-        low: measured over predicted, which one row in ten was below.
-        high: the same, which one row in ten was above.
-        rivals: by how much the ratio of two predictions of one model on one machine was off, in four of five pairs.
-        rows, tables: how many it rests on.
-    """
-
-    low: Positive
-    high: Positive
-    rivals: NonNegative
-    rows: Annotated[int, Field(ge=0)]
-    tables: Annotated[int, Field(ge=0)]
 
 
 class Range(Frozen):
@@ -40,19 +22,26 @@ class Range(Frozen):
 
 
 class Validated(Frozen):
-    """Everything that was learned.
+    """Everything that was learned, by constants that were fitted without the row's table and clusters.
 
     Attributes:
-        widening: factor on the logarithms of `low` and `high` for every side on which a plan lies outside.
-        errors: by kind of plan.
+        low: measured over predicted, which one row in ten was below, in the mean over tables; `width_of` widens it.
+        high: the same, which one row in ten was above.
+        rivals: by how much the ratio of two predictions of one model on one machine was off, in four of five pairs.
+        rows, tables: how many it rests on.
         devices: names of the devices that rows ran on.
         trainers: names of the trainers that ran them, each with the ranges of its rows, by what is measured.
+        traits: what rows of each trainer had, by the names of TRAITS.
     """
 
-    widening: Positive
-    errors: dict[Kind, Errors]
+    low: Positive
+    high: Positive
+    rivals: NonNegative
+    rows: Annotated[int, Field(ge=0)]
+    tables: Annotated[int, Field(ge=0)]
     devices: Annotated[tuple[str, ...], Field(strict=False)]
     trainers: dict[str, dict[str, Range]]
+    traits: dict[str, Annotated[tuple[str, ...], Field(strict=False)]]
 
 
 @cache

@@ -6,21 +6,30 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from conf.knobs import KNOB, KnobValue
-from conf.schema import Frozen, Value
+from conf.schema import Frozen, MatmulRecipe, Value
 from conf.settings import Settings
 from train_core.costs import Implementation
 from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 
-def runs(trainer: Implementation, knob: str, value: KnobValue, *, pipeline: bool = False, tensor: bool = False) -> bool:
+def runs(
+    trainer: Implementation,
+    knob: str,
+    value: KnobValue,
+    *,
+    pipeline: bool = False,
+    tensor: bool = False,
+    recipe: MatmulRecipe | None = None,
+) -> bool:
     """Whether the trainer runs plans in which the knob has this value.
 
     Args:
         pipeline: in plans with several stages.
         tensor: in plans with several tensor ranks.
+        recipe: of their narrow products.
     """
     # How layers are spread is a kind of its own, about which `layouts` asks.
-    return isinstance(value, tuple) or _allows(trainer.name, knob, value, pipeline, tensor)
+    return isinstance(value, tuple) or _allows(trainer.name, knob, value, pipeline, tensor, recipe)
 
 
 def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str, KnobValue]) -> None:
@@ -39,10 +48,12 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
             value = keys[limit.key]
         else:
             continue
+        if limit.recipes is not None and settings.precision.matmul_recipe not in limit.recipes:
+            continue
         if value not in limit.values:
             raise limit.refusal(value, trainer.name, "another --implementation")
 
 
 @lru_cache(maxsize=4096)  # asked for every block of a search
-def _allows(trainer: str, knob: str, value: Value, pipeline: bool, tensor: bool) -> bool:
-    return CAPABILITIES[trainer].allows(knob, value, pipeline=pipeline, tensor=tensor)
+def _allows(trainer: str, knob: str, value: Value, pipeline: bool, tensor: bool, recipe: MatmulRecipe | None) -> bool:
+    return CAPABILITIES[trainer].allows(knob, value, pipeline=pipeline, tensor=tensor, recipe=recipe)

@@ -56,8 +56,8 @@ class Space:
     ) -> list[Value]:
         """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
         kept = values if knob not in self.pinned else [value for value in values if self.pinned[knob] == value]
-        trainer = self.setting.implementation
-        return [value for value in kept if runs(trainer, knob, value, pipeline=pipeline, tensor=tensor)]
+        trainer, recipe = self.setting.implementation, self.setting.matmul_recipe
+        return [value for value in kept if runs(trainer, knob, value, pipeline=pipeline, tensor=tensor, recipe=recipe)]
 
 
 class ShardChoice(NamedTuple):

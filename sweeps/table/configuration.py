@@ -17,6 +17,7 @@ from sweeps.table.compiled import compiled_or_not
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
 from sweeps.table.precision import precision_of
+from sweeps.table.recipes import with_recipe_of
 from sweeps.table.remarks import said
 from sweeps.table.trainer import trainer_of
 from sweeps.table.unread import require_read
@@ -93,7 +94,7 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
 
 def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
-    trainer = compiled_or_not(row, trainer_of(row, parallel.zero_stage, implementation))
+    trainer = with_recipe_of(row, compiled_or_not(row, trainer_of(row, parallel.zero_stage, implementation)))
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
     setup = Setup(
         model=model,

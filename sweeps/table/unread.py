@@ -30,6 +30,8 @@ UNREAD_MODELS = (
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
 )
 """Names of models whose rows say nothing else of what makes them different."""
+WAITING_HOST = r"(?:cuda[_ ])?launch[_ ]blocking"
+"""A switch for debugging: the host waits for every kernel before it launches the next one."""
 NOTHING = ("", "0", "no", "none", "false")
 
 
@@ -50,3 +52,6 @@ def require_read(row: Row) -> None:
     for pattern, what in UNREAD_MODELS:
         if said(row, pattern, ("model", "series")):
             raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")
+    if said(row, WAITING_HOST):
+        problem = "was run with launch blocking, in which the host waits for every kernel: that is not modelled"
+        raise ConfigError("notes", text_of(row, "notes"), problem, "Measure without it.")

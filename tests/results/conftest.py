@@ -30,7 +30,7 @@ from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate
-from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics
+from train_core.measurement import Environment, Measurement, Outcome, Performance, StepMetrics, SystemUse
 from train_core.trial_folder import TrialFolder
 
 CREATED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
@@ -239,6 +239,7 @@ def step(number: int, tokens_per_second: float = 100.0, started: float = CREATED
         model_flops_per_second_per_device=tokens_per_second * 1e9,
         warmup=number <= 2,
         time=started + number,
+        system=SystemUse(device_watts=300.0, cpu_cores=1.5, resident_bytes=2**29) if number % 3 == 0 else None,
     )
 
 

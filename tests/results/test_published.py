@@ -51,5 +51,4 @@ def test_every_sweep_asks_for_figures_that_exist() -> None:
 
 def test_a_row_that_is_not_confirmed_says_so_wherever_it_is_shown() -> None:
     table = published_table(chosen_figures(["frontier-175b-recipe"]))
-    assert table is not None
     assert "unconfirmed" in table.markdown()

@@ -119,8 +119,8 @@ def _alike(asked: Sequence[tuple[Setup, Implementation]]) -> Iterator[tuple[Sett
         if setup.mixed is not None:
             continue
         setting, number = setting_of(setup, implementation), len(listed_stages(setup.layers_per_stage))
-        same = (found for own, groups, found in kinds if groups == number and len(found) < MOST_AT_ONCE)
-        known = next((found for found in same if setting_of(*asked[found[0]]) == setting), None)
+        room = (kind for kind in kinds if kind[1] == number and len(kind[2]) < MOST_AT_ONCE)
+        known = next((found for own, _, found in room if own == setting), None)
         if known is None:
             kinds.append((setting, number, [index]))
         else:

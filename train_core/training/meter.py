@@ -24,6 +24,7 @@ from train_core.trial_folder import TrialFolder
 from train_core.watch.energy.meter import EnergyMeter
 from train_core.watch.recorded_step import MedianStep, stage_timeline
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
+from train_core.watch.system.sampler import SystemSampler
 
 MEASURED = "measured"
 MATMUL_SECONDS = 0.5
@@ -95,6 +96,7 @@ class Meter:
         self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), MedianStep()
         self.energy = EnergyMeter(world.device)
         self.energy.measure_idle(experiment.watch.idle_power_seconds)
+        self.system = SystemSampler(world, axis, experiment.training.num_steps)
 
     def _peak(self) -> tuple[float, str]:
         """The peak in FLOP/s of one device, in a mixed job the mean over all, and where the number comes from."""
@@ -124,11 +126,14 @@ class Meter:
         terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
         record = self.world.clock.end_step()
-        # What ranks have to agree on travels in one collective: the time, the straggler's share, the wish to stop.
-        told = [elapsed, self.terms.recent_own_seconds(), float(self.stop_asked())]
-        seconds_of_ranks, own_seconds, signals = zip(*gather(told, self.axis, self.world.device), strict=True)
+        # What ranks tell each other travels in one collective: the time, the straggler's share, the wish to stop, and
+        # what they use.
+        own = self.terms.recent_own_seconds()
+        told = [elapsed, own, float(self.stop_asked()), *self.system.read(step, self.energy)]
+        of_ranks = gather(told, self.axis, self.world.device)
+        seconds_of_ranks, own_seconds, signals, *used = zip(*of_ranks, strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
-        if self._is_timed(step):
+        if self._is_timed(step) and self._speaks_for_its_stage:
             self.recorded.offer(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
@@ -144,18 +149,23 @@ class Meter:
             warmup=step <= self.num_warmup_steps,
             stragglers=self._stragglers(own_seconds),
             time=time.time(),
+            system=self.system.combine(list(zip(*used, strict=True)), seconds),
         )
         self.steps.append(metrics)
         return metrics
 
     def write_timeline(self, trial: TrialFolder) -> None:
-        """Leave when the passes of a timed step ran: the first tensor rank of the first replica of each stage does."""
-        stage, *others = self.layout.coordinates(self.world.rank)
-        if self.recorded.kept is None or any(others):
+        """Leave when the passes of a timed step ran: a rank of each stage does."""
+        if self.recorded.kept is None:
             return
         seconds, record = self.recorded.kept
-        of = stage, self.layout.pipeline_size
+        of = self.layout.coordinates(self.world.rank)[0], self.layout.pipeline_size
         trial.write_timeline(stage_timeline(seconds, record, self.world.clock, self.world.rank, of))
+
+    @property
+    def _speaks_for_its_stage(self) -> bool:
+        """Whether this is the first tensor rank of the first replica: all ranks of a stage run the same passes."""
+        return not any(self.layout.coordinates(self.world.rank)[1:])
 
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""

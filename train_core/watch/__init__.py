@@ -8,5 +8,6 @@ agreement        replicas that no longer hold the same bits
 nonfinite        where the first value that is not finite comes from
 transient        which ranks such a value may have come from when it does not come again
 energy           what energy the devices take, by counters
+system           how busy the devices are, and what else the training takes, every few seconds
 traces           torch's profiler around chosen steps
 """

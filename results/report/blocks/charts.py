@@ -9,7 +9,7 @@ from typing import Any
 Spec = dict[str, Any]
 Values = list[dict[str, Any]]
 
-MOST_BARS = 24
+MOST_BARS = 16
 BAR_HEIGHT = 22
 
 

@@ -10,11 +10,12 @@ from typing import TypeVar
 from conf.units import TERA
 from results.scaling import Scaling
 from results.units import significant
+from sweeps.history import History
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import NOISY_RATIO, machine_noise
-from sweeps.trial import SweepRecord
+from sweeps.trial import SweepFolder, SweepRecord
 from train_core.costs.counts.flops import FLOPS_FORMULA
-from train_core.measurement import NOT_KNOWN, Outcome, Performance
+from train_core.measurement import NOT_KNOWN, Performance
 
 Item = TypeVar("Item")
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
@@ -106,15 +107,13 @@ def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
     return relations[result.trial.trial_id].kind is None
 
 
-def notes(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[str, ...]:
+def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFolder) -> tuple[str, ...]:
+    """What must be said of the trials beside their rows."""
     said = []
+    if any(result.trial.repeat for result in results) and (why := History.kept_in(folder).finished):
+        said.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")
     if left_out := sum(result.outcome is None for result in results):
-        said.append(
-            f"Points that fit but were left out, beyond sweep.max_trials = {record.spec.max_trials}: {left_out}."
-        )
-    infeasible = sum(result.outcome is Outcome.INFEASIBLE for result in results)
-    if infeasible and record.mode == "cluster":
-        said.append(f"Points that cannot run, and so were not submitted: {infeasible}. Their rows say what they lack.")
+        said.append(f"{left_out} points that fit were left out, beyond `sweep.max_trials={record.spec.max_trials}`.")
     for result in results:
         said += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.quarantined]
     return tuple(said)

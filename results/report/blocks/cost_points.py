@@ -92,7 +92,9 @@ def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: C
     shown += [chosen] if not any(point is chosen for point in shown) else []
     rows = tuple(_row(position, point, id(point) in on_front) for position, point in enumerate(shown, start=1))
     marked = frozenset(position for position, point in enumerate(shown) if point is chosen)
-    return ReportTable(COLUMNS, rows, frozenset(NUMERIC), marked).without_empty_columns()
+    table = ReportTable(COLUMNS, rows, frozenset(NUMERIC), marked).without_empty_columns()
+    # One point that none beats is the marked one.
+    return table if len(best) > 1 else table.only([name for name in table.columns if name != "beaten by none"])
 
 
 def _row(position: int, point: CostPoint, is_on_front: bool) -> tuple[Cell, ...]:

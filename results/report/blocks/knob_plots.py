@@ -10,9 +10,11 @@ from results.knobs.sensitivity import Interaction, Sensitivity
 from results.knobs.table import KnobColumn, KnobTable, Set, shown
 from results.report.blocks.charts import quantity
 from results.report.section import Plot
+from results.units import percent
 
 MOST_PANELS = 6
 BAR_STEP = 26
+CELL_STEP = 80
 
 
 def shares_plot(found: Sensitivity) -> Plot:
@@ -42,8 +44,8 @@ def shares_plot(found: Sensitivity) -> Plot:
         "layer": [bar, line],
     }
     caption = (
-        f"How much of the differences between {found.rates_are} rates each knob explains; the line holds four of five"
-        " draws of the trials."
+        f"How much of the differences between {found.rates_are} rates each knob explains, with the range of four draws"
+        " of the trials in five."
     )
     return Plot(f"knob-shares-{found.rates_are}", caption, spec)
 
@@ -77,7 +79,7 @@ def dependence_plot(found: Sensitivity) -> Plot:
                 "mark": {"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3},
                 "encoding": {"y": quantity("low", title) | {"scale": {"zero": False}}, "y2": {"field": "high"}},
             },
-            {"mark": {"type": "line", "point": True, "color": kind}, "encoding": {"y": scaled}},
+            {"mark": {"type": "line", "point": {"color": kind}, "color": kind}, "encoding": {"y": scaled}},
         ],
     }
     order = [effect.column.words for effect in found.effects[:MOST_PANELS]]
@@ -89,8 +91,8 @@ def dependence_plot(found: Sensitivity) -> Plot:
         "resolve": {"scale": {"x": "independent"}},
     }
     caption = (
-        f"The mean of what trees make of {found.rates_are} rates for each value of a knob, all other knobs as they"
-        " were (partial dependence); lines hold four of five draws of the trials."
+        f"What each value of a knob does to the {found.rates_are} rate, all other knobs as they were (partial"
+        " dependence), with the range of four draws in five."
     )
     return Plot(f"knob-dependence-{found.rates_are}", caption, spec)
 
@@ -114,12 +116,14 @@ def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
     spec: dict[str, Any] = {
         "data": {"values": values},
         "height": {"step": BAR_STEP},
+        "width": {"step": CELL_STEP},
         "mark": {"type": "rect"},
         "encoding": encoding | {"color": color},
     }
     caption = (
-        f"Mean {table.rates_are} TFLOPS per device of the trials with each pair of values of {pair.first.words} and"
-        f" {pair.second.words}, the two knobs that depend on each other most; other knobs differ between cells."
+        f"Mean {table.rates_are} TFLOPS per device for each pair of values of {pair.first.words} and"
+        f" {pair.second.words}, the two knobs that depend on each other most ({percent(pair.share)} % of the"
+        " differences). Other knobs differ between cells."
     )
     return Plot(f"knob-pair-{table.rates_are}", caption, spec)
 

@@ -22,7 +22,7 @@ FITTING_COLUMNS = (
     "hardware TFLOPS",
     "MFU %",
     "worst stage",
-    "GiB",
+    "peak GiB",
 )
 LACKING_COLUMNS = ("layout", "worst stage", "needs GiB", "has GiB", "short GiB")
 IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
@@ -77,14 +77,14 @@ def _subject(plan: Sequence[Trial]) -> str:
 def _verdict(plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
     if not plan:
         return "This sweep has no full-size points."
-    if not fitting or fitting[0].estimate is None:
-        return "No full-size point fits. The tables below say what each one lacks."
-    best = fitting[0].estimate
-    return (
-        f"{len(fitting)} of {len(plan)} points fit. Predicted fastest per device: {plan_label(fitting[0])} with"
-        f" {tflops(best.model_flops_per_second_per_device)} model TFLOPS per device and a step every"
-        f" {seconds(best.step_seconds)} s."
-    )
+    if not fitting:
+        return "No full-size point fits; what each one lacks is below."
+    counted = f"{len(fitting)} of {len(plan)} points fit, ranked by model TFLOPS per device."
+    if len(fitting) < 2:
+        return counted
+    first, second = (_estimate(trial).model_flops_per_second_per_device for trial in fitting[:2])
+    behind = f"{percent(1 - second / first)} % behind `{plan_label(fitting[0])}`"
+    return f"{counted} The second, `{plan_label(fitting[1])}`, is {behind}."
 
 
 def _name(trial: Trial) -> str:
@@ -94,7 +94,14 @@ def _name(trial: Trial) -> str:
 def _fitting_table(fitting: Sequence[Trial]) -> ReportTable | None:
     rows = [_fitting_row(position, trial) for position, trial in enumerate(fitting, start=1)]
     numeric = frozenset(FITTING_COLUMNS) - {"layout"}
-    return ReportTable(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0})) if rows else None
+    table = ReportTable(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
+    return _with_stages_that_differ(table) if rows else None
+
+
+def _with_stages_that_differ(table: ReportTable) -> ReportTable:
+    """Without the column of the worst stage where that is the same one for all points."""
+    differ = len(table.texts_of("worst stage")) > 1
+    return table if differ else table.only([name for name in table.columns if name != "worst stage"])
 
 
 def _fitting_row(position: int, trial: Trial) -> tuple[Cell, ...]:
@@ -103,7 +110,7 @@ def _fitting_row(position: int, trial: Trial) -> tuple[Cell, ...]:
     return (
         number(str(position), position),
         text(_name(trial)),
-        number(str(experiment.parallel.world_size), experiment.parallel.world_size),
+        number(count(experiment.parallel.world_size), experiment.parallel.world_size),
         number(seconds(estimate.step_seconds), estimate.step_seconds),
         number(count(estimate.tokens_per_second), estimate.tokens_per_second),
         _rate_cell(estimate.model_flops_per_second_per_device),
@@ -126,7 +133,8 @@ def _lacking_table(lacking: Sequence[Trial]) -> ReportTable | None:
         for trial in lacking
         for estimate in [_estimate(trial)]  # gives the estimate a name in here
     ]
-    return ReportTable(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"}) if rows else None
+    table = ReportTable(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
+    return _with_stages_that_differ(table) if rows else None
 
 
 def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:

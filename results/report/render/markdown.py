@@ -35,5 +35,7 @@ def _block(block: Block) -> Iterator[str]:
                 f"- {figure.name}: **{figure.value}** ({', '.join(filter(None, (figure.numbers_are, figure.note)))})"
                 for figure in figures
             )
-        case NamedTable(_, table):
+        case NamedTable(_, table, folded_as):
+            if folded_as:
+                yield f"**{folded_as}**"
             yield table.markdown()

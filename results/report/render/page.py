@@ -16,6 +16,8 @@ from results.report.head import Head
 from results.report.section import Block, Plot, Section
 from results.report.table import LONGEST_CELL, SHOWN_OF_LONG, ReportTable
 
+FEW_COLUMNS = 9
+"""A table with no more columns has room for long remarks below its names."""
 LONGEST_WORD = 30
 """Columns whose texts are all shorter are not broken into lines."""
 TEMPLATES = Path(__file__).with_name("templates")
@@ -77,7 +79,8 @@ def _class_of(table: ReportTable, column: str, longest: int) -> Markup:
     if column in table.numeric:
         return Markup(' class="number"')
     if column == table.key:
-        return Markup(' class="key noted"' if table.has_notes else ' class="key"')
+        noted = " noted" * table.has_notes + " roomy" * (table.has_notes and len(table.columns) <= FEW_COLUMNS)
+        return Markup(f' class="key{noted}"')
     return Markup(' class="prose"') if longest > LONGEST_WORD else Markup("")
 
 

@@ -24,6 +24,7 @@ from results.units import ABSENT, error_percent, gib, percent, rounded, seconds,
 from sweeps.reading import TrialReading, ranked
 
 MOST_POINTS = 1000
+SQUARE = 380
 MEMORY = "memory of the fullest rank"
 TRIAL_COLUMNS = (
     "layout",
@@ -38,7 +39,15 @@ TRIAL_COLUMNS = (
     "GiB measured",
     "GiB error %",
 )
-STATISTICS_COLUMNS = ("of", "trials", "median error %", "mean error %", "worst error %", "bias %", "share of step %")
+STATISTICS_COLUMNS = (
+    "quantity",
+    "trials",
+    "median error %",
+    "mean error %",
+    "worst error %",
+    "bias %",
+    "share of step %",
+)
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -60,9 +69,9 @@ def section(subject: ReportSubject) -> Section | None:
 def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[TrialReading]) -> Iterator[Block]:
     with_times = timed(compared)
     if compared:
-        yield Paragraph(_what_is_compared(subject, compared))
         yield from _cautions(with_times)
         yield NamedTable("prediction-errors", _statistics_table(compared))
+        yield Paragraph(_what_is_compared(subject, compared), is_note=True)
         yield from (Paragraph(sentence) for sentence in _on_order(with_times))
         yield from (_scatter(with_times) for _ in with_times[:1])
         yield NamedTable("beside", _trial_table(compared))
@@ -90,9 +99,9 @@ def _finding(compared: Sequence[Pair]) -> str:
         )
     inside = sum(_is_inside(pair) for pair in compared)
     return (
-        f"Predicted steps are off by {percent(errors.median)} % in the median of {errors.count} trials and by"
-        f" {percent(errors.worst)} % at worst, {_bias_in_words(errors)}; {inside} of {errors.count} lie in their"
-        " interval, which expects four of five."
+        f"The predicted step is off by {percent(errors.median)} % in the median of {errors.count} trials and by"
+        f" {percent(errors.worst)} % at worst, {_bias_in_words(errors)}. {inside} of {errors.count} measured steps lie"
+        " in the 80 % interval of their prediction."
     )
 
 
@@ -103,16 +112,16 @@ def _bias_in_words(errors: ErrorStatistics) -> str:
 
 def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
     sentence = (
-        "An error is predicted over measured, less one: above zero the step was predicted to take longer than it did."
-        " The bias is the geometric mean of these ratios, less one."
+        "Error: predicted over measured, less one; above zero where the step was predicted to take longer than it did."
+        " Bias: the geometric mean of these ratios, less one."
     )
     if subject.sweep.record.mode == "proxy":
         sentence += " These are trials of the proxy, predicted for the machine that measured them."
     left_out = len(compared) - len(timed(compared))
     if left_out:
         sentence += (
-            f" Of {left_out} measured trials only the memory is compared: their ranks shared devices, and the cost"
-            " model gives each rank its own."
+            f" {left_out} measured trial{'s' if left_out > 1 else ''} whose ranks shared devices can be compared in"
+            " memory alone, because the cost model gives each rank a device."
         )
     return sentence
 
@@ -121,7 +130,7 @@ def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
     """What the interval knows of its own limits, and constants that were fitted here."""
     outside = dict.fromkeys(side for pair in compared for side in pair.interval.outside)
     if outside:
-        yield Paragraph(f"Outside of what the cost model was validated on: {'; '.join(outside)}.", is_caution=True)
+        yield Paragraph(f"These predictions lie outside of what was validated: {'; '.join(outside)}.", is_caution=True)
 
 
 def _on_order(compared: Sequence[Pair]) -> Iterator[str]:
@@ -134,20 +143,20 @@ def _on_order(compared: Sequence[Pair]) -> Iterator[str]:
     best = max(compared, key=lambda pair: pair.measured.model_flops_per_second_per_device)
     chosen = max(compared, key=lambda pair: pair.predicted.model_flops_per_second_per_device)
     if best is chosen:
-        yield f"The trial that was predicted to be the fastest per device is the fastest: {best.reading.label}."
+        yield f"The trial that was predicted to be the fastest per device was the fastest: {best.reading.label}."
         return
     lost = 1 - chosen.measured.model_flops_per_second_per_device / best.measured.model_flops_per_second_per_device
     yield (
-        f"The trial that was predicted to be the fastest per device is {chosen.reading.label}; measured, it is"
-        f" {percent(lost)} % slower than {best.reading.label}."
+        f"Following the prediction would have cost {percent(lost)} % of the rate: {chosen.reading.label} was predicted"
+        f" to be the fastest per device, and {best.reading.label} was."
     )
 
 
 def _agreement_sentence(agreement: RankCorrelation) -> str:
     return (
-        f"The order by rate per device agrees with Kendall's tau = {agreement.kendall:.2f} (p ="
-        f" {agreement.kendall_chance:.2g}) and Spearman's rho = {agreement.spearman:.2f} over {agreement.count} trials:"
-        " 1 is the same order, 0 is what chance gives."
+        f"Agreement of the two rankings of {agreement.count} trials by rate per device: Kendall's tau"
+        f" {agreement.kendall:.2f} (p = {agreement.kendall_chance:.2g}), Spearman's rho {agreement.spearman:.2f}; 1 is"
+        " the same order, 0 is chance."
     )
 
 
@@ -159,7 +168,9 @@ def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
     quantities.append((MEMORY, _memory(compared)))
     found = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
     rows = tuple(_statistics_row(name, errors, share) for name, errors, share in found if errors is not None)
-    return ReportTable(STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"of"}, frozenset({0}))
+    return ReportTable(
+        STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"quantity"}, frozenset({0})
+    ).without_empty_columns()
 
 
 def _statistics_row(name: str, errors: ErrorStatistics, share: float | None) -> tuple[Cell, ...]:
@@ -250,7 +261,8 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
                     "encoding": {"x": x, "y": y, "tooltip": tooltip},
                 },
             ],
-            "height": 320,
+            "height": SQUARE,
+            "width": SQUARE,
         },
     )
 

@@ -25,7 +25,7 @@ def section(subject: ReportSubject) -> Section | None:
     chosen = measured[0] if measured else _on_paper(subject, points)
     best = _front(points)
     kind: NumbersAre = "measured" if measured else "predicted"
-    blocks = [Paragraph(_assumptions(chosen)), *_blocks(points, best, chosen)]
+    blocks = [*_blocks(points, best, chosen), Paragraph(_assumptions(chosen), is_note=True)]
     if counted:
         blocks += [Paragraph(COUNTED), NamedTable("energy-counted", counted)]
     if counted and kind == "predicted":
@@ -64,8 +64,8 @@ def _finding(point: CostPoint) -> str:
     parts = [
         f"{in_three_digits(point.takes.device_hours(TRILLION))} device-hours",
         f"{in_three_digits(point.megawatt_hours)} MWh ({'counted' if counted else 'at the declared watts'})",
-        "no price is declared" if point.dollars is None else f"{in_three_digits(point.dollars)} dollars",
-        "no emission of the grid is declared" if tonnes is None else f"{in_three_digits(tonnes)} tonnes of CO2",
+        *([] if point.dollars is None else [f"{in_three_digits(point.dollars)} dollars"]),
+        *([] if tonnes is None else [f"{in_three_digits(tonnes)} tonnes of CO2"]),
     ]
     return (
         f"{point.takes.time_is.capitalize()}: a trillion tokens of {point.experiment.model.name} as `{point.layout}`"
@@ -77,7 +77,8 @@ def _beside(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> st
     """What other points take less of."""
     frugal = best[-1]
     if num_points < 2 or frugal.costs == chosen.costs:
-        return "" if num_points < 2 else f"None of the {num_points} points takes less of any."
+        what = "time and energy" if frugal.dollars is None else "time, money and energy"
+        return "" if num_points < 2 else f"Of {num_points} points it takes the least {what}."
     money = "" if frugal.dollars is None else f"{in_three_digits(frugal.dollars)} dollars and "
     return (
         f"The most frugal of {num_points} points, `{frugal.layout}` on {_devices(frugal)}, takes {money}"

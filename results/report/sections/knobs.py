@@ -21,9 +21,11 @@ from train_core.costs import IMPLEMENTATIONS, Estimate
 
 FEWEST_SHOWN = 6
 """A sweep of fewer trials is read in its own table."""
-MOST_PAIRS, MOST_NEIGHBOURS, MOST_NAMED = 5, 8, 3
-NUMERIC = ("share %", "four draws of five %", "first in draws %", "alone (fANOVA) %", "gain %")
-SHARE_COLUMNS = ("knob", *NUMERIC[:4], "fastest at", NUMERIC[4])
+MOST_NEIGHBOURS, MOST_NAMED = 8, 3
+SHARE_WORTH_A_PLOT = 0.02
+"""Of two knobs that do less than this together, no picture is drawn."""
+NUMERIC = ("share %", "80 % range %", "alone (fANOVA) %", "gain %")
+SHARE_COLUMNS = ("knob", *NUMERIC[:3], "fastest at", NUMERIC[3])
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -40,29 +42,45 @@ def section(subject: ReportSubject) -> Section | None:
         blocks += _of_table(table, found.get(table.rates_are))
     blocks += _neighbours(explained) if explained else []
     blocks += _published(record.name, found, tables)
-    said = finding(found[first.rates_are]) if first.rates_are in found else f"The trials do not tell: {too_few(first)}."
+    said = _finding(tables, found)
     is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
     kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
     return Section("knobs", "Which knob mattered", kind, said, tuple(blocks))
+
+
+def _finding(tables: Sequence[KnobTable], found: Mapping[RatesAre, Sensitivity]) -> str:
+    """What each table tells, the measured one first."""
+    first, *others = [
+        finding(found[table.rates_are]) if table.rates_are in found else f"The trials do not tell: {too_few(table)}."
+        for table in tables
+    ]
+    return " ".join((first, *(f"On paper: {other[0].lower()}{other[1:]}" for other in others)))
 
 
 def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
     kind = table.rates_are
     yield Heading("In the trials that were measured" if kind == "measured" else "In the points that are predicted")
     if found is None:
-        yield Paragraph(f"Not told: {too_few(table)}.")
+        yield Paragraph("There are too few trials to tell.")
+    elif not found.is_told:
+        yield Paragraph("No shares are shown, because they would be those of noise.")
     else:
-        yield Paragraph(finding(found)) if kind == "predicted" else Paragraph(_NEVER_MIXED)
-        yield Paragraph(_method(table, found), is_caution=not found.is_told)
-        yield NamedTable(f"knobs-{kind}", _shares_table(found))
-        yield shares_plot(found)
-        yield dependence_plot(found)
-        if found.interactions:
-            yield NamedTable(f"knob-pairs-{kind}", _pairs_table(found))
-            yield pair_plot(table, found.interactions[0])
+        yield from _told(table, found)
     if memory := _memory_table(table):
+        what = "ran out of memory" if kind == "measured" else "do not fit on paper"
         yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(table))
-        yield NamedTable(f"knobs-memory-{kind}", memory)
+        yield NamedTable(f"knobs-memory-{kind}", memory, folded_as=f"How many trials {what}, by value of each knob")
+
+
+def _told(table: KnobTable, found: Sensitivity) -> Iterator[Block]:
+    """The shares of the knobs, what their values do, and the two that depend on each other most."""
+    yield NamedTable(f"knobs-{table.rates_are}", _shares_table(found))
+    yield Paragraph(_method(table, found), is_note=True)
+    yield shares_plot(found)
+    yield dependence_plot(found)
+    for pair in found.interactions[:1]:
+        if pair.share >= SHARE_WORTH_A_PLOT:
+            yield pair_plot(table, pair)
 
 
 def _method(table: KnobTable, found: Sensitivity) -> str:
@@ -70,9 +88,10 @@ def _method(table: KnobTable, found: Sensitivity) -> str:
     others = f" {table.num_others} more trials ended otherwise, or have yet to run." if table.num_others else ""
     return (
         f"From {found.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
-        f" {percent(max(0.0, found.explained))} % of the differences between trials that they have not seen. A share is"
-        f" of all that moves the trials away from their mean (SHAP); of 40 draws of as many trials, with replacement,"
-        f" 32 lie within the two numbers beside it. Trials without a rate are not in it.{others}"
+        f" {percent(max(0.0, found.explained))} % of the differences between trials that they have not seen. Share: of"
+        " all that moves the trials away from their mean (SHAP). Range: four of five draws of as many trials, with"
+        " replacement. Alone: without what only several knobs together do. Gain: the fastest value over the slowest,"
+        f" all other knobs as they were. Trials without a rate are not in it.{others}"
     )
 
 
@@ -82,7 +101,6 @@ def _shares_table(found: Sensitivity) -> ReportTable:
             text(effect.column.words),
             number(percent(effect.share), effect.share),
             Cell(f"{percent(effect.low)} to {percent(effect.high)}", effect.low),
-            number(percent(effect.first), effect.first),
             number(percent(effect.fanova), effect.fanova),
             text(shown(effect.fastest_at)),
             number(f"{100 * effect.gain:.0f}", effect.gain),
@@ -91,14 +109,6 @@ def _shares_table(found: Sensitivity) -> ReportTable:
     ]
     marked = {number for number, effect in enumerate(found.effects) if found.is_told and effect in found.leaders}
     return ReportTable(SHARE_COLUMNS, tuple(rows), frozenset(NUMERIC), frozenset(marked))
-
-
-def _pairs_table(found: Sensitivity) -> ReportTable:
-    rows = [
-        (text(f"{pair.first.words} x {pair.second.words}"), number(percent(pair.share), pair.share))
-        for pair in found.interactions[:MOST_PAIRS]
-    ]
-    return ReportTable(("what only both together do", "share %"), tuple(rows), frozenset({"share %"}))
 
 
 def _memory_table(table: KnobTable) -> ReportTable | None:
@@ -170,7 +180,9 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
         for each in explained.alternatives[:MOST_NEIGHBOURS]
     ]
     columns = ("knob", "value", "predicted step s", "slower %", "predicted GiB", "why not")
-    yield NamedTable("knobs-neighbours", ReportTable(columns, tuple(rows), frozenset(columns[2:5])))
+    table = ReportTable(columns, tuple(rows), frozenset(columns[2:5]))
+    shown = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
+    yield NamedTable("knobs-neighbours", table.only(shown))
 
 
 def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[float | None], str]) -> Cell:
@@ -212,12 +224,5 @@ _PLACES = (
     "Places of ours are by share: among the trials that have a rate, and in what decides whether a trial runs out of"
     " memory, which a search that scores failures learns as well. A knob that did not vary has none."
 )
-_NEVER_MIXED = "These rates were measured; what is predicted stands below by itself, and the two are never mixed."
-_RAN_OUT = (
-    "How often trials with each value ran out of memory, of those that ran out or have a rate. The knob whose values"
-    " differ most comes first."
-)
-_DOES_NOT_FIT = (
-    "How many points with each value do not fit on paper, of those that can exist. The knob whose values differ most"
-    " comes first."
-)
+_RAN_OUT = "Memory has the first word: some trials ran out of it."
+_DOES_NOT_FIT = "Memory has the first word: some points do not fit on paper."

@@ -7,9 +7,10 @@ from sweeps.history import History
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where no search has asked for a trial: its points were all listed."""
+    """None where no search has asked for a point: all were listed, even if some were measured again."""
     history = History.kept_in(subject.sweep.folder)
-    if not history.asked:
+    first_runs = {trial.trial_id for trial in subject.sweep.record.trials if not trial.repeat}
+    if not first_runs.intersection(history.asked):
         return None
     from results.report.blocks.search_course import course_section  # with Hydra, for which no other report has to wait
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from conf.units import GIBIBYTE
 from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
 from results.report.blocks.plan_tables import predicted_part
-from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.table import ReportTable
 from results.terminal import by_prediction, plan_label
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
@@ -37,16 +38,26 @@ def section(subject: ReportSubject) -> Section | None:
     if not record.plan:
         return None
     part = predicted_part(record)
-    blocks: list[Block] = [Paragraph(part.subject)] if part.subject else []
+    blocks: list[Block] = [NamedTable("fitting", part.fitting)] if part.fitting else []
+    if part.subject:
+        blocks.append(Paragraph(part.subject, is_note=True))
     if part.fitting:
-        blocks += [Heading("Fits"), NamedTable("fitting", part.fitting), Plot("step-terms", TERMS, step_terms(record))]
+        blocks.append(Plot("step-terms", TERMS, step_terms(record)))
     if spec := _memory(record):
         blocks.append(Plot("memory", MEMORY, spec))
+    # Where nothing fits, what each point lacks is what the reader is after.
     if part.lacking:
-        blocks += [Heading("Does not fit"), NamedTable("lacking", part.lacking)]
+        blocks.append(NamedTable("lacking", part.lacking, _folded(part.lacking, "do not fit") if part.fitting else ""))
     if part.impossible:
-        blocks += [Heading("Cannot exist"), NamedTable("impossible", part.impossible)]
+        blocks.append(
+            NamedTable("impossible", part.impossible, _folded(part.impossible, "cannot exist") if part.fitting else "")
+        )
     return Section("predicted", "Predicted on paper", "predicted", part.verdict, tuple(blocks))
+
+
+def _folded(table: ReportTable, what: str) -> str:
+    """The line that opens the table of points of which that is true."""
+    return f"Points that {what}: {len(table.rows)}"
 
 
 def step_terms(record: SweepRecord) -> Spec:

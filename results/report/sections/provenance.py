@@ -107,12 +107,12 @@ def _blocks(subject: ReportSubject, given: Sequence[Given]) -> Iterator[Block]:
         yield Heading("Commands")
         yield NamedTable("commands", _commands_table(given))
     if table := _trials_table(subject.results):
-        yield Heading("What names a trial")
+        yield NamedTable("fingerprints", table, folded_as=f"Fingerprints of {len(table.rows)} trials")
         yield Paragraph(
             "A fingerprint is of all that changes a measurement: model, cluster, layout, batch, precision, data and"
-            " training. Equal fingerprints are one experiment, in whatever sweep."
+            " training. Equal fingerprints are one experiment, in whatever sweep.",
+            is_note=True,
         )
-        yield NamedTable("fingerprints", table)
 
 
 def sweep_command(subject: ReportSubject, given: Sequence[Given]) -> str:

@@ -1,33 +1,29 @@
-"""What others have published, as they printed it."""
+"""What others have published, as they printed it, beside what is found here for the same layout."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from results.published import PublishedFigure, chosen_figures
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.units import ABSENT
+from results.units import ABSENT, count, tflops
+from sweeps.reading import TrialReading
+from sweeps.trial import SweepRecord, Trial
+from train_core.costs import Estimate
+from train_core.measurement import Performance
 
-COLUMNS = (
-    "model",
-    "device",
-    "devices",
-    "layout",
-    "batch",
-    "TFLOPS per device",
-    "FLOPs counted",
-    "% of peak",
-    "scaling",
-    "standing",
-    "source",
-    "notes",
-)
+NUMERIC = ("batch", "TFLOPS per device", "predicted here", "measured here", "% of peak")
+COLUMNS = ("model", "devices", "layout", "batch", "FLOPs", *NUMERIC[1:], "scaling")
 HARDWARE = (
-    "The published TFLOPS count hardware FLOPs, recomputation included: hold them against a column of hardware TFLOPS,"
-    " for the same model and device, and never against model TFLOPS."
+    "Rows that count hardware FLOPs count recomputation too: they may be held against hardware TFLOPS of the same model"
+    " and device, never against model TFLOPS."
 )
-UNCONFIRMED = "A row that is not marked as confirmed rests in part on inference or memory: see its notes."
+BESIDE = (
+    "What is found here is of the same model, device, layout and batch, and counts FLOPs as the row does. Constants of"
+    " predictions were fitted to published rows, so that agreement is no test of them."
+)
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -36,40 +32,95 @@ def section(subject: ReportSubject) -> Section | None:
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
     """
-    figures = chosen_figures(subject.sweep.record.spec.published)
-    table = published_table(figures)
-    if table is None:
+    record = subject.sweep.record
+    figures = chosen_figures(record.spec.published)
+    if not figures:
         return None
-    blocks: list[Block] = []
-    if any(figure.flops_kind == "hardware" for figure in figures):
-        blocks.append(Paragraph(HARDWARE, is_caution=True))
-    if any(figure.confirmed != "yes" for figure in figures):
-        blocks.append(Paragraph(UNCONFIRMED))
-    finding = f"{len(figures)} published figure{'s' if len(figures) > 1 else ''}, as printed by the sources."
-    return Section("published", "Published by others", "published", finding, (*blocks, NamedTable("published", table)))
+    table = published_table(figures, record, subject.results)
+    blocks: list[Block] = [Paragraph(HARDWARE, is_caution=True)] if _counts_hardware(figures) else []
+    blocks.append(NamedTable("published", table))
+    if {"predicted here", "measured here"}.intersection(table.columns):
+        blocks.append(Paragraph(BESIDE, is_note=True))
+    return Section("published", "Published by others", "published", _finding(figures, table), tuple(blocks))
 
 
-def published_table(figures: Sequence[PublishedFigure]) -> ReportTable | None:
-    """The figures as their sources print them."""
-    rows = tuple(_row(figure) for figure in figures)
-    return ReportTable(COLUMNS, rows, frozenset({"devices", "TFLOPS per device", "% of peak"})) if rows else None
+def _counts_hardware(figures: Sequence[PublishedFigure]) -> bool:
+    return any(figure.flops_kind == "hardware" for figure in figures)
 
 
-def _row(figure: PublishedFigure) -> tuple[Cell, ...]:
+def _finding(figures: Sequence[PublishedFigure], table: ReportTable) -> str:
+    """How many figures there are, and the first for which there is one of ours."""
+    counted = f"{len(figures)} published figure{'s' if len(figures) > 1 else ''}, as printed by the sources."
+    shown = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
+    for kind in ("measured here", "predicted here"):
+        for row in shown:
+            if row.get(kind, ABSENT) != ABSENT:
+                where = f"{row['model']} on {row['devices']}"
+                rate = f"{row['TFLOPS per device']} {row['FLOPs']} TFLOPS per device"
+                return f"{where}: {rate} published, {row[kind]} {kind}. {counted}"
+    return counted
+
+
+def published_table(
+    figures: Sequence[PublishedFigure], record: SweepRecord | None = None, results: Sequence[TrialReading] = ()
+) -> ReportTable:
+    """The figures as their sources print them; beside them ours, where the sweep has the same point."""
+    rows = tuple(_row(figure, record, results) for figure in figures)
+    return ReportTable(COLUMNS, rows, frozenset(NUMERIC)).without_empty_columns()
+
+
+def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[TrialReading]) -> tuple[Cell, ...]:
+    predicted = next((trial.estimate for trial in record.plan if _is_of(figure, trial)), None) if record else None
+    is_full_size = record is not None and record.mode == "cluster"
+    measured = next((each.performance for each in results if is_full_size and _is_of(figure, each.trial)), None)
+    source = f"{figure.source}, arXiv {figure.arxiv}, {figure.where}: {figure.standing}."
     return (
-        text(figure.model),
-        text(figure.device),
-        number(ABSENT if figure.num_devices is None else f"{figure.num_devices:,}", figure.num_devices),
+        Cell(figure.model, note=f"{source} {figure.notes}".strip()),
+        text(figure.device if figure.num_devices is None else f"{count(figure.num_devices)} {figure.device}"),
         text(_layout(figure)),
-        text(ABSENT if figure.global_batch_size is None else figure.global_batch_size),
+        number(
+            ABSENT if figure.global_batch_size is None else f"{figure.global_batch_size:,}", figure.global_batch_size
+        ),
+        text(figure.flops_kind or ABSENT),
         number(_as_printed(figure.tflops_per_device), figure.tflops_per_device),
-        text(f"{figure.flops_kind} FLOPs" if figure.flops_kind else ABSENT),
+        _rate(figure, predicted),
+        _rate(figure, measured),
         number(_as_printed(figure.percent_of_peak), figure.percent_of_peak),
         text(_scaling(figure)),
-        text(figure.standing),
-        text(f"{figure.source}, arXiv {figure.arxiv}, {figure.where}"),
-        text(figure.notes),
     )
+
+
+def _rate(figure: PublishedFigure, found: Estimate | Performance | None) -> Cell:
+    """Our rate by the FLOPs that the figure counts."""
+    if found is None or figure.flops_kind is None:
+        return number(ABSENT, None)
+    is_hardware = figure.flops_kind == "hardware"
+    rate = found.hardware_flops_per_second_per_device if is_hardware else found.model_flops_per_second_per_device
+    return number(tflops(rate), rate)
+
+
+def _is_of(figure: PublishedFigure, trial: Trial) -> bool:
+    """Whether the point has the model, the device and every size that the source states, the layout among them."""
+    experiment = trial.experiment
+    if experiment is None or figure.tensor_parallel_size is None or figure.num_devices is None:
+        return False
+    names = {_letters(experiment.model.name): _letters(figure.model)} | {experiment.cluster.device.name: figure.device}
+    stated = {
+        "world_size": figure.num_devices,
+        "tensor_parallel_size": figure.tensor_parallel_size,
+        "pipeline_parallel_size": figure.pipeline_parallel_size,
+        "data_parallel_size": figure.data_parallel_size,
+        "micro_batch_size": figure.micro_batch_size,
+        "global_batch_size": figure.global_batch_size,
+        "recompute": figure.recompute,
+    }
+    alike = all(experiment.value_of(name) == value for name, value in stated.items() if value is not None)
+    return alike and all(ours == theirs for ours, theirs in names.items())
+
+
+def _letters(name: str) -> str:
+    """A model's name without what sources write differently."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def _as_printed(value: float | None) -> str:

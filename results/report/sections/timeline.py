@@ -15,7 +15,7 @@ from results.report.section import Block, Heading, NamedTable, Paragraph, Report
 from results.report.table import ReportTable, number, text
 from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
 from results.report.timeline.pipeline_spans import KINDS, PipelineStep, predicted_step
-from results.report.timeline.recorded_steps import SHARES_CORES, RecordedBlocks, recorded_blocks, shares_cores
+from results.report.timeline.recorded_steps import RecordedBlocks, recorded_blocks
 from results.report.timeline.stage_names import devices_of_stages, stage_names
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
@@ -35,7 +35,7 @@ class PredictedPlan:
 
 def section(subject: ReportSubject) -> Section | None:
     """None where no plan fits and no trial recorded a step."""
-    plan, recorded = _predicted(best_plan(subject)), recorded_blocks(subject.results)
+    plan, recorded = _predicted(best_plan(subject)), recorded_blocks(subject)
     if plan is None:
         return None if recorded is None else _section(recorded.finding, recorded.blocks, recorded)
     if recorded is None:
@@ -78,8 +78,12 @@ def _finding(plan: PredictedPlan) -> str:
 
 def _blocks(plan: PredictedPlan) -> Iterator[Block]:
     yield Paragraph(_how_it_was_made(plan))
-    if shares_cores(plan.experiment):
-        yield Paragraph(SHARES_CORES, is_caution=True)
+    if _shares_cores(plan.experiment):
+        yield Paragraph(
+            "Ranks share cores here, which the picture leaves out: it gives each a device of its own, so that the step"
+            " as predicted for this machine takes longer.",
+            is_caution=True,
+        )
     yield from gantt_plots("timeline", "predicted", [DrawnStep(plan.step, stage_names(plan.experiment))])
     yield _table(plan)
 
@@ -102,6 +106,15 @@ def _beside_the_formula(laid_out: float, closed: float) -> str:
     return (
         f"So laid out the step takes {seconds(laid_out)} s; the formula by which plans are ranked, which approximates"
         f" uneven stages, says {seconds(closed)} s, so that the picture is {error_percent(laid_out, closed)} % off it."
+    )
+
+
+def _shares_cores(experiment: Experiment) -> bool:
+    """Whether ranks take turns on a core of any type of devices."""
+    return any(
+        min(block.num_devices, block.cluster.devices_per_node)
+        > (block.cluster.cores_per_node or block.cluster.devices_per_node)
+        for block in experiment.blocks
     )
 
 

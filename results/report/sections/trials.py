@@ -22,8 +22,6 @@ from train_core.measurement import Outcome
 COLUMNS = (
     "#",
     "layout",
-    "outcome",
-    "devices",
     "model TFLOPS",
     "± %",
     "runs",
@@ -33,8 +31,10 @@ COLUMNS = (
     "x baseline",
     "scaling",
     "efficiency %",
+    "devices",
     "hardware TFLOPS",
     "peak GiB",
+    "outcome",
 )
 NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
@@ -54,8 +54,8 @@ def section(subject: ReportSubject) -> Section | None:
     relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
     blocks: tuple[Block, ...] = (
         *_cautions(record, results),
-        *(Paragraph(note) for note in notes(record, results)),
-        *_ranking(results, points, relations),
+        *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
+        *_ranking(results, points, relations, is_full_size=record.mode == "cluster"),
         *_circumstances(facts(record, results)),
         *loss_blocks([point.middle for point in points]),
     )
@@ -69,7 +69,7 @@ def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -
     others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
     if repeats:
         total = len(points) + unmeasured.total()
-        return f"{total} points: {len(points)} measured, in {len(points) + repeats} runs{others}."
+        return f"{total} points: {len(points)} measured ({len(points) + repeats} runs){others}."
     counted = f"{len(results)} trial{'s' if len(results) > 1 else ''}"
     return f"{counted}: {len(points)} measured{others}."
 
@@ -90,21 +90,28 @@ def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Para
 
 
 def _ranking(
-    results: Sequence[TrialReading], points: Sequence[MeasuredPoint], relations: dict[str, Scaling]
+    results: Sequence[TrialReading],
+    points: Sequence[MeasuredPoint],
+    relations: dict[str, Scaling],
+    *,
+    is_full_size: bool,
 ) -> tuple[Block, ...]:
     others = sorted((result for result in results if not result.performance), key=_outcome)
     rows = [_measured_row(position, point, relations) for position, point in enumerate(points, start=1)]
     rows += [_row({"layout": _named(result), "outcome": text(_outcome(result))}) for result in others]
     marked = frozenset({0}) if points else frozenset()
-    table = NamedTable("trials", _needed(ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))))
+    whole = ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
+    table = NamedTable("trials", _needed(whole, is_full_size=is_full_size))
     if not points:
         return (table,)
-    said = " ".join((RANKED, *_efficiency(points, relations)))
+    said = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
+    if len(points) < 2:
+        return (table, said)
     caption = (
         "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; layouts whose whiskers"
         " overlap cannot be told apart."
     )
-    return (Paragraph(said), table, Plot("measured-rate", caption, _rates(points)))
+    return (table, said, Plot("measured-rate", caption, _rates(points)))
 
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
@@ -117,13 +124,13 @@ def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) 
     yield from (f"No efficiency for {line}." for line in incomparable([point.middle for point in points], relations))
 
 
-def _needed(table: ReportTable) -> ReportTable:
+def _needed(table: ReportTable, *, is_full_size: bool) -> ReportTable:
     """The table without columns that say nothing here."""
     idle = {"scaling"} if len(set(table.texts_of("scaling")) - {ABSENT}) < 2 else set()
     if table.texts_of("outcome") == ["completed"]:
         idle.add("outcome")
-    if all(row[COLUMNS.index("model TFLOPS")].text == row[COLUMNS.index("hardware TFLOPS")].text for row in table.rows):
-        idle.add("hardware TFLOPS")
+    if not is_full_size:
+        idle.add("hardware TFLOPS")  # these are there to be held against published figures
     if len({row[COLUMNS.index("runs")].text for row in table.rows} - {ABSENT, "1"}) == 0:
         idle.add("runs")
     return table.only([name for name in COLUMNS if name not in idle]).without_empty_columns()
@@ -138,8 +145,8 @@ def _absent(name: str) -> Cell:
 
 
 def _named(result: TrialReading) -> Cell:
-    """The layout, and below it why the trial ended as it did."""
-    return Cell(named(result), note=_cause(result))
+    """The layout, and below it how the trial ended and why."""
+    return Cell(named(result), note=": ".join(filter(None, (_outcome(result), _cause(result)))))
 
 
 def _measured_row(position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from results.report.section import Plot
 from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, Span
-from results.report.timeline.recorded_spans import listed_from, listed_until
 from results.units import rounded, seconds
 
 MOST_STAGES = 16
@@ -86,8 +85,7 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
 
 
 def _can_be_drawn_whole(drawn: Sequence[DrawnStep]) -> bool:
-    whole = all(listed_from(each.step.spans[stage]) == 0.0 for each in drawn for stage in each.stages)
-    return whole and sum(len(each.spans) for each in drawn) <= MOST_SPANS
+    return all(each.step.unlisted is None for each in drawn) and sum(len(each.spans) for each in drawn) <= MOST_SPANS
 
 
 def _most(each: DrawnStep, num_drawn: int) -> float:
@@ -95,11 +93,11 @@ def _most(each: DrawnStep, num_drawn: int) -> float:
     half, passes_end = MOST_SPANS // 2 // num_drawn, each.step.pipeline_seconds
     starts = sorted(span.start for span in each.spans)
     ends = sorted(span.end for span in each.spans if span.end <= passes_end)
-    of_stages = [each.step.spans[stage] for stage in each.stages]
-    listed = min(listed_until(of_stage) for of_stage in of_stages)
-    listed_at_end = passes_end - max(listed_from(of_stage) for of_stage in of_stages)
     by_number = starts[min(half, len(starts) - 1)], passes_end - ends[-min(half, len(ends))]
-    return min(*by_number, listed, listed_at_end)
+    if each.step.unlisted is None:
+        return min(by_number)
+    first, last = each.step.unlisted
+    return min(*by_number, first, passes_end - last)
 
 
 def _after_passes(each: DrawnStep, length: float) -> float:

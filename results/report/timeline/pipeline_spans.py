@@ -49,17 +49,18 @@ class PipelineStep:
     """A step of one rank of every stage.
 
     Attributes:
-        spans: for each stage, what its rank does, first to last. Only a recorded step that was too long to be listed
-            has a gap, of which nothing is known.
+        spans: for each stage, what its rank does, first to last.
         sums: for each stage, how long its rank does a kind of thing, over the whole step.
         filled_seconds: until the first stage has its first gradient, when the pipeline is full.
         pipeline_seconds: until the last backward pass.
+        unlisted: from when to when the spans of a recorded step have gaps, because it had too many to be written down.
     """
 
     spans: tuple[tuple[Span, ...], ...]
     sums: tuple[Mapping[Kind, float], ...]
     filled_seconds: float
     pipeline_seconds: float
+    unlisted: tuple[float, float] | None = None
 
     @property
     def num_stages(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from results.report.timeline.clock_offsets import offsets
 from results.report.timeline.pipeline_spans import Kind, PipelineStep, Span
@@ -29,6 +28,7 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
         sums=tuple(_sums(stage, total) for stage in stages),
         filled_seconds=late[0] + first_gradient,
         pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
+        unlisted=_unlisted(stages, late),
     )
 
 
@@ -77,17 +77,10 @@ def _lasting(spans: Iterator[Span]) -> Iterator[Span]:
     return (span for span in spans if span.end > span.start)
 
 
-def listed_until(of_stage: Sequence[Span]) -> float:
-    """Where the spans of a stage first leave a gap, which only a step that was too long to be listed has."""
-    gaps = (before.end for before, after in pairwise(of_stage) if after.start - before.end > GAP)
-    return next(gaps, of_stage[-1].end)
-
-
-def listed_from(of_stage: Sequence[Span]) -> float:
-    """Where the spans of a stage go on after their last gap."""
-    gaps = (after.start for before, after in pairwise(of_stage) if after.start - before.end > GAP)
-    return max(gaps, default=0.0)
-
-
-GAP = 1e-5
-"""Seconds; waits that are shorter than they were rounded to leave smaller ones."""
+def _unlisted(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
+    """From when to when passes of some stage are not listed."""
+    cut = [(stage, offset) for stage, offset in zip(stages, late, strict=True) if stage.is_cut]
+    if not cut:
+        return None
+    first = min(offset + stage.passes[len(stage.passes) // 2 - 1].end for stage, offset in cut)
+    return first, max(offset + stage.passes[len(stage.passes) // 2].start for stage, offset in cut)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conf.experiment import Experiment
-from results.report.section import Block, NamedTable, Paragraph
-from results.report.table import Cell, ReportTable, number, text
+from results.report.section import Block, NamedTable, Paragraph, ReportSubject
 from results.report.timeline.clock_offsets import uncertainty
-from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
-from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
-from results.report.timeline.recorded_spans import recorded_step
-from results.report.timeline.recorded_trial import RecordedTrial, recorded_trial
-from results.report.timeline.stage_names import devices_of_stages, stage_names
+from results.report.timeline.gantt import DrawnStep, gantt_plots
+from results.report.timeline.pipeline_spans import WAITS, PipelineStep
+from results.report.timeline.recorded_trial import RecordedTrial
+from results.report.timeline.stage_names import stage_names
+from results.report.timeline.stage_shares import compared_step, shares_table
 from results.units import percent, seconds
-from sweeps.reading import TrialReading
-from train_core.costs import IMPLEMENTATIONS
-
-SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communication",), "bubble": WAITS}
-SHARES_CORES = (
-    "Ranks share cores here, which the predicted picture leaves out: it gives each a device of its own, so that the"
-    " step as predicted for this machine takes longer."
-)
 
 
 @dataclass(frozen=True)
@@ -38,19 +29,15 @@ class RecordedBlocks:
     blocks: tuple[Block, ...]
 
 
-def recorded_blocks(results: Sequence[TrialReading]) -> RecordedBlocks | None:
+def recorded_blocks(subject: ReportSubject) -> RecordedBlocks | None:
     """None where no measured trial recorded a step."""
-    trial = recorded_trial(results)
-    if trial is None:
+    compared = compared_step(subject)
+    if compared is None:
         return None
-    experiment = trial.experiment
-    measured = recorded_step(trial.stages)
-    predicted = predicted_step(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-    blocks = tuple(_blocks(trial, measured, predicted))
-    return RecordedBlocks(experiment, _finding(trial, measured, predicted), blocks)
+    return RecordedBlocks(compared.trial.experiment, _finding(*compared), tuple(_blocks(*compared)))
 
 
-def _finding(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineStep) -> str:
+def _finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> str:
     step = f"A step of `{trial.reading.label}`"
     took, expected = seconds(trial.stages[0].step_seconds), seconds(predicted.total_seconds)
     if measured.num_stages == 1:
@@ -62,17 +49,17 @@ def _finding(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineSt
     )
 
 
-def _blocks(trial: RecordedTrial, measured: PipelineStep, predicted: PipelineStep) -> Iterator[Block]:
+def _blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
     yield Paragraph(_what_is_what())
-    if shares_cores(trial.experiment):
-        yield Paragraph(SHARES_CORES, is_caution=True)
+    if (shared := _shared_cores(trial)) is not None:
+        yield Paragraph(shared, is_caution=True)
     drawn = [
         DrawnStep(step, stage_names(trial.experiment, what))
         for step, what in ((predicted, "predicted"), (measured, "measured"))
     ]
     yield from gantt_plots("timeline-measured", "predicted above and measured below", drawn)
-    yield NamedTable("timeline-shares", _table(trial.experiment, predicted, measured))
+    yield NamedTable("timeline-shares", shares_table(trial.experiment, predicted, measured))
 
 
 def _what_was_recorded(trial: RecordedTrial, done: float) -> str:
@@ -98,6 +85,17 @@ def _clocks(trial: RecordedTrial) -> str:
     )
 
 
+def _shared_cores(trial: RecordedTrial) -> str | None:
+    """A caution where ranks took turns on the cores of a machine."""
+    performance, num_ranks = trial.reading.performance, trial.experiment.parallel.world_size
+    if performance is None or performance.num_devices >= num_ranks:
+        return None
+    return (
+        f"{num_ranks} ranks took turns on {performance.num_devices} cores when this was measured, so that waits of one"
+        " are the work of another; the prediction gives each rank a core of its own."
+    )
+
+
 def _cut(trial: RecordedTrial) -> str:
     cut = next((stage for stage in trial.stages if stage.is_cut), None)
     if cut is None:
@@ -115,38 +113,3 @@ def _what_is_what() -> str:
         " goes before the first pass. Predicted, a transfer between stages counts as communication of the one that"
         " sends, and the wait for the slowest device as bubble."
     )
-
-
-def shares_cores(experiment: Experiment) -> bool:
-    """Whether ranks take turns on a core of any type of devices."""
-    return any(
-        min(block.num_devices, block.cluster.devices_per_node)
-        > (block.cluster.cores_per_node or block.cluster.devices_per_node)
-        for block in experiment.blocks
-    )
-
-
-def _table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
-    """Of each stage, and of all, which share of the step its rank works, communicates and waits."""
-    of_types = ("devices",) if experiment.mixed else ()
-    devices, stages = devices_of_stages(experiment), shown_stages(measured.num_stages)
-    rows = [
-        (number(str(stage), stage), *(text(devices[stage]) for _ in of_types), text(what), *_shares(step, [stage]))
-        for stage in stages
-        for what, step in (("predicted", predicted), ("measured", measured))
-    ]
-    if len(stages) > 1:
-        every = range(measured.num_stages)
-        rows += [
-            (text("all"), *(text("") for _ in of_types), text(what), *_shares(step, every))
-            for what, step in (("predicted", predicted), ("measured", measured))
-        ]
-    shares = tuple(f"{name} %" for name in SHARES)
-    return ReportTable(("stage", *of_types, "numbers are", *shares), tuple(rows), frozenset(("stage", *shares)))
-
-
-def _shares(step: PipelineStep, stages: Sequence[int]) -> Iterator[Cell]:
-    """The cells of a stage, or of the mean over several."""
-    for kinds in SHARES.values():
-        share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
-        yield number(percent(share), share)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.experiment import Experiment
+from results.report.section import ReportSubject
 from sweeps.reading import TrialReading, ranked
 from train_core.stage_timeline import StageTimeline
 
@@ -17,11 +18,13 @@ class RecordedTrial:
     Attributes:
         stages: first to last.
         is_fastest: no trial was measured to be faster per device.
+        of: what the trials are of, where that is not the model that the sweep asks about.
     """
 
     reading: TrialReading
     stages: Sequence[StageTimeline]
     is_fastest: bool
+    of: str
 
     @property
     def experiment(self) -> Experiment:
@@ -32,18 +35,19 @@ class RecordedTrial:
     def why(self) -> str:
         """How it was chosen, to stand behind its name."""
         if len(self.stages) == 1:
-            return "the fastest of those that recorded a step, of which none has a pipeline"
-        return "the fastest trial" if self.is_fastest else "the fastest trial with a pipeline"
+            return f"the fastest trial{self.of} that recorded a step; none of them has a pipeline"
+        return f"the fastest trial{self.of}{'' if self.is_fastest else ' with a pipeline'}"
 
 
-def recorded_trial(results: Sequence[TrialReading]) -> RecordedTrial | None:
+def recorded_trial(subject: ReportSubject) -> RecordedTrial | None:
     """None where no measured trial has a record, as of other programs than this trainer and of older folders."""
-    best_first = ranked(list(results))
+    best_first = ranked(list(subject.results))
+    of = " of the proxy" if subject.sweep.record.mode == "proxy" else ""
     # Those with a pipeline come first; the sort keeps the order of each half.
     for reading in sorted(best_first, key=lambda reading: _num_stages(reading) == 1):
         stages = reading.folder.read_timeline()
         if stages and len(stages) == _num_stages(reading):
-            return RecordedTrial(reading, stages, is_fastest=reading is best_first[0])
+            return RecordedTrial(reading, stages, reading is best_first[0], of)
     return None
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from conf.sweep_spec import Objective, SearchPlan
+from conf.units import TERA
 from sweeps.search.axes.objectives import UNITS, cost, front
 from sweeps.search.axes.seen_points import SeenPoint
 
@@ -32,10 +33,16 @@ def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> It
         yield f"  and {len(best) - MOST_SHOWN} more."
 
 
+def _with_unit(objective: Objective, value: float) -> str:
+    if objective == "throughput":
+        return f"{value / TERA:.4g} model TFLOPS per device"
+    return f"{objective} {value:.4g} {UNITS[objective]}"
+
+
 def _shown(each: SeenPoint, objectives: Sequence[Objective]) -> str:
     point = ", ".join(f"{key}={value}" for key, value in each.point.items()) or "the baseline"
     values = ", ".join(
-        f"{objective} {cost(objective, value):.4g} {UNITS[objective]}"
+        _with_unit(objective, cost(objective, value))
         for objective, value in zip(objectives, each.costs or (), strict=True)
     )
     num_seeds = sum(reading.performance is not None for reading in each.readings)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,9 +16,10 @@ import pytest
 from conf.folders import CONF_DIR
 from conf.load import load_cluster
 from sweeps.plan import plan_sweep
+from sweeps.replay.run import as_measured
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
-from train_core.measurement import Environment, Measurement, Outcome, Performance
+from tests.results.conftest import ENVIRONMENT
 
 PROGRAM = "from cli.main import main; main()"
 EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
@@ -126,41 +126,9 @@ def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path
 
 def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
     """As if the trial had been run, every rank on a core of its own."""
-    required = [name for name, field in Performance.model_fields.items() if field.is_required()]
-    shared = {name: getattr(trial.estimate, name, 0.5) for name in required}
     assert trial.experiment
-    own: dict[str, Any] = {
-        "step_seconds": step_seconds,
-        "step_seconds_min": step_seconds,
-        "step_seconds_max": step_seconds,
-    }
-    own |= {"num_devices": trial.experiment.parallel.world_size, "peak_source": "made up", "num_timed_steps": 3}
-    none = {"breakdown": None, "stragglers": (), "unrecorded_steps": ()}
-    performance = Performance(
-        **{**shared, **own, "peak_memory_bytes": (1,), "losses": (1.0,), "final_loss": 1.0, **none}
-    )
-    environment = Environment(
-        hostname="made-up-host",
-        device="x86_64",
-        backend="gloo",
-        torch_version="2.9.9",
-        python_version="3.12.1",
-        git_sha="0123abc",
-        num_cores=8,
-    )
-    folder.trial(trial.trial_id).write_measurement(
-        Measurement(
-            fingerprint=trial.experiment.fingerprint,
-            outcome=Outcome.COMPLETED,
-            cause="",
-            failing_rank=None,
-            traceback=None,
-            performance=performance,
-            environment=environment,
-            started=1.0,
-            ended=2.0,
-        )
-    )
+    measured = as_measured(trial.experiment, step_seconds, 1.0)
+    folder.trial(trial.trial_id).write_measurement(measured.model_copy(update={"environment": ENVIRONMENT}))
 
 
 @pytest.fixture
@@ -190,7 +158,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert after.device == before.device
     text = local_file.read_text()
     assert "fitted to 5 trials of sweep smoke" in text.splitlines()[0]
-    assert "measured on made-up-host with torch 2.9.9" in text.splitlines()[0]
+    assert "measured on made-up-host with torch 2.0.0" in text.splitlines()[0]
     assert "# kernel_seconds fitted: 5 trials of sweep smoke, mean error 66.7 % ->" in text
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
 
@@ -243,8 +211,20 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         new, old = load_cluster("ours", own), load_cluster("selene", own)
         assert new.efficiency.matmul != old.efficiency.matmul
         assert new.efficiency.source.startswith("matmul")
+        assert new.efficiency.runs is not None
+        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-lm", 512)
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_the_runs_to_measure_first_are_proposed_with_a_command_that_measures_one_of_them(
+    own: Path, tmp_path: Path
+) -> None:
+    status, said, complained = run(own, tmp_path, "--propose", "smoke")
+    assert status == 0, complained
+    assert "Of 5 points of sweep smoke, their steps would say most of the constants of local" in said
+    assert "trisweep sweep smoke parallel.world_size=" in said
+    assert said.endswith("Then: trisweep calibrate --from-results smoke")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +233,7 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         (TABLE.replace("iter_time_s", "seconds"), (), "No row of ours.csv holds a measured step that can be priced"),
         (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
         (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
-        (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were both given"),
+        (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
         (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
         ("a,b\n1,2\n", (), "lacks the columns"),
     ],

@@ -23,9 +23,10 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.results.conftest import performance
 from train_core.checkpoints.checkpoint_folder import FACTS, Facts, path_of
 from train_core.job.failures import without_numbers
-from train_core.measurement import Measurement, Outcome, Performance
+from train_core.measurement import Measurement, Outcome
 from train_core.process.lock import held
 from train_core.process.stop import Stopped
 
@@ -34,14 +35,8 @@ STEPS = "training.num_steps=50"
 
 
 def measured(fingerprint: str, rate: float) -> Measurement:
-    required = [name for name, field in Performance.model_fields.items() if field.is_required()]
-    values: dict[str, Any] = dict.fromkeys(required, 1.0) | {
-        **dict.fromkeys(("num_timed_steps", "num_devices", "num_parameters"), 1),
-        **dict.fromkeys(("flops_formula", "peak_source"), "made up for the test"),
-        **{"peak_memory_bytes": (1,), "losses": (1.0,), "model_flops_per_second_per_device": rate},
-    }
     ended = without_numbers(fingerprint, Outcome.COMPLETED, "", time.time())
-    return ended.model_copy(update={"performance": Performance(**values)})
+    return ended.model_copy(update={"performance": performance(1.0, model_flops_per_second_per_device=rate)})
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ class Visit:
     requests: list[str] = field(default_factory=list)
 
     def column(self, number: int, table: str = "trials") -> list[str]:
-        """The texts of the visible rows in a column, which counts from 1."""
-        return self.page.locator(f"#table-{table} tbody tr:visible td:nth-child({number})").all_inner_texts()
+        """The texts of the visible rows in a column, which counts from 1, without the remarks below them."""
+        cells = self.page.locator(f"#table-{table} tbody tr:visible td:nth-child({number})")
+        return [text.partition("\n")[0] for text in cells.all_inner_texts()]
 
     def click_head(self, name: str, table: str = "trials") -> None:
         self.page.locator(f"#table-{table} th button", has_text=name).first.click()

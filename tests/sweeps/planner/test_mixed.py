@@ -54,16 +54,20 @@ def everything(spaces: list[Space]) -> Iterator[float]:
         if any(space.world_size % (t * d) or space.setting.cluster.devices_per_node % t for space in spaces):
             continue
         counts = [space.world_size // (t * d) for space in spaces]
-        for b, sp, recompute, zero, order in product(
-            range(1, 9), [False, True], recomputations(spaces[0]), range(3), permutations(range(len(spaces)))
-        ):
+        for b, sp, recompute, zero in product(range(1, 9), [False, True], recomputations(spaces[0]), range(3)):
             if spaces[0].global_batch_size % (d * b) or (sp and t == 1):
                 continue
             if zero != spaces[0].pinned.get("zero_stage", 0 if d == 1 else zero):
                 continue
-            for shares in product(range(1, num_layers), repeat=len(spaces)):
-                if sum(shares) == num_layers and all(map(int.__ge__, shares, counts)):
-                    yield seconds_of(spaces, t, d, b, sp, recompute, zero, order, counts, shares)
+            plans = plan_of(t, sum(counts), d, b, spaces[0].global_batch_size // (d * b), sp, zero, recompute)
+            works = [work_of(space.setting, plans) for space in spaces]
+            shared = [
+                shares
+                for shares in product(range(1, num_layers), repeat=len(spaces))
+                if sum(shares) == num_layers and all(map(int.__ge__, shares, counts))
+            ]
+            for order, shares in product(permutations(range(len(spaces))), shared):
+                yield seconds_of(spaces, plans, works, order, counts, shares)
 
 
 def recomputations(space: Space) -> list[int]:
@@ -78,21 +82,15 @@ def plan_of(t: int, p: int, d: int, b: int, m: int, sp: bool, zero: int, recompu
 
 def seconds_of(
     spaces: list[Space],
-    t: int,
-    d: int,
-    b: int,
-    sp: bool,
-    recompute: int,
-    zero: int,
+    plans: Plans,
+    works: list[Work],
     order: tuple[int, ...],
     counts: list[int],
     shares: tuple[int, ...],
 ) -> float:
-    p, m = sum(counts), spaces[0].global_batch_size // (d * b)
-    plans = plan_of(t, p, d, b, m, sp, zero, recompute)
+    p, m = sum(counts), int(plans.num_micro_batches[0])
     kinds = [index for index in order for _ in range(counts[index])]
     layers = [n for index in order for n in evenly(shares[index], counts[index])]
-    works = [work_of(space.setting, plans) for space in spaces]
     groups, seconds, waits, computed = [], [], [], []
     for stage, (kind, held) in enumerate(zip(kinds, layers, strict=True)):
         setting, work = spaces[kind].setting, works[kind]
@@ -115,7 +113,7 @@ def seconds_of(
         waits.append((heads, reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
     one = np.array([1])
     (whole,), (pace,) = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
-    slowest = spaces[0].setting.scale.slowest * sqrt(2 * log(t * p * d))
+    slowest = spaces[0].setting.scale.slowest * sqrt(2 * log(plans.world_size[0]))
     return float(whole + after(waits) + m * computed[pace] * slowest)
 
 

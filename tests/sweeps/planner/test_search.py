@@ -13,6 +13,7 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES
 from conf.settings import Settings
+from conf.setup import Setup
 from sweeps.planner.blocks import blocks
 from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
@@ -22,7 +23,7 @@ from sweeps.planner.spreads import chunk_numbers
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers, strategies_of
 from sweeps.planner.tally import Found
 from tests.composed import composed, load
-from train_core.costs import IMPLEMENTATIONS, Estimate, estimate, num_parameters
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
 
@@ -67,8 +68,17 @@ def cuts(settings: Settings, space: Space, p: int, v: int, sequences: int) -> bo
 
 def everything(
     settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
-) -> Iterator[tuple[Strategy, Estimate]]:
+) -> list[tuple[Strategy, Estimate]]:
     """All combinations of all values, as far as an Experiment takes them; nothing here is from the search."""
+    found = list(possible(settings, space, layers))
+    implementation = space.setting.implementation
+    priced = estimates([(setup, implementation) for _, setup in found])
+    return [(strategy, predicted) for (strategy, _), predicted in zip(found, priced, strict=True)]
+
+
+def possible(
+    settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
+) -> Iterator[tuple[Strategy, Setup]]:
     sizes = range(1, space.world_size + 1)
     chunks = range(1, settings.model.num_layers + 1)
     values = product(
@@ -110,13 +120,13 @@ def everything(
             setup = priceable(strategy, settings, space.setting.implementation)
         except InfeasiblePlan:
             continue
-        yield strategy, estimate(setup, space.setting.implementation)
+        yield strategy, setup
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
     settings, space = small(name)
-    tried = list(everything(settings, space, [None]))
+    tried = everything(settings, space, [None])
     fitting = [(predicted.step_seconds, predicted) for _, predicted in tried if predicted.fits]
     found = search_space(space, top=20)
     assert found.num_strategies == len(tried)
@@ -131,7 +141,7 @@ def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str)
 def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(name: str, zero_stage: int) -> None:
     settings, space = small(name)
     space = replace(space, pinned={**space.pinned, "zero_stage": zero_stage})
-    tried = list(everything(settings, space, [None]))
+    tried = everything(settings, space, [None])
     found = search_space(space, top=5)
     assert any(strategy.data_parallel_size == 1 for strategy, _ in tried)
     assert found.num_strategies == len(tried)
@@ -144,7 +154,7 @@ def test_uneven_layers_are_among_what_is_tried() -> None:
     layers = settings.model.num_layers
     space = replace(space, pinned={"pipeline_parallel_size": 2, "schedule": "1f1b"})
     spreads: list[tuple[int, ...] | None] = [(layers // 2 + more, layers // 2 - more) for more in range(-4, 5) if more]
-    tried = list(everything(settings, space, [None, *spreads]))
+    tried = everything(settings, space, [None, *spreads])
     found = search_space(space, top=1)
     assert found.num_strategies == len(tried)
     assert found.step_seconds[0] == min(predicted.step_seconds for _, predicted in tried if predicted.fits)

@@ -109,7 +109,7 @@ def test_a_peak_that_varies_widens_the_interval_of_a_single_run() -> None:
     assert rivals_of(points[0], points) == []
     points = measured_points(noisy)
     assert [point.label for point in rivals_of(points[0], points)] == [noisy[0].label]
-    assert "widened by the x4" in points[0].seconds.method
+    assert "widened by the noise x4" in points[0].seconds.method
     assert len(asked(noisy).proposals) == 2
 
 

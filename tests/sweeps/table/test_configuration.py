@@ -215,6 +215,7 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"model": "nemotronh-56b"}, "model = 'nemotronh-56b': has layers without attention"),
         ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': changes the price, and is not modelled"),
+        ({"notes": "CUDA_LAUNCH_BLOCKING=1"}, "notes = 'CUDA_LAUNCH_BLOCKING=1': was run with launch blocking"),
         ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, none"),
         ({"recompute": "some"}, "recompute = 'some': is not known here. Known: none"),
         ({"sequence_parallel": "maybe"}, "sequence_parallel = 'maybe': is not known here. Known: yes"),

@@ -22,7 +22,7 @@ from train_core.training.evaluation import held_out_loss
 from train_core.training.trainer import OF_TRAININGS, Parts, Trainer
 from train_core.watch.agreement import require_equal_replicas
 
-NUM_STEPS = 3
+NUM_STEPS = 2
 FOUR_RANKS: dict[str, dict[str, Any]] = {
     "four replicas": {},
     "tensor ranks": {"parallel.tensor_parallel_size": 2},

@@ -17,8 +17,8 @@ from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
 from train_core.costs.layer.host_time import waiting_seconds
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
-from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds
-from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
+from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
+from train_core.costs.primitives.kernels import Number, matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
@@ -80,6 +80,9 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     host_forward, host_backward = _launch_seconds(setting, sent)
     forward = forward + waiting_seconds(host_forward, forward + exchange)
     backward = backward + waiting_seconds(host_backward, backward + weights + exchange)
+    overlap = setting.implementation.experts_overlap
+    there = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
+    back = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
     # Pointwise recomputation drops the activation's output, and makes it again.
     is_pointwise = shard.recompute == POINTWISE
     activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
@@ -90,8 +93,8 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         forward_seconds=plain.forward_seconds + forward,
         input_gradient_seconds=plain.input_gradient_seconds + backward + again,
         weight_gradient_seconds=plain.weight_gradient_seconds + weights,
-        tensor_forward_seconds=plain.tensor_forward_seconds + exchange,
-        tensor_backward_seconds=plain.tensor_backward_seconds + exchange * np.where(is_full, 2.0, 1.0),
+        tensor_forward_seconds=plain.tensor_forward_seconds + there,
+        tensor_backward_seconds=plain.tensor_backward_seconds + back + np.where(is_full, there, 0.0),
         kept_bytes=plain.kept_bytes + kept,
         deferred_bytes=plain.deferred_bytes + _deferred_bytes(setting, sent) - kept,
         working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
@@ -114,33 +117,40 @@ def _products(setting: Setting, sent: Routed) -> tuple[tuple[Integers | int, Int
     return ((up // sent.tensor_parallel_size, h), (h, down // sent.tensor_parallel_size))
 
 
+def _product_of_all(setting: Setting, sent: Routed, rows: Number, columns: Number, depth: Number) -> Floats:
+    """Seconds of one product of every expert of a rank.
+
+    Their tiles fill the device together, as one kernel does, or several streams; else one expert follows the other.
+    """
+    count, recipe = sent.num_experts, recipe_of(setting)
+    if setting.implementation.groups_experts:
+        return matmul_seconds(setting, rows, columns, depth, count, recipe=recipe)
+    return count * matmul_seconds(setting, rows, columns, depth, recipe=recipe)
+
+
 def _forward(setting: Setting, sent: Routed) -> Floats:
-    # The tiles of all experts of a rank fill the device together, as one kernel does, or several streams.
-    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
     sizes = _products(setting, sent)
-    products = sum(matmul_seconds(setting, each, n, k, count, recipe=recipe) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, sent.rows_each, n, k) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, experts_of(setting).num_experts, setting.model.hidden_size)
     casts = _casts(setting, sent, sum(k for _, k in sizes))
     return products + router + casts + _moves(setting, sent, activation=3 if setting.model.gated_mlp else 2)
 
 
 def _input_gradient(setting: Setting, sent: Routed) -> Floats:
-    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
     sizes = _products(setting, sent)
-    products = sum(matmul_seconds(setting, each, k, n, count, recipe=recipe) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, sent.rows_each, k, n) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, setting.model.hidden_size, experts_of(setting).num_experts)
     casts = _casts(setting, sent, sum(n for n, _ in sizes))
     return products + router + casts + _moves(setting, sent, activation=5 if setting.model.gated_mlp else 3)
 
 
 def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
-    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
     sizes = _products(setting, sent)
-    products = sum(matmul_seconds(setting, n, k, each, count, recipe=recipe) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, n, k, sent.rows_each) for n, k in sizes)
     router = matmul_seconds(setting, experts_of(setting).num_experts, setting.model.hidden_size, sent.tokens)
     # What has been added up so far is read and written. The few rows of an expert do not hide that, as those of other
     # products do, where it is a part of what `matmul` was fitted on.
-    elements = sum(n * k for n, k in sizes) * count
+    elements = sum(n * k for n, k in sizes) * sent.num_experts
     return np.asarray(products + router + memory_bound_seconds(setting, elements * 2 * setting.gradient_bytes, 0))
 
 
@@ -182,11 +192,25 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
     """Seconds of dispatching and combining, which nothing hides: each way both are carried out once."""
     width = float(setting.model.hidden_size * setting.dtype_bytes)
     split, one = sent.tensor_parallel_size, np.ones_like(shard.tensor_parallel_size)
-    between = exchange_seconds(setting, sent.copies * width, sent.expert_parallel_size, split)
+    sends = _sent_copies(setting, sent) * width
+    between = exchange_seconds(setting, sends, sent.expert_parallel_size, split)
     # Without sequence parallelism only results are summed over tensor ranks, as those of any feed-forward layer.
     inside = gather_seconds(setting, np.where(shard.sequence_parallel, sent.rows, sent.tokens) * width, split, one)
     both: Floats = 2.0 * (between + inside)
     return both
+
+
+def _sent_copies(setting: Setting, sent: Routed) -> Floats:
+    """Copies that a rank sends: of every token one for each of its experts, or one for each rank that has any of them.
+
+    Experts are chosen evenly, so that `top_k` choices among e ranks miss a rank with (1 - 1/e) ** top_k.
+    """
+    copies = sent.copies.astype(np.float64)
+    if not setting.implementation.sends_tokens_once:
+        return copies
+    top_k, e = experts_of(setting).top_k, sent.expert_parallel_size
+    reached: Floats = e * (1.0 - (1.0 - 1.0 / e) ** top_k)
+    return copies * reached / top_k
 
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from conf.cluster_spec import ClusterSpec
-from train_core.costs.layer.shard import FULL
 from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
@@ -21,10 +20,9 @@ from train_core.costs.step.replicas import (
     replica_seconds,
 )
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
-from train_core.costs.step.shard_copies import shard_copy_seconds
-from train_core.costs.step.whole_under_zero import gathers_ahead
+from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, dense_layers, end_parameters, of_equal_layers, of_layers
+from train_core.costs.work import Work, dense_layers, of_equal_layers, of_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     if np.any(group.is_first):
         embedding = group.is_first * work.embedding_seconds
         forward, backward = forward + embedding, backward + embedding
-    gathered, reduced = _sharded_seconds(setting, plans, work, group, forward, backward + weights)
+    gathered, reduced = sharded_seconds(setting, plans, work, group, forward, backward + weights)
     return Passes(
         forward=forward,
         input_gradient=backward,
@@ -160,51 +158,19 @@ def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
         whole = work.hidden_bytes.astype(np.float64)
         gathered = np.where(plans.sequence_parallel, 0.0, gather_seconds(setting, whole, t, np.ones_like(t)))
     hop = (transfer_seconds(setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
+    if implementation.overlaps_chunk_transfers:
+        hop = np.where(plans.virtual_pipeline_size > 1, _beside_a_chunk(setting, plans, work, hop), hop)
     return np.where(plans.pipeline_parallel_size > 1, plans.virtual_pipeline_size * hop, 0.0)
 
 
-def _sharded_seconds(
-    setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
-) -> tuple[Floats, Floats]:
-    """Seconds of what ZeRO does for every micro-batch, before the forward pass and after it.
-
-    Stage 3 gathers weights for each pass; 2 and 3 scatter gradients after backward, since no rank keeps them whole.
-    Source: arXiv 1910.02054, section 7.
-    """
-    if not np.any(plans.zero_stage >= 2):
-        return np.asarray(0.0), np.asarray(0.0)
-    is_whole, is_kept = plans.zero_stage < 2, plans.zero_stage < 3
-    messages = setting.implementation.sharded_messages
-    is_ahead = is_kept | gathers_ahead(setting, work)
-    overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
-    dense = dense_layers(setting, group.layers, group.is_first)
-    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
-    none = np.zeros_like(ends)
-    units: list[tuple[Integers, Integers, Integers]] = [
-        (work.layer_parameters, work.expert_parameters, group.layers - dense),
-        (ends, none, (ends > 0).astype(np.int64)),
-    ]
-    if np.any(dense):
-        units.append((work.dense_layer_parameters, none, dense * np.ones_like(ends)))
-    gathered: Floats = np.asarray(0.0)
-    scattered: Floats = np.asarray(0.0)
-    for parameters, experts, number in units:
-        message, expert_message = parameters / messages, experts / messages
-        gather = replica_seconds(setting, plans, message, expert_message, gathered_weight_bytes(setting))
-        scatter = replica_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
-        scatter = scatter + across_groups_seconds(setting, plans, message, expert_message, setting.reduced_bytes)
-        gathered, scattered = gathered + messages * number * gather, scattered + messages * number * scatter
-    gathered = np.where(is_kept, 0.0, gathered)
-    passes = np.where(is_ahead | (plans.recompute != FULL), 1, 2)  # the repeated forward pass, which lets go of all
-    reduced = passes * gathered + np.where(is_whole, 0.0, scattered)
-    held, _ = held_parameters(setting, plans, work, group)
-    there, back = shard_copy_seconds(setting, plans, held)
-    shown = shown_seconds(setting, gathered, forward, overlap), shown_seconds(setting, reduced, backward, overlap)
-    return shown[0] + there, shown[1] + back
+def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> Floats:
+    """Seconds that show of a transfer while the stage computes another chunk, of which forward passes take least."""
+    num_layers = setting.model.num_layers / (plans.pipeline_parallel_size * plans.virtual_pipeline_size)
+    return shown_seconds(setting, hop, work.layer.forward_seconds * num_layers)
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
-    """Seconds of collectives after the last backward pass, which is the first stage's.
+    """Seconds of collectives after the last backward pass, which is the first stage's, or beside the last ones.
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
@@ -217,12 +183,23 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     sharded = sharded + across_groups_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = shown_seconds(setting, comm, hiding, implementation.data_overlap)
+    shown = shown_seconds(setting, comm, hiding * _micro_batches_beside(plans), implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
     copies = work.token_embedding_parameters * float(setting.reduced_bytes)
     tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
+
+
+def _micro_batches_beside(plans: Plans) -> Floats:
+    """Of how many micro-batches the computation runs beside the reduction of gradients and the gathering of weights.
+
+    The last one's, if a stage is one chunk. Of several chunks each is done with a whole group of micro-batches, as many
+    as there are stages, before the next one is, so that all but one of them reduce beside the others.
+    """
+    chunks = plans.virtual_pipeline_size
+    group = np.minimum(plans.num_micro_batches, plans.pipeline_parallel_size)
+    return np.maximum(group * (chunks - 1) / chunks, 1.0)
 
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:

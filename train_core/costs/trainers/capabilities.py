@@ -12,7 +12,7 @@ from pydantic import Field
 from conf.errors import InfeasiblePlan
 from conf.knobs import KNOB
 from conf.overrides import written
-from conf.schema import Frozen, Value
+from conf.schema import Frozen, MatmulRecipe, Value
 from conf.setup import Setup
 from conf.trainer_call import layer_split
 
@@ -28,12 +28,14 @@ class Limit(Frozen):
         values: those that it runs.
         because: what the trainer does or lacks, as the second half of a sentence.
         beside: in which plans this holds: all, those with several stages, those with several tensor ranks.
+        recipes: the narrow products beside which alone this holds; null: beside all, and beside none.
     """
 
     key: str
     values: Annotated[tuple[Value, ...], Field(strict=False)]
     because: str
     beside: Beside = "any"
+    recipes: Annotated[tuple[MatmulRecipe, ...] | None, Field(strict=False)] = None
 
     def refusal(self, value: Value, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a value that the trainer does not run.
@@ -58,29 +60,39 @@ class Capabilities(Frozen):
     limits: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
     interleaves_unevenly: bool = False
 
-    def allows(self, knob: str, value: Value, *, pipeline: bool = False, tensor: bool = False) -> bool:
+    def allows(
+        self,
+        knob: str,
+        value: Value,
+        *,
+        pipeline: bool = False,
+        tensor: bool = False,
+        recipe: MatmulRecipe | None = None,
+    ) -> bool:
         """Whether plans with this value of a knob can be run.
 
         Args:
             knob: its name in `conf.knobs`, a dotted key, or `layer_split`.
             pipeline: ask about plans with several stages.
             tensor: ask about plans with several tensor ranks.
+            recipe: of their narrow products.
         """
         key = KNOB[knob].key if knob in KNOB else knob
-        return all(value in limit.values for limit in self._holding(pipeline, tensor) if limit.key == key)
+        return all(value in limit.values for limit in self._holding(pipeline, tensor, recipe) if limit.key == key)
 
     def broken(self, setup: Setup) -> tuple[Limit, Value] | None:
         """The first limit that a setup does not keep, and the value that breaks it; None where it can be run."""
         parallel = setup.parallel
-        for limit in self._holding(parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1):
+        has_stages, has_tensor_ranks = parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1
+        for limit in self._holding(has_stages, has_tensor_ranks, setup.precision.matmul_recipe):
             value = _value_at(setup, limit.key)
             if value not in limit.values:
                 return limit, value
         return None
 
-    def _holding(self, pipeline: bool, tensor: bool) -> list[Limit]:
+    def _holding(self, pipeline: bool, tensor: bool, recipe: MatmulRecipe | None) -> list[Limit]:
         holds = {"any": True, "pipeline": pipeline, "tensor": tensor}
-        return [limit for limit in self.limits if holds[limit.beside]]
+        return [one for one in self.limits if holds[one.beside] and (one.recipes is None or recipe in one.recipes)]
 
 
 def require_runnable(setup: Setup, trainer: str, capabilities: Capabilities) -> None:

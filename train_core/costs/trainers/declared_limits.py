@@ -81,6 +81,12 @@ CAPABILITIES = {
                 values=(None, "fp8-delayed", "fp8-tensorwise", "fp8-blockwise", "mxfp8", "nvfp4"),
                 because="Transformer Engine does not scale by rows",
             ),
+            Limit(
+                key="parallel.recompute",
+                values=("none", "selective", "full"),
+                because="with delayed scaling it does not make outputs of norms and activations again",
+                recipes=("fp8-delayed",),
+            ),
         ),
         interleaves_unevenly=True,  # --decoder-first-pipeline-num-layers, --microbatch-group-size-per-vp-stage
     ),

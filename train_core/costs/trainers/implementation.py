@@ -50,9 +50,14 @@ class Implementation(Frozen):
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
         tensor_overlap: share of the tensor-parallel collectives of sequence parallelism that is cut into pieces, which
             run beside the products whose operands and results they move.
+        groups_experts: one kernel makes the products of all experts of a rank; else they follow one another.
+        sends_tokens_once: a token is sent once to a rank that has several of its experts (DeepEP, HybridEP).
+        experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
         gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.
         transfers_overlap: share of a transfer between stages that computation hides.
+        overlaps_chunk_transfers: under an interleaved schedule a transfer runs beside the computation of another chunk
+            (Megatron's `overlap_p2p_comm`); `Scale.shown` of it costs nevertheless.
         data_overlap: share of the gradient reduction and weight gathering that is started early enough to run beside
             the last backward and the next forward; `Scale.shown` of it costs nevertheless.
         sharded_overlap: the same of the gathers and reductions of every layer under ZeRO-2 and 3.
@@ -64,7 +69,10 @@ class Implementation(Frozen):
         forward_launches: kernels of one layer's forward pass.
         backward_launches: the same of its backward pass, without what that repeats.
         core_launches: the part of `forward_launches` that is the attention core.
-        sharded_messages: collectives that gather or scatter one layer under ZeRO-2 and 3.
+        gathered_messages: collectives that gather the weights of one layer under ZeRO-3.
+        scattered_messages: collectives that scatter its gradients under ZeRO-2 and 3.
+        listed_rank_seconds: of the host, of every such message, for each rank among which it is shared out: of trainers
+            that hand collectives a list of one tensor a rank, each of which is cut out and copied on its own.
         copies_shards: gathers and reductions of ZeRO-2 and ZeRO-3 copy each parameter, whose rows are shared out alone.
             Not counted for this package's own trainer, which does the same and was never measured on GPUs.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter.
@@ -95,9 +103,13 @@ class Implementation(Frozen):
     context_ring: bool
     overlaps_weight_gradient: bool
     tensor_overlap: float
+    groups_experts: bool
+    sends_tokens_once: bool
+    experts_overlap: float
     keeps_narrow_inputs: bool
     gathers_narrow_weights: bool
     transfers_overlap: float
+    overlaps_chunk_transfers: bool
     data_overlap: float
     sharded_overlap: float
     stops_recompute_early: bool
@@ -107,7 +119,9 @@ class Implementation(Frozen):
     forward_launches: Count
     backward_launches: Count
     core_launches: Count
-    sharded_messages: Count
+    gathered_messages: Count
+    scattered_messages: Count
+    listed_rank_seconds: float
     copies_shards: bool
     optimizer_bytes_per_parameter: float
 

@@ -16,6 +16,7 @@ MEGATRON_CORE = MEGATRON_LM.model_copy(
         **dict.fromkeys(("loss_copies", "split_loss_copies"), 1),  # the softmax is made in place of the fp32 logits
         "rotated_copies": True,
         "data_overlap": 1.0,
+        "overlaps_chunk_transfers": True,
         "loss_passes": (3, 1),
         "launch_seconds": 2.47e-5,  # assumed, half of what the hosts and the layers of 2022 take
         "forward_launches": 13,  # norms and biases are fused with what follows them

@@ -18,22 +18,27 @@ MICRO = 1e-6
 
 def amd_counter(pci_address: str) -> EnergyCounter | None:
     """The counter of the GCD at this address on the PCI bus, such as `0000:c1:00.0`; None where there is none."""
-    try:
-        amdsmi = importlib.import_module("amdsmi")  # comes with ROCm, and not from a package index
-    except (ImportError, OSError, KeyError):  # it looks for its library when it is imported
-        return None
-    try:
-        amdsmi.amdsmi_init()
-        every = amdsmi.amdsmi_get_processor_handles()
-        handles = {str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle for handle in every}
-        counting = {address for address, handle in handles.items() if _counts(amdsmi, handle)}
-    except amdsmi.AmdSmiException:
-        return None
+    amdsmi, handles = amd_gpus()
+    counting = {address for address, handle in handles.items() if _counts(amdsmi, handle)}
     card = _card_of(pci_address.lower(), counting, sorted(handles))
     if not card:
         return None
     read = partial(_joules, amdsmi, handles[card[0]])
     return EnergyCounter(pci_address.lower(), "AMD SMI", "device", read, share=1 / len(card))
+
+
+def amd_gpus() -> tuple[Any, dict[str, Any]]:
+    """AMD SMI, and its handle of every GCD by the address on the PCI bus; none where it is not installed."""
+    try:
+        amdsmi = importlib.import_module("amdsmi")  # comes with ROCm, and not from a package index
+    except (ImportError, OSError, KeyError):  # it looks for its library when it is imported
+        return None, {}
+    try:
+        amdsmi.amdsmi_init()
+        every = amdsmi.amdsmi_get_processor_handles()
+        return amdsmi, {str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle for handle in every}
+    except amdsmi.AmdSmiException:
+        return None, {}
 
 
 def _card_of(address: str, counting: Collection[str], every: Sequence[str]) -> list[str]:

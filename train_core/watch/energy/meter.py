@@ -28,11 +28,16 @@ def counters_of(device: torch.device) -> list[EnergyCounter]:
 def _gpu_counter(properties: object) -> EnergyCounter | None:
     if torch.version.hip is None:
         return nvml_counter(str(getattr(properties, "uuid", "")))
-    # AMD SMI knows a GPU by its place on the bus, which older versions of torch do not tell.
+    address = pci_address(properties)
+    return None if address is None else amd_counter(address)
+
+
+def pci_address(properties: object) -> str | None:
+    """A GPU's place on the bus, by which AMD SMI knows it; None of older versions of torch, which do not tell it."""
     domain, bus, slot = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
     if domain is None or bus is None or slot is None:
         return None
-    return amd_counter(f"{domain:04x}:{bus:02x}:{slot:02x}.0")
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
 
 class EnergyFields(TypedDict, total=False):
@@ -123,6 +128,12 @@ class EnergyMeter:
             followed.follow()
         if self.followed:
             self.seconds = time.perf_counter() - self.began
+
+    def device_joules(self) -> float | None:
+        """What was counted since the first reading for the device; None where nothing counts it."""
+        counted = [followed.joules for followed in self.followed if followed.counter.counts == "device"]
+        known = [joules for joules in counted if joules is not None]
+        return sum(known) if known and len(known) == len(counted) else None
 
     def of_all_ranks(self, axis: Axis) -> EnergyOfJob:
         """What the counters of all ranks said; every rank calls it."""

@@ -13,18 +13,32 @@ MILLI = 1e-3
 def nvml_counter(uuid: str) -> EnergyCounter | None:
     """The counter of the GPU with this UUID, as CUDA names it; None where the driver counts no energy for it.
 
-    The UUID finds the GPU whatever CUDA_VISIBLE_DEVICES hides. A slice of a GPU (MIG) has no counter of its own.
+    A slice of a GPU (MIG) has no counter of its own.
+    """
+    found = nvml_handle(uuid)
+    if found is None:
+        return None
+    read = partial(_joules, *found)
+    return None if read() is None else EnergyCounter(_name(uuid), "NVML", "device", read)
+
+
+def nvml_handle(uuid: str) -> tuple[Any, Any] | None:
+    """NVML, and its handle of the GPU with this UUID; None where it has none.
+
+    The UUID finds the GPU whatever CUDA_VISIBLE_DEVICES hides.
     """
     # The import is here because only ranks with an NVIDIA GPU need it.
     import pynvml
 
-    name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
     try:
         pynvml.nvmlInit()
-        read = partial(_joules, pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(_name(uuid))
     except pynvml.NVMLError:
         return None
-    return None if read() is None else EnergyCounter(name, "NVML", "device", read)
+
+
+def _name(uuid: str) -> str:
+    return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
 
 
 def _joules(pynvml: Any, handle: Any) -> float | None:

@@ -12,6 +12,7 @@ const plotTheme = {
     labelFlush: false, // a first label that is pushed inwards touches the second
   },
   axisX: { labelSeparation: 6 },
+  axisXQuantitative: { tickCount: 8 },
   legend: { labelColor: colour("ink"), titleColor: colour("soft"), orient: "top", labelFontSize: 12, labelLimit: 400, columns: 4 },
   header: { labelColor: colour("ink"), titleColor: colour("soft") },
   title: { color: colour("ink"), anchor: "start", fontSize: 13 },

@@ -91,6 +91,32 @@ def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameter
     assert small > few
 
 
+def test_a_token_sent_once_reaches_fewer_ranks_than_it_has_experts(mixtral: Setting) -> None:
+    """Two even choices among four ranks reach 1.75 of them; with one rank for each expert there is nothing to save."""
+    once = with_trainer(mixtral, sends_tokens_once=True)
+    quick = [with_links(each, latency_seconds=0.0) for each in (mixtral, once)]
+    every, fewer = (
+        float(expert_layer_costs(each, shard_of(expert_parallel_size=4)).tensor_forward_seconds[0]) for each in quick
+    )
+    assert fewer / every == pytest.approx(4 * (1 - 0.75**TOP_K) / TOP_K)
+
+
+def test_exchanges_show_in_part_beside_another_micro_batch(mixtral: Setting) -> None:
+    beside = with_trainer(mixtral, experts_overlap=1.0)
+    for name in ("tensor_forward_seconds", "tensor_backward_seconds"):
+        alone, shown = (
+            getattr(expert_layer_costs(each, shard_of(expert_parallel_size=8)), name) for each in (mixtral, beside)
+        )
+        assert shown[0] == pytest.approx(mixtral.scale.shown * alone[0])
+
+
+def test_experts_one_after_the_other_leave_more_waves_half_empty(mixtral: Setting) -> None:
+    small = with_model(mixtral, seq_length=512)
+    apart = with_trainer(small, groups_experts=False)
+    together, each = (expert_layer_costs(one, shard_of()).forward_seconds[0] for one in (small, apart))
+    assert each > together
+
+
 def test_small_micro_batches_wait_for_the_host_that_launches_every_expert(mixtral: Setting) -> None:
     small = with_experts(with_model(mixtral, seq_length=64), num_experts=256, ffn_hidden_size=128)
     free = with_trainer(small, launch_seconds=0.0)

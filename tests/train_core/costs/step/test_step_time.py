@@ -24,11 +24,12 @@ from tests.train_core.costs.priced import (
 )
 from train_core.costs import num_parameters
 from train_core.costs.price import Prices
-from train_core.costs.primitives.collectives import gather_seconds, pair_seconds
+from train_core.costs.primitives.collectives import pair_seconds
 from train_core.costs.setting import Setting
 
 TERMS = ("compute", "tensor", "pipeline", "bubble", "data", "optimizer", "waiting")
 ROUNDING = 1e-12
+BOOLEAN_OVERLAPS = ("overlaps_weight_gradient", "overlaps_chunk_transfers")
 GPT, LLAMA = setting_of("gpt-22b", "frontier"), setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
 forty = settings(deadline=None, max_examples=40, derandomize=True)
 
@@ -91,7 +92,7 @@ def test_a_faster_device_is_never_slower(drawn: tuple[Setting, dict[str, Any]]) 
 
 
 @forty
-@given(plans(), some.sampled_from(["overlaps_weight_gradient", "transfers_overlap", "data_overlap", "sharded_overlap"]))
+@given(plans(), some.sampled_from([*BOOLEAN_OVERLAPS, "transfers_overlap", "data_overlap", "sharded_overlap"]))
 def test_overlap_is_never_slower(drawn: tuple[Setting, dict[str, Any]], overlap: str) -> None:
     setting, plan = drawn
     without, whole = (with_trainer(setting, **{overlap: kind(share)}) for kind, share in _range_of(overlap))
@@ -99,7 +100,7 @@ def test_overlap_is_never_slower(drawn: tuple[Setting, dict[str, Any]], overlap:
 
 
 def _range_of(overlap: str) -> tuple[tuple[type, int], tuple[type, int]]:
-    kind = bool if overlap == "overlaps_weight_gradient" else float
+    kind = bool if overlap in BOOLEAN_OVERLAPS else float
     return (kind, 0), (kind, 1)
 
 
@@ -236,24 +237,14 @@ def test_a_device_alone_waits_for_nobody_and_many_wait_for_the_slowest_of_them()
     assert shares == pytest.approx([GPT.scale.slowest * (2 * log(number)) ** 0.5 for number in (1, 8, 1024)])
 
 
-def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
-    """Latency alone: a gather for each layer and one for the ends, forward; and backward one more, and a scatter."""
-    alone = with_links(with_trainer(LLAMA, sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
-    one = gather_seconds(alone, np.zeros(1), np.array([16]), np.array([1]))[0]
-    plan = {"data_parallel_size": 16, "zero_stage": 3}
-    assert term(priced(alone, **plan), "data") == pytest.approx(3 * 81 * one, rel=1e-3)
-    beside = with_trainer(alone, sharded_overlap=1.0)
-    assert term(priced(beside, **plan), "data") == pytest.approx(beside.scale.shown * 3 * 81 * one, rel=1e-3)
-
-
-def test_layers_above_deepspeeds_limit_are_gathered_beside_nothing_and_once_more_when_they_are_repeated() -> None:
-    """Latency alone: three gathers and a scatter of 80 layers, and of the ends, all of which are shown."""
-    free = with_trainer(with_links(LLAMA, bandwidth_bytes_per_second=1e15), sharded_overlap=1.0)
-    one = gather_seconds(free, np.zeros(1), np.array([16]), np.array([1]))[0]
-    plan = {"data_parallel_size": 16, "zero_stage": 3, "recompute": "full"}
-    above, below = (term(priced(with_trainer(free, live_parameters=n), **plan), "data") for n in (10**8, 10**9))
-    assert above == pytest.approx(4 * 81 * one, rel=1e-2)
-    assert below == pytest.approx(free.scale.shown * 3 * 81 * one, rel=1e-2)
+def test_transfers_show_in_part_beside_the_computation_of_another_chunk_which_one_chunk_has_not() -> None:
+    alone = with_trainer(GPT, overlaps_chunk_transfers=False)
+    beside = with_trainer(GPT, overlaps_chunk_transfers=True)
+    stages = {"pipeline_parallel_size": 4, "num_micro_batches": 8}
+    assert term(priced(beside, **stages), "pipeline") == term(priced(alone, **stages), "pipeline")
+    chunks = {**stages, "virtual_pipeline_size": 2, "schedule": "interleaved"}
+    shown = GPT.scale.shown * term(priced(alone, **chunks), "pipeline")
+    assert term(priced(beside, **chunks), "pipeline") == pytest.approx(shown)
 
 
 def test_ranks_that_share_a_core_take_turns() -> None:
@@ -265,3 +256,13 @@ def test_ranks_that_share_a_core_take_turns() -> None:
     plan = {"data_parallel_size": 8, "num_micro_batches": 4}
     alone, turns = (term(priced(one, **plan), "compute") for one in (setting, shared))
     assert turns == pytest.approx(4 * alone)
+
+
+def test_chunks_that_are_done_early_reduce_their_gradients_beside_those_of_a_whole_group_of_micro_batches() -> None:
+    """On slow links the reduction is longer than any computation, so that what hides it is what it is shorter by."""
+    slow = with_links(with_trainer(GPT, data_overlap=1.0), bandwidth_bytes_per_second=1e-3)
+    free = with_trainer(slow, data_overlap=0.0)
+    stages = {"pipeline_parallel_size": 4, "data_parallel_size": 8, "num_micro_batches": 8}
+    chunks = {**stages, "virtual_pipeline_size": 4, "schedule": "interleaved"}
+    hidden = [term(priced(free, **plan), "data") - term(priced(slow, **plan), "data") for plan in (stages, chunks)]
+    assert hidden[1] == pytest.approx(4 * 3 / 4 * hidden[0])

@@ -74,6 +74,17 @@ def test_some_limits_hold_only_beside_a_pipeline_or_tensor_ranks() -> None:
     assert not titan.allows("sequence_parallel", False, tensor=True)
 
 
+def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_core() -> None:
+    again = "parallel.recompute=pointwise"
+    message = refusal("megatron-core", again, "precision.matmul_recipe=fp8-delayed")
+    assert "parallel.recompute = 'pointwise': is not run by megatron-core: with delayed scaling" in message
+    require_runnable(setup_of(again, "precision.matmul_recipe=mxfp8"), "megatron-core", CAPABILITIES["megatron-core"])
+    require_runnable(setup_of(again), "megatron-core", CAPABILITIES["megatron-core"])
+    core = CAPABILITIES["megatron-core"]
+    assert not core.allows("recompute", "pointwise", recipe="fp8-delayed")
+    assert core.allows("recompute", "full", recipe="fp8-delayed")
+
+
 def test_stages_of_unequal_layers_are_named_by_their_layers() -> None:
     stages = ("parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[23,25]")
     assert "parallel.layers_per_stage = [23, 25]: is not run by megatron-lm" in refusal("megatron-lm", *stages)

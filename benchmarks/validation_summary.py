@@ -1,0 +1,133 @@
+"""The first screen of docs/validation.md: what somebody needs who has to decide whether to believe a prediction."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from benchmarks.replayed_calibrations import ReplayedCalibration
+from benchmarks.table_results import TableResult, TestedRow
+from benchmarks.target import Target
+from benchmarks.validation import LARGE_ERROR, Validation, median_gain
+from sweeps.confidence.interval import SHARE
+from sweeps.confidence.validated import validated
+
+CLOSE, FAR = 0.1, 0.15
+LINE = 120
+
+
+def summary(found: Validation) -> list[str]:
+    """A list of what matters most."""
+    said = (
+        _steps(found.tables),
+        _far_off(found.tables),
+        _intervals(found.tables),
+        _choices(found.tables),
+        _memory(found.targets),
+        _calibrations(found.calibrations),
+        NOT_OURS,
+    )
+    return [textwrap.fill(f"- {each}", LINE, subsequent_indent="  ", break_on_hyphens=False) for each in said if each]
+
+
+NOT_OURS = (
+    "**No row was measured by this project**: all are other people's figures, read off their tables. A plan that lies"
+    " outside of what they ran says so, and on which side, wherever its prediction is shown."
+)
+
+
+def by_trainer(tables: Sequence[TableResult]) -> list[tuple[str, ...]]:
+    """One line for each trainer: its devices, and how far its tables were off that were left out.
+
+    Tables whose rows are of several trainers count for each.
+    """
+    names = dict.fromkeys(_trainer(each) for table in tables for each in table.rows)
+    return [_trainer_cells(name, tables) for name in sorted(names)]
+
+
+def _trainer_cells(name: str, tables: Sequence[TableResult]) -> tuple[str, ...]:
+    own = [TableResult(table.name, rows) for table in tables if (rows := _rows_of(table, name))]
+    worst = max(own, key=lambda table: table.left_out_error)
+    devices = {each.row.run.setup.cluster.device.name.split("-")[0] for table in own for each in table.rows}
+    return (
+        name,
+        ", ".join(sorted(devices)),
+        str(len(own)),
+        str(sum(len(table.rows) for table in own)),
+        _percent(_mean([table.left_out_error for table in own])),
+        f"{_percent(worst.left_out_error)} ({worst.name})",
+    )
+
+
+def _rows_of(table: TableResult, trainer: str) -> tuple[TestedRow, ...]:
+    return tuple(each for each in table.rows if _trainer(each) == trainer)
+
+
+def _trainer(tested: TestedRow) -> str:
+    return tested.row.run.implementation.name
+
+
+def _steps(tables: Sequence[TableResult]) -> str:
+    errors, constant = [table.left_out_error for table in tables], [table.constant_error for table in tables]
+    rows = sum(len(table.rows) for table in tables)
+    close = sum(error < CLOSE for error in errors)
+    return (
+        f"**A step's time is off by {_percent(_mean(errors))} %**, in the mean over {len(tables)} tables ({rows:,}"
+        f" measured steps) that the constants had not seen; by less than {100 * CLOSE:g} % in {close} of them. With one"
+        f" rate per device, the best for those very rows, it would be {_percent(_mean(constant))} %."
+    )
+
+
+def _far_off(tables: Sequence[TableResult]) -> str:
+    far = sorted((table for table in tables if table.left_out_error > FAR), key=lambda table: -table.left_out_error)
+    named = "; ".join(f"{table.name} ({_percent(table.left_out_error)} %)" for table in far)
+    return f"**Do not rely on it** for plans like these, which are off by more than {100 * FAR:g} %: {named}." * bool(
+        far
+    )
+
+
+def _intervals(tables: Sequence[TableResult]) -> str:
+    known = validated()
+    low, high = (f"{abs(100 * (end - 1)):.0f} %" for end in (known.low, known.high))
+    coverages = [table.coverage for table in tables]
+    missed = sum(share < 0.5 for share in coverages)
+    return (
+        f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
+        f" small layers and for plans outside of what was validated. It held {_percent(_mean(coverages))} % of the rows"
+        f" (mean over tables). The rows of a table err together: of {missed} tables it held less than half."
+    )
+
+
+def _choices(tables: Sequence[TableResult]) -> str:
+    regrets = [(table.name, table.regret) for table in tables if table.regret is not None]
+    named = "; ".join(f"{_percent(regret)} % ({name})" for name, regret in regrets)
+    return f"**The plan that is predicted fastest** is slower than the best one that was measured by {named}."
+
+
+def _memory(targets: Sequence[Target]) -> str:
+    said = {target.what: target.seen for target in targets if target.what.startswith("memory: ")}
+    error = next((seen for what, seen in said.items() if "mean error" in what), "-")
+    fits = next((seen for what, seen in said.items() if "fits or not" in what), "-")
+    return f"**Memory** is off by {error} in the mean; whether a plan fits is right for {fits} of the rows that tell."
+
+
+def _calibrations(found: Sequence[ReplayedCalibration]) -> str:
+    large = [each for each in found if each.others_before > LARGE_ERROR]
+    small = [each for each in found if each.others_before <= LARGE_ERROR]
+    if not large or not small:
+        return ""
+    before, after = (_mean([getattr(each, name) for each in large]) for name in ("told_before", "told_after"))
+    told, others = median_gain(small, "told"), median_gain(small, "others")
+    return (
+        f"**Five runs of your own** (`trisweep calibrate`) bring tables that are off by more than"
+        f" {100 * LARGE_ERROR:g} % from {_percent(before)} % to {_percent(after)} %, in the mean. Where predictions are"
+        f" closer they gain little (error after over before: {told:.2f}; {others:.2f} if all other rows were known)."
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,76 @@
+"""Which share of a step each stage works, communicates and waits, as predicted and as recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from conf.experiment import Experiment
+from results.report.section import ReportSubject
+from results.report.table import Cell, ReportTable, number, text
+from results.report.timeline.gantt import shown_stages
+from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
+from results.report.timeline.recorded_spans import recorded_step
+from results.report.timeline.recorded_trial import RecordedTrial, recorded_trial
+from results.report.timeline.stage_names import devices_of_stages
+from results.units import percent
+from train_core.costs import IMPLEMENTATIONS
+
+SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communication",), "bubble": WAITS}
+
+
+class ComparedStep(NamedTuple):
+    """A step that was recorded, and what is predicted of it."""
+
+    trial: RecordedTrial
+    predicted: PipelineStep
+    measured: PipelineStep
+
+
+def compared_step(subject: ReportSubject) -> ComparedStep | None:
+    """None where no measured trial recorded a step."""
+    trial = recorded_trial(subject)
+    if trial is None:
+        return None
+    implementation = IMPLEMENTATIONS[trial.experiment.trainer.costs_of]
+    return ComparedStep(trial, predicted_step(trial.experiment, implementation), recorded_step(trial.stages))
+
+
+def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
+    """Of each stage that is shown, and of all in the mean, the shares in percent."""
+    of_types = ("devices",) if experiment.mixed else ()
+    devices, stages = devices_of_stages(experiment), shown_stages(measured.num_stages)
+    rows = [
+        (number(str(stage), stage), *(text(devices[stage]) for _ in of_types), text(what), *_cells(step, [stage]))
+        for stage in stages
+        for what, step in (("predicted", predicted), ("measured", measured))
+    ]
+    if len(stages) > 1:
+        every = range(measured.num_stages)
+        rows += [
+            (text("all"), *(text("") for _ in of_types), text(what), *_cells(step, every))
+            for what, step in (("predicted", predicted), ("measured", measured))
+        ]
+    shares = tuple(f"{name} %" for name in SHARES)
+    return ReportTable(("stage", *of_types, "numbers are", *shares), tuple(rows), frozenset(("stage", *shares)))
+
+
+def _cells(step: PipelineStep, stages: Sequence[int]) -> Iterator[Cell]:
+    """The cells of a stage, or of the mean over several."""
+    for kinds in SHARES.values():
+        share = sum(step.share(stage, *kinds) for stage in stages) / len(stages)
+        yield number(percent(share), share)
+
+
+def shares_rows(subject: ReportSubject) -> list[dict[str, object]]:
+    """The shares of every stage as numbers, a row for each kind of number; empty where no step was recorded."""
+    compared = compared_step(subject)
+    if compared is None:
+        return []
+    trial_id, devices = compared.trial.reading.trial.trial_id, devices_of_stages(compared.trial.experiment)
+    return [
+        {"stage_of_trial": trial_id, "stage_number": stage, "stage_devices": devices[stage], "stage_numbers_are": what}
+        | {f"stage_{name}_share": step.share(stage, *kinds) for name, kinds in SHARES.items()}
+        for stage in range(compared.measured.num_stages)
+        for what, step in (("predicted", compared.predicted), ("measured", compared.measured))
+    ]

@@ -1,0 +1,57 @@
+"""How a row was run, where scripts and recipes that its source keeps beside the table say it and the row does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeps.table.cells import Row, text_of
+from train_core.costs import Implementation
+from train_core.costs.trainers.fsdp import FSDP
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one source says of some of its rows.
+
+    Attributes:
+        where: patterns that the row's columns have to match, in lower case; a column that does not is another row's.
+        facts: fields of `Implementation` that the recipe decides.
+    """
+
+    where: Mapping[str, str]
+    facts: Mapping[str, object]
+
+    def is_of(self, row: Row) -> bool:
+        return all(re.search(pattern, text_of(row, column).lower()) for column, pattern in self.where.items())
+
+
+LAUNCHED_BY_GRAPHS = {"launch_seconds": 0.0, "collective_call_seconds": 0.0}
+SINCE_26_06 = r"megatron-bridge.*\(26\.(?:0[6-9]|1\d)|megatron-bridge.*\((?:2[7-9]|[3-9]\d)\."
+RECIPES = (
+    # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
+    # one value in ten; the sources' other models do neither.
+    Recipe(
+        {"source": r"dgxc-benchmarking @v24\.11", "model": r"^gpt3"},
+        {"dropout": True, "attention_since_hopper": FSDP.attention_since_hopper},
+    ),
+    # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
+    Recipe(
+        {"source": r"dgxc-benchmarking @v25\.05", "gpu": r"gb200|b200", "model": r"^(?:nemotron4|grok1)"},
+        LAUNCHED_BY_GRAPHS,
+    ),
+    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on.
+    Recipe({"source": "megatron-bridge", "num_experts": r"^(?!0|1(?:\.0)?$)\d"}, {"sends_tokens_once": True}),
+    # _enable_hybridep_full_iteration_mxfp8: one graph of the whole step, and overlap_moe_expert_parallel_comm.
+    Recipe(
+        {"source": SINCE_26_06, "num_experts": r"^(?!0|1(?:\.0)?$)\d", "precision": "mxfp8"},
+        {**LAUNCHED_BY_GRAPHS, "experts_overlap": 1.0},
+    ),
+)
+
+
+def with_recipe_of(row: Row, trainer: Implementation) -> Implementation:
+    """The trainer as the recipes of the row's source run it."""
+    facts = {name: value for recipe in RECIPES if recipe.is_of(row) for name, value in recipe.facts.items()}
+    return trainer.model_copy(update=facts)

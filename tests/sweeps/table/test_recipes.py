@@ -1,0 +1,58 @@
+"""What the recipes beside a published table say of how its rows were run."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeps.table.recipes import with_recipe_of
+from train_core.costs import IMPLEMENTATIONS, Implementation
+from train_core.costs.trainers.fsdp import FSDP
+
+CORE = IMPLEMENTATIONS["megatron-core"]
+DGXC = "NVIDIA/dgxc-benchmarking @v24.11.1 (35a9aecc8d)"
+BRIDGE = "NVIDIA-NeMo/Megatron-Bridge @067f987df"
+
+
+def run_as(**cells: str) -> Implementation:
+    return with_recipe_of(cells, CORE)
+
+
+def test_a_row_of_no_known_recipe_is_run_as_its_trainer_runs() -> None:
+    assert run_as(source="mlcommons/training_results_v3.1", model="gpt3-175b") == CORE
+    assert run_as(source=DGXC, model="llama3-70b") == CORE
+
+
+def test_dgxcs_gpt_drops_values_and_has_the_attention_kernel_of_2023() -> None:
+    trainer = run_as(source=DGXC, model="gpt3-175b")
+    assert trainer.dropout
+    assert trainer.attention_since_hopper == FSDP.attention_since_hopper < CORE.attention_since_hopper
+
+
+def test_graphs_leave_the_host_nothing_to_launch() -> None:
+    source = "NVIDIA/dgxc-benchmarking @v25.05.05 (c5c765f268)"
+    trainer = run_as(source=source, model="nemotron4-340b", gpu="GB200")
+    assert (trainer.launch_seconds, trainer.collective_call_seconds) == (0.0, 0.0)
+    assert run_as(source=source, model="nemotron4-340b", gpu="H100-80GB-SXM") == CORE
+
+
+@pytest.mark.parametrize(
+    ("release", "precision", "overlap"),
+    [
+        ("26.02.01", "mxfp8", 0.0),
+        ("26.04.01", "mxfp8", 0.0),
+        ("26.06", "mxfp8", 1.0),
+        ("26.08", "mxfp8", 1.0),
+        ("27.02", "mxfp8", 1.0),
+        ("26.08", "bf16", 0.0),
+    ],
+)
+def test_exchanges_run_beside_another_micro_batch_since_a_release(release: str, precision: str, overlap: float) -> None:
+    source = f"{BRIDGE} ({release} container)"
+    trainer = run_as(source=source, num_experts="128", precision=precision)
+    assert (trainer.experts_overlap, trainer.launch_seconds == 0.0) == (overlap, overlap == 1.0)
+    assert trainer.sends_tokens_once
+
+
+def test_a_dense_row_says_nothing_about_experts() -> None:
+    assert run_as(source=f"{BRIDGE} (26.08 container)", num_experts="", precision="mxfp8") == CORE
+    assert run_as(source=f"{BRIDGE} (26.08 container)", num_experts="1", precision="mxfp8") == CORE

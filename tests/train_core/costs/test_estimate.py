@@ -1,0 +1,47 @@
+"""Setups that are priced together get to the bit what each gets alone."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from conf.experiment import Experiment
+from tests.composed import load
+from train_core.costs import IMPLEMENTATIONS, estimate, estimates
+from train_core.costs.estimate import MOST_AT_ONCE
+
+PLACES = {
+    "GPT 22B on Frontier": (["model=gpt-22b", "cluster=frontier", "parallel.world_size=64"], "megatron-deepspeed"),
+    "Mixtral on H100": (
+        ["model=mixtral-8x7b", "trainer=megatron-lm", "cluster=dgx-h100", "parallel.world_size=64"],
+        "megatron-core",
+    ),
+    "Llama 8B on H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "parallel.world_size=64"], "trisweep"),
+}
+CHANGES: list[dict[str, object]] = [
+    {"pipeline_parallel_size": 1, "schedule": "1f1b"},
+    {"pipeline_parallel_size": 4, "schedule": "1f1b"},
+    {"pipeline_parallel_size": 4, "schedule": "zero-bubble"},
+    {"pipeline_parallel_size": 4, "schedule": "interleaved", "virtual_pipeline_size": 2},
+    {"pipeline_parallel_size": 1, "schedule": "1f1b", "zero_stage": 3},
+    {"pipeline_parallel_size": 8, "schedule": "1f1b", "recompute": "full", "recompute_every": 2},
+]
+
+
+def experiments(overrides: list[str]) -> list[Experiment]:
+    first = load([*overrides, "batch.global_batch_size=256", "batch.micro_batch_size=1"]).experiment()
+    return [
+        first.model_copy(update={"parallel": first.parallel.model_copy(update={"tensor_parallel_size": t, **changed})})
+        for t, changed in product((1, 2), CHANGES)
+    ]
+
+
+def test_setups_of_several_models_trainers_and_schedules_cost_together_what_each_costs_alone() -> None:
+    asked = [(each, IMPLEMENTATIONS[name]) for texts, name in PLACES.values() for each in experiments(texts)]
+    assert estimates(asked) == [estimate(*each) for each in asked]
+
+
+def test_more_setups_than_are_priced_at_once_keep_their_order() -> None:
+    short, long = experiments(PLACES["Llama 8B on H100"][0])[:2]
+    implementation = IMPLEMENTATIONS["trisweep"]
+    found = estimates([(short, implementation), (long, implementation)] * MOST_AT_ONCE)
+    assert found == [estimate(short, implementation), estimate(long, implementation)] * MOST_AT_ONCE

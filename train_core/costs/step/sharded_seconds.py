@@ -1,0 +1,98 @@
+"""Seconds of what ZeRO-2 and ZeRO-3 do for every micro-batch of a stage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from train_core.costs.layer.shard import FULL
+from train_core.costs.primitives.collectives import shown_seconds
+from train_core.costs.primitives.narrow import gathered_weight_bytes
+from train_core.costs.setting import Floats, Integers, Plans, Setting
+from train_core.costs.stages import StageGroup
+from train_core.costs.step.replicas import across_groups_seconds, held_parameters, replica_seconds
+from train_core.costs.step.shard_copies import shard_copy_seconds
+from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.whole_under_zero import gathers_ahead
+from train_core.costs.work import Work, dense_layers, end_parameters
+
+
+class _Unit(NamedTuple):
+    """What is gathered at once: so many times, so many parameters, some of them those of experts."""
+
+    parameters: Integers
+    experts: Integers
+    number: Integers
+
+
+def sharded_seconds(
+    setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
+) -> tuple[Floats, Floats]:
+    """Seconds before the forward pass of a micro-batch and after it.
+
+    Stage 3 gathers weights for each pass; 2 and 3 scatter gradients after backward, since no rank keeps them whole.
+    Source: arXiv 1910.02054, section 7.
+
+    Args:
+        forward, backward: computation of the passes, beside which collectives can run.
+    """
+    if not np.any(plans.zero_stage >= 2):
+        return np.asarray(0.0), np.asarray(0.0)
+    units, is_ahead = _units(setting, plans, work, group), (plans.zero_stage < 3) | gathers_ahead(setting, work)
+    overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
+    times = np.where(is_ahead | (plans.recompute != FULL), 1.0, 2.0)  # the repeated forward pass, which lets go of all
+    gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
+    reduced = times * gathered + np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
+    held, _ = held_parameters(setting, plans, work, group)
+    there, back = shard_copy_seconds(setting, plans, held)
+    ahead, behind = _listing_seconds(setting, plans, group, times)
+    return (
+        shown_seconds(setting, gathered, forward, overlap) + there + ahead,
+        shown_seconds(setting, reduced, backward, overlap) + back + behind,
+    )
+
+
+def _units(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> list[_Unit]:
+    """Every layer is one, and what is in none of them."""
+    dense = dense_layers(setting, group.layers, group.is_first)
+    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
+    none = np.zeros_like(ends)
+    units = [
+        _Unit(work.layer_parameters, work.expert_parameters, group.layers - dense),
+        _Unit(ends, none, (ends > 0).astype(np.int64)),
+    ]
+    return [*units, _Unit(work.dense_layer_parameters, none, dense * np.ones_like(ends))] if np.any(dense) else units
+
+
+def _gathers(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
+    each, n = gathered_weight_bytes(setting), setting.implementation.gathered_messages
+    gathers = [replica_seconds(setting, plans, unit.parameters / n, unit.experts / n, each) for unit in units]
+    return np.asarray(sum(n * unit.number * gather for unit, gather in zip(units, gathers, strict=True)))
+
+
+def _scatters(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
+    each, n = setting.reduced_bytes, setting.implementation.scattered_messages
+    total: Floats = np.asarray(0.0)
+    for unit in units:
+        message, experts = unit.parameters / n, unit.experts / n
+        scatter = replica_seconds(setting, plans, message, experts, each)
+        scatter = scatter + across_groups_seconds(setting, plans, message, experts, each)
+        total = total + n * unit.number * scatter
+    return total
+
+
+def _listing_seconds(setting: Setting, plans: Plans, group: StageGroup, times: Floats) -> tuple[Floats, Floats]:
+    """Seconds in which the host lists what every rank has a part of, before the forward pass and after it.
+
+    Nothing hides them, as the host launches nothing else meanwhile.
+
+    Args:
+        times: how often weights are gathered after the forward pass.
+    """
+    trainer = setting.implementation
+    listed = trainer.listed_rank_seconds * num_shards(setting, plans) * group.layers
+    gathers = np.where(plans.zero_stage < 3, 0.0, listed * trainer.gathered_messages)
+    scatters = np.where(plans.zero_stage < 2, 0.0, listed * trainer.scattered_messages)
+    after: Floats = times * gathers + scatters
+    return gathers, after

@@ -1,0 +1,112 @@
+"""What each rank reads beside its steps, and what the readings of all ranks come to.
+
+Every rank reads its own device and its own process, so that nothing of another job on the same machine is counted. It
+does so between two steps, outside of what is timed, and the figures travel with the times of the step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from train_core.measurement import SystemUse
+from train_core.parallel.collectives import Axis, gather_objects
+from train_core.process.machine import machine_id
+from train_core.process.world import World
+from train_core.watch.energy.meter import EnergyMeter
+from train_core.watch.system.busy import busy_percent_of
+
+SAMPLE_SECONDS = 2.0
+"""Steps that are shorter than this are sampled together."""
+
+UNKNOWN = math.nan
+NOT_DUE = [UNKNOWN] * 5
+
+
+class SystemSampler:
+    """Reads what one rank uses, every few seconds and at the last step. All ranks agree when."""
+
+    def __init__(self, world: World, axis: Axis, num_steps: int) -> None:
+        self.device, self.num_steps = world.device, num_steps
+        machines = gather_objects(machine_id(), axis)
+        # On a CPU the ranks of a machine read the same counters of energy, which are to count once.
+        self.counts_energy = world.device.type != "cpu" or machines.index(machines[axis.rank]) == axis.rank
+        self.busy_percent = busy_percent_of(world.device)
+        self._seconds_of_steps = 0.0
+        self._joules, self._energy_seconds = 0.0, 0.0
+        self._clock, self._cpu_seconds = time.perf_counter(), time.process_time()
+
+    def read(self, step: int, energy: EnergyMeter) -> list[float]:
+        """What this rank uses, as numbers to gather, NaN for what is not known; all NaN where no sample is due."""
+        if self._seconds_of_steps < SAMPLE_SECONDS and step < self.num_steps:
+            return NOT_DUE
+        self._seconds_of_steps = 0.0
+        percent = self.busy_percent() if self.busy_percent else None
+        known = (percent, self._device_memory_bytes(), self._watts(energy), self._cores(), resident_bytes())
+        return [UNKNOWN if value is None else float(value) for value in known]
+
+    def combine(self, of_ranks: Sequence[Sequence[float]], step_seconds: float) -> SystemUse | None:
+        """What all ranks use together; None where no sample was due.
+
+        Args:
+            of_ranks: what every rank read.
+            step_seconds: the time on which all ranks have agreed, and so when the next sample is due.
+        """
+        self._seconds_of_steps += step_seconds
+        busy, memory, watts, cores, resident = ([rank[place] for rank in of_ranks] for place in range(len(NOT_DUE)))
+        if _known(sum(cores)) is None:
+            return None
+        fullest, resident_bytes = _known(max(memory, key=_nan_first)), _known(max(resident, key=_nan_first))
+        return SystemUse(
+            device_busy_percent=_known(sum(busy) / len(busy)),
+            device_memory_bytes=None if fullest is None else int(fullest),
+            device_watts=_known(sum(watts)),
+            cpu_cores=sum(cores),
+            resident_bytes=None if resident_bytes is None else int(resident_bytes),
+        )
+
+    def _device_memory_bytes(self) -> int | None:
+        """What is in use on the device, by whatever uses it; None of a CPU."""
+        if self.device.type == "cpu":
+            return None
+        free, whole = torch.cuda.mem_get_info(self.device)
+        return whole - free
+
+    def _watts(self, energy: EnergyMeter) -> float | None:
+        """The mean power of this rank's device since the last sample; 0 where another rank counts it."""
+        joules, seconds = energy.device_joules(), energy.seconds
+        if joules is None or seconds <= self._energy_seconds:
+            return None
+        watts = (joules - self._joules) / (seconds - self._energy_seconds)
+        self._joules, self._energy_seconds = joules, seconds
+        return watts if self.counts_energy else 0.0
+
+    def _cores(self) -> float:
+        """How many cores this process kept busy since the last sample."""
+        clock, cpu_seconds = time.perf_counter(), time.process_time()
+        cores = (cpu_seconds - self._cpu_seconds) / max(clock - self._clock, 1e-9)
+        self._clock, self._cpu_seconds = clock, cpu_seconds
+        return cores
+
+
+def resident_bytes() -> int | None:
+    """The memory of the host that this process holds now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):  # not Linux
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _nan_first(value: float) -> float:
+    """So that one rank of which nothing is known leaves the maximum unknown."""
+    return math.inf if math.isnan(value) else value
