@@ -102,8 +102,8 @@ class EfficiencySpec(Frozen):
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
-        shown, latency, slowest, taper: as in `train_core.costs.scale`, which holds what they are unless the runs of a
-            cluster say otherwise.
+        shown, latency, slowest, taper, start: as in `train_core.costs.scale`, which holds what they are unless the runs
+            of a cluster say otherwise.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
         runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
     """
@@ -119,13 +119,14 @@ class EfficiencySpec(Frozen):
     latency: NonNegative | None = None
     slowest: NonNegative | None = None
     taper: NonNegative | None = None
+    start: NonNegative | None = None
     launch: Positive = 1.0
     runs: FittedRuns | None = None
 
     @property
     def own_scale(self) -> Mapping[str, float]:
         """Those constants of scale that this cluster has of its own."""
-        stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper")}
+        stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper", "start")}
         return {name: value for name, value in stated.items() if value is not None}
 
     @model_validator(mode="before")

@@ -207,8 +207,8 @@ def test_zero_moves_gradients_and_weights_as_often_as_it_must(
     zero_stage: int, of_gradients: int, of_weights: int, reduced_bytes: int
 ) -> None:
     """In collectives that each pass all of them once, for two micro-batches. Source: arXiv 1910.02054, section 7."""
-    setting = with_links(setting_of("gpt-22b", "selene"), latency_seconds=0.0)
-    setting = with_trainer(setting, reduced_bytes=reduced_bytes)
+    at_once = with_efficiency(with_links(setting_of("gpt-22b", "selene"), latency_seconds=0.0), start=0.0)
+    setting = with_trainer(at_once, reduced_bytes=reduced_bytes)
     prices = priced(setting, data_parallel_size=8, num_micro_batches=2, zero_stage=zero_stage)
     link = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
     num_bytes = num_parameters(setting.model) * (of_gradients * reduced_bytes + of_weights * 2)
