@@ -36,7 +36,9 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     link = [_link_efficiency(cluster)] if links else []
     found = [*efficiencies, *link]
     source = _source(cluster, [change.leaf for change in found], stamp)
-    return [*cores, *found, source, *device, *links]
+    # How near earlier runs came was said of the constants that are now replaced.
+    void = [] if cluster.efficiency.runs is None else [Change(("efficiency", "runs", "trainers"), None, "")]
+    return [*cores, *found, source, *void, *device, *links]
 
 
 def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:

@@ -77,6 +77,20 @@ class LinkSpec(Frozen):
     mesh: bool = False
 
 
+class FittedRuns(Frozen):
+    """The runs that constants were fitted to: how far to trust predictions near them.
+
+    Attributes:
+        left_out_error: mean absolute error of their steps, each predicted by a fit to the others.
+        trainers: names of what ran them, with commas between; empty where later changes of constants made them void.
+        most_devices: of the run on most of them.
+    """
+
+    left_out_error: NonNegative
+    trainers: str
+    most_devices: Count
+
+
 class EfficiencySpec(Frozen):
     """The constants of the cost model that no data sheet states; `calibrate` measures or fits them.
 
@@ -91,6 +105,7 @@ class EfficiencySpec(Frozen):
         shown, latency, slowest, taper: as in `train_core.costs.scale`, which holds what they are unless the runs of a
             cluster say otherwise.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
+        runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
     """
 
     matmul: Fraction
@@ -105,6 +120,7 @@ class EfficiencySpec(Frozen):
     slowest: NonNegative | None = None
     taper: NonNegative | None = None
     launch: Positive = 1.0
+    runs: FittedRuns | None = None
 
     @property
     def own_scale(self) -> Mapping[str, float]:

@@ -250,8 +250,25 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
         return no_option(group, option)
     if missing := re.search(r"Could not override '([\w./@-]+)'", text):
         return _not_overridable(missing.group(1), overrides)
+    if missing := re.search(r"Could not delete from config. '([^']*)' does not exist", text):
+        return ConfigError(
+            f"~{missing.group(1)}", None, "cannot be removed, as it is not set", "Leave out the override."
+        )
+    if (wrong := _unresolved(text, overrides)) is not None:
+        return wrong
     shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
     return ConfigError("override", shown, text[:MOST_OF_HYDRA], LOOK_LIKE)
+
+
+def _unresolved(text: str, overrides: Overrides) -> ConfigError | None:
+    """A value that refers to another one, which is not there or refers back."""
+    found = re.search(r"^(.*?nterpolation.*?) full_key: (\S+)", text)
+    if found is None:
+        return None
+    what, key = found.groups()
+    known = re.search(r"key '([^']+)' not found", what)
+    problem = f"refers to {known.group(1)}, which is not known" if known else "refers to what cannot be resolved"
+    return ConfigError(key, overrides.chosen(key), problem, "Write the value itself, or ${KEY} of a key that is set.")
 
 
 def _not_text(overrides: Overrides) -> ConfigError:

@@ -6,22 +6,54 @@ import difflib
 from collections.abc import Sequence
 
 MOST_SHOWN = 20
-CUTOFF, MOST_LOOKED_AT = 0.5, 20
+CUTOFF, LIKE_KEY, MOST_LOOKED_AT = 0.5, 0.45, 20
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """A remedy: the known word that is most like this one, or else those that there are."""
     if (meant := most_like(word, known)) is not None:
         return f"Did you mean {meant}?"
-    names = [name for name in dict.fromkeys(known) if "." not in name] or list(dict.fromkeys(known))
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return f"Known: {', '.join(names[:MOST_SHOWN])}{more}."
+    group = word.rpartition(".")[0]
+    inside = [name for name in known if group and name.rpartition(".")[0] == group]
+    if inside:
+        return _known([name.rpartition(".")[2] for name in inside], f"Known in {group}")
+    return _known([name for name in known if "." not in name] or known, "Known")
+
+
+def _known(names: Sequence[str], opening: str) -> str:
+    once = list(dict.fromkeys(names))
+    more = f" and {len(once) - MOST_SHOWN} more" if len(once) > MOST_SHOWN else ""
+    return f"{opening}: {', '.join(once[:MOST_SHOWN])}{more}."
 
 
 def most_like(word: str, known: Sequence[str]) -> str | None:
     """The known word that a person may have meant; None where none is much like this one."""
+    if (abbreviated := _by_initials(word, known)) is not None:
+        return abbreviated
     alike = difflib.get_close_matches(word, dict.fromkeys(known), n=MOST_LOOKED_AT, cutoff=CUTOFF)
-    return max(alike, key=lambda found: _likeness(word, found), default=None)
+    found = max(alike, key=lambda found: _likeness(word, found), default=None)
+    return found if found is not None and _has_like_key(word, found) else None
+
+
+def _by_initials(word: str, known: Sequence[str]) -> str | None:
+    """The shortest key whose words begin with these letters, as those of tensor_parallel_size do with tp."""
+    group, _, key = word.rpartition(".")
+    found = [
+        name
+        for name in known
+        if "_" in name and (not group or name.startswith(f"{group}.")) and _initials(name).startswith(key)
+    ]
+    return min(found, key=len, default=None) if len(key) > 1 else None
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.rpartition(".")[2].split("_"))
+
+
+def _has_like_key(word: str, found: str) -> bool:
+    """Whether the keys themselves are alike, and not just the groups before them."""
+    key, other = word.rpartition(".")[2], found.rpartition(".")[2]
+    return _ratio(key, other) >= LIKE_KEY or {*filter(None, key.split("_"))} <= {*other.split("_")}
 
 
 def _likeness(word: str, found: str) -> float:

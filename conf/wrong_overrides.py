@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
@@ -12,6 +14,8 @@ from conf.folders import groups, options
 from conf.nearest import most_like
 from conf.overrides import Override, for_a_shell
 
+MOST_NAMED = 10
+KEY = re.compile(r"[\w./@:-]+")
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
@@ -43,6 +47,8 @@ def wrong_alone(override: Override) -> ConfigError | None:
         return None
     if value is None or not key:
         return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
+    if not KEY.fullmatch(key):
+        return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
     if key in groups() and value not in options(key):
         return no_option(key, value)
     shown = HIDDEN if key == SECRET_KEY else value
@@ -59,9 +65,15 @@ def no_option(group: str, value: str) -> ConfigError:
     if group == "sweep" and "=" in value:
         remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
         return ConfigError(group, value, "is not the name of a sweep", remedy)
-    meant, known = most_like(value, options(group)), ", ".join(options(group))
-    remedy = f"Did you mean {meant}?" if meant else f"Known: {known}."
+    meant = most_like(value, options(group))
+    remedy = f"Did you mean {meant}?" if meant else _known(group)
     return ConfigError(group, value, "is not an option of this group", remedy)
+
+
+def _known(group: str) -> str:
+    names = options(group)
+    more = f" and {len(names) - MOST_NAMED} more; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
+    return f"Known: {', '.join(names[:MOST_NAMED])}{more}."
 
 
 def _unreadable(key: str, value: str) -> ConfigError:

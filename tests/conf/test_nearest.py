@@ -21,6 +21,8 @@ KEYS = [
         ("parallel.wordl_size", "parallel.world_size"),
         ("batch.micro_batch", "batch.micro_batch_size"),
         ("bach", "batch"),
+        ("tp", "parallel.tensor_parallel_size"),
+        ("batch.gb", "batch.global_batch_size"),
     ],
 )
 def test_a_key_is_proposed_whose_own_words_are_meant_and_not_one_that_only_shares_the_group(
@@ -31,6 +33,12 @@ def test_a_key_is_proposed_whose_own_words_are_meant_and_not_one_that_only_share
 
 def test_what_is_known_is_listed_once() -> None:
     assert nearest("zzz", KEYS) == "Known: parallel, batch, notify, model."
+
+
+def test_a_key_that_is_like_none_of_its_group_gets_those_of_the_group() -> None:
+    assert (
+        nearest("parallel.foo", KEYS) == "Known in parallel: world_size, tensor_parallel_size, pipeline_parallel_size."
+    )
 
 
 def test_a_long_list_says_how_many_more_there_are() -> None:

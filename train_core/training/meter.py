@@ -133,7 +133,7 @@ class Meter:
         of_ranks = gather(told, self.axis, self.world.device)
         seconds_of_ranks, own_seconds, signals, *used = zip(*of_ranks, strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
-        if self._is_timed(step):
+        if self._is_timed(step) and self._speaks_for_its_stage:
             self.recorded.offer(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
@@ -155,13 +155,17 @@ class Meter:
         return metrics
 
     def write_timeline(self, trial: TrialFolder) -> None:
-        """Leave when the passes of a timed step ran: the first tensor rank of the first replica of each stage does."""
-        stage, *others = self.layout.coordinates(self.world.rank)
-        if self.recorded.kept is None or any(others):
+        """Leave when the passes of a timed step ran: a rank of each stage does."""
+        if self.recorded.kept is None:
             return
         seconds, record = self.recorded.kept
-        of = stage, self.layout.pipeline_size
+        of = self.layout.coordinates(self.world.rank)[0], self.layout.pipeline_size
         trial.write_timeline(stage_timeline(seconds, record, self.world.clock, self.world.rank, of))
+
+    @property
+    def _speaks_for_its_stage(self) -> bool:
+        """Whether this is the first tensor rank of the first replica: all ranks of a stage run the same passes."""
+        return not any(self.layout.coordinates(self.world.rank)[1:])
 
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""

@@ -256,3 +256,13 @@ def test_ranks_that_share_a_core_take_turns() -> None:
     plan = {"data_parallel_size": 8, "num_micro_batches": 4}
     alone, turns = (term(priced(one, **plan), "compute") for one in (setting, shared))
     assert turns == pytest.approx(4 * alone)
+
+
+def test_chunks_that_are_done_early_reduce_their_gradients_beside_those_of_a_whole_group_of_micro_batches() -> None:
+    """On slow links the reduction is longer than any computation, so that what hides it is what it is shorter by."""
+    slow = with_links(with_trainer(GPT, data_overlap=1.0), bandwidth_bytes_per_second=1e-3)
+    free = with_trainer(slow, data_overlap=0.0)
+    stages = {"pipeline_parallel_size": 4, "data_parallel_size": 8, "num_micro_batches": 8}
+    chunks = {**stages, "virtual_pipeline_size": 4, "schedule": "interleaved"}
+    hidden = [term(priced(free, **plan), "data") - term(priced(slow, **plan), "data") for plan in (stages, chunks)]
+    assert hidden[1] == pytest.approx(4 * 3 / 4 * hidden[0])
