@@ -142,17 +142,18 @@ def _stored(run: Any) -> StoredRun:
 
 
 def _starts_over(run: Any, content: RunContent) -> bool:
-    """Whether another run must take its place: MLflow takes no metric back, and changes no parameter.
+    """Whether another run must take its place: MLflow takes no metric back, and changes no parameter and no start.
 
-    So it is where the trial was measured anew or is no longer finished, and where an earlier version of this package
-    wrote other keys.
+    So it is where the trial was measured anew or is no longer finished, where an earlier version of this package wrote
+    other keys, and where a trial that was seen waiting, since when the sweep was planned, has started meanwhile.
     """
     attempt = run.data.tags.get(ATTEMPT, "")
     measured_anew = bool(attempt and attempt != content.attempt)
     reopened = run.info.end_time is not None and content.end_ms is None and content.key != SWEEP
+    started = run.info.start_time != content.start_ms and content.key != SWEEP
     lost = run.data.metrics.keys() - content.metric_keys
     changed = any(content.params.get(key) != value for key, value in run.data.params.items())
-    return measured_anew or reopened or bool(lost) or changed
+    return measured_anew or reopened or started or bool(lost) or changed
 
 
 def _batches(metrics: Sequence[LoggedMetric], size: int) -> list[list[Any]]:

@@ -11,8 +11,13 @@ from tests.cli.conftest import Command
 
 WHAT_STORES_SHARE = (
     "SELECT name, status, start_time, end_time FROM runs WHERE lifecycle_stage = 'active' ORDER BY name, start_time",
-    "SELECT name, key, value, timestamp, step FROM metrics JOIN runs USING (run_uuid) ORDER BY 1, 2, 4, 5, 3",
-    "SELECT name, key, params.value FROM params JOIN runs USING (run_uuid) ORDER BY 1, 2, 3",
+    "SELECT name, key, value, timestamp, step FROM latest_metrics JOIN runs USING (run_uuid) "
+    "WHERE lifecycle_stage = 'active' ORDER BY 1, 2, 4, 5, 3",
+    # How many trials had ended when, which the sweep's own run holds, is what only a sweep under way can tell.
+    "SELECT name, key, value, timestamp, step FROM metrics JOIN runs USING (run_uuid) "
+    "WHERE lifecycle_stage = 'active' AND name != 'smoke' ORDER BY 1, 2, 4, 5, 3",
+    "SELECT name, key, params.value FROM params JOIN runs USING (run_uuid) "
+    "WHERE lifecycle_stage = 'active' ORDER BY 1, 2, 3",
 )
 
 
