@@ -33,10 +33,12 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     ]
     links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
     # Measured bandwidths are what collectives reach, so no share of them is taken any more.
-    link = [_link_efficiency(cluster)] if links else []
+    link = _link_constants(cluster) if links else []
     found = [*efficiencies, *link]
     source = _source(cluster, [change.leaf for change in found], stamp)
-    return [*cores, *found, source, *device, *links]
+    # How near earlier runs came was said of the constants that are now replaced.
+    void = [] if cluster.efficiency.runs is None else [Change(("efficiency", "runs", "trainers"), None, "")]
+    return [*cores, *found, source, *void, *device, *links]
 
 
 def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
@@ -196,9 +198,13 @@ def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) 
     ]
 
 
-def _link_efficiency(cluster: ClusterSpec) -> Change:
-    origin = "measured: the bandwidths of this file are what collectives reach"
-    return _change(cluster, ("efficiency", "link"), 1.0, origin, [])
+def _link_constants(cluster: ClusterSpec) -> list[Change]:
+    reached = "measured: the bandwidths of this file are what collectives reach"
+    share = _change(cluster, ("efficiency", "link"), 1.0, reached, [])
+    if cluster.device.kind == "cpu":
+        return [share]
+    started = "measured: the latencies of this file hold what a collective takes to start"
+    return [share, _change(cluster, ("efficiency", "start"), 0.0, started, [])]
 
 
 def _source(cluster: ClusterSpec, names: Sequence[str], stamp: str) -> Change:

@@ -34,6 +34,7 @@ CONSTANTS = (
     Constant("latency", 0.2, 20.0, 0.5),
     Constant("slowest", 0.001, 0.1, 0.5),
     Constant("taper", 0.003, 1.0, 0.5),
+    Constant("start", 1e-7, 1e-3, 0.4),
     Constant("launch", 0.1, 10.0, 0.4),
 )
 """Fields of `EfficiencySpec`. The bounds are physical: no share above 1, no kernel that takes only a few cycles.

@@ -1,4 +1,4 @@
-"""MLflow follows a sweep while it runs: a process of its own imports, so that no command waits for MLflow."""
+"""MLflow follows sweeps while they run: a process of its own imports, so that no command waits for MLflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ STOP_SECONDS = 5.0
 
 @contextmanager
 def followed_in_mlflow(folder: Path, tracking: TrackingSpec) -> Iterator[None]:
-    """While the block runs, its sweep is imported every `tracking.live_seconds`; not at all where that is null."""
+    """While the block runs, its sweep is imported every `tracking.live_seconds`; not at all where that is null.
+
+    Args:
+        folder: of the sweep, or of sweeps, of which those are imported that have not ended.
+    """
     if tracking.live_seconds is None:
         yield
         return

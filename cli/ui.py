@@ -13,6 +13,7 @@ import typer
 
 from cli.arguments import OverrideTexts, composed
 from cli.console import console, print_unwrapped, shown_path
+from cli.live_import import followed_in_mlflow
 from conf.credentials import hide_credentials
 
 Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
@@ -20,7 +21,9 @@ Port = Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)]
 
 def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
     """Open the MLflow UI on loopback, until Ctrl-C."""
+    from results.mlflow.store import database_path
     from results.mlflow.ui import Links, serve_ui
+    from results.mlflow.unfinished import UnfinishedSweeps
 
     settings = composed(None, overrides).settings
     output_dir = Path(settings.output_dir).absolute()
@@ -36,7 +39,13 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
 
     kind = settings.tracking.kind
     print_unwrapped(f"Starting the MLflow UI of {shown_path(output_dir) if kind == 'sqlite' else 'the ' + kind} ...")
-    serve_ui(settings.tracking, output_dir, port, show)
+    if kind == "server":
+        serve_ui(settings.tracking, output_dir, port, show)
+        return
+    if kind == "sqlite" and not database_path(output_dir).exists():  # nobody has imported a sweep that Slurm runs
+        UnfinishedSweeps(output_dir, settings.tracking).import_all()
+    with followed_in_mlflow(output_dir, settings.tracking):
+        serve_ui(settings.tracking, output_dir, port, show)
 
 
 def print_way_in(port: int) -> None:

@@ -77,6 +77,20 @@ class LinkSpec(Frozen):
     mesh: bool = False
 
 
+class FittedRuns(Frozen):
+    """The runs that constants were fitted to: how far to trust predictions near them.
+
+    Attributes:
+        left_out_error: mean absolute error of their steps, each predicted by a fit to the others.
+        trainers: names of what ran them, with commas between; empty where later changes of constants made them void.
+        most_devices: of the run on most of them.
+    """
+
+    left_out_error: NonNegative
+    trainers: str
+    most_devices: Count
+
+
 class EfficiencySpec(Frozen):
     """The constants of the cost model that no data sheet states; `calibrate` measures or fits them.
 
@@ -88,9 +102,10 @@ class EfficiencySpec(Frozen):
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
-        shown, latency, slowest, taper: as in `train_core.costs.scale`, which holds what they are unless the runs of a
-            cluster say otherwise.
+        shown, latency, slowest, taper, start: as in `train_core.costs.scale`, which holds what they are unless the runs
+            of a cluster say otherwise.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
+        runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
     """
 
     matmul: Fraction
@@ -104,12 +119,14 @@ class EfficiencySpec(Frozen):
     latency: NonNegative | None = None
     slowest: NonNegative | None = None
     taper: NonNegative | None = None
+    start: NonNegative | None = None
     launch: Positive = 1.0
+    runs: FittedRuns | None = None
 
     @property
     def own_scale(self) -> Mapping[str, float]:
         """Those constants of scale that this cluster has of its own."""
-        stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper")}
+        stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper", "start")}
         return {name: value for name, value in stated.items() if value is not None}
 
     @model_validator(mode="before")

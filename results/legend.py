@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from conf.knobs import IN_ORDER_OF_LABELS, KnobValue, labelled_values
+from conf.knobs import IN_ORDER_OF_LABELS, Knob, KnobValue, labelled_values
 from conf.setup import Setup
 
 
@@ -13,9 +13,13 @@ def legend(setups: Iterable[Setup]) -> tuple[tuple[str, str], ...]:
 
     A part that differs in its number alone is explained once, by its largest number.
     """
+    return _explained(labelled_values(each.parallel, each.batch, each.layers_per_stage) for each in setups)
+
+
+def _explained(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> tuple[tuple[str, str], ...]:
     values: dict[str, dict[str, KnobValue]] = {}
-    for setup in setups:
-        for knob, value in labelled_values(setup.parallel, setup.batch, setup.layers_per_stage):
+    for name in names:
+        for knob, value in name:
             seen = values.setdefault(knob.name, {})
             explained = str(value) if knob.value_meanings else ""
             seen[explained] = _larger(value, seen.get(explained))
@@ -33,7 +37,16 @@ def legend_text(setups: Iterable[Setup]) -> str:
 
 def legend_in_short(setups: Iterable[Setup]) -> str:
     """The same without what stands behind the colon of a meaning, for the caption of a table in a terminal."""
-    return ", ".join(f"{part}: {meaning.partition(':')[0]}" for part, meaning in legend(setups))
+    return _in_short(legend(setups))
+
+
+def names_in_short(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> str:
+    """The same for names of plans that are no setups, by the knobs that each mentions and their values."""
+    return _in_short(_explained(names))
+
+
+def _in_short(legend: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{part}: {meaning.partition(':')[0]}" for part, meaning in legend)
 
 
 def _larger(value: KnobValue, other: KnobValue) -> KnobValue:

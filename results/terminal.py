@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from conf.knobs import label_of_point
 from conf.setup import Setup
+from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, tflops
 from sweeps.repeats.points import MEASURED_PEAK, NOISY_RATIO
@@ -47,7 +47,7 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = ()) -> Table
         "Measured here, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_of_which_peak(frame)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
-        f" one is shown; +-: half of the interval in which the step's seconds lie.{_names(setups)}",
+        f" one is shown; +-: half of the interval in which the step's seconds lie. *: the baseline.{_names(setups)}",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
@@ -82,7 +82,7 @@ def plan_table(trials: Sequence[Trial]) -> Table:
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     names = _names(trial.experiment for trial in trials if trial.experiment)
-    caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}.{names}"
+    caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}"
     table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
     sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
@@ -135,8 +135,8 @@ def _table(title: str, caption: str) -> Table:
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.caption_justify = "left"
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layout (* baseline)", overflow="fold")
-    table.add_column("outcome", overflow="fold", min_width=9)
+    table.add_column("layout")
+    table.add_column("outcome")
     return table
 
 
@@ -170,9 +170,8 @@ def _given(row: dict[str, Any], name: str) -> float | None:
     return None if value is None or value != value else float(value)
 
 
-def _layout(label: str, is_baseline: bool) -> Text:
-    """Spaces let a narrow terminal break the line between parts."""
-    return Text.assemble(label.replace("-", " "), (" *" if is_baseline else "", "bold"))
+def _layout(label: str, is_baseline: bool) -> LayoutCell:
+    return LayoutCell(f"{label} *" if is_baseline else label, after="- ")
 
 
 def outcome_style(outcome: str | None) -> str:
@@ -180,19 +179,19 @@ def outcome_style(outcome: str | None) -> str:
     return STYLES.get(outcome, BAD_END)
 
 
-def _outcome(outcome: Any) -> Text:
+def _outcome(outcome: Any) -> OutcomeCell:
     known = outcome if isinstance(outcome, str) else None
-    return Text((known or "left out").replace("_", " "), style=outcome_style(known))
+    return OutcomeCell((known or "left out").replace("_", " "), outcome_style(known))
 
 
-def _fit(trial: Trial) -> Text:
+def _fit(trial: Trial) -> OutcomeCell:
     if trial.estimate is None:
-        return Text("cannot exist", style="dim")
+        return OutcomeCell("cannot exist", "dim")
     if trial.infeasible_reason is None:
-        return Text("fits", style="green")
+        return OutcomeCell("fits", "green")
     if not trial.estimate.shortfall_bytes:
-        return Text("cannot run", style="yellow")
-    return Text(f"{gib(trial.estimate.shortfall_bytes)} GiB short", style="yellow")
+        return OutcomeCell("cannot run", "yellow")
+    return OutcomeCell(f"{gib(trial.estimate.shortfall_bytes)} GiB short", "yellow")
 
 
 def _half_width(row: dict[str, Any]) -> str:

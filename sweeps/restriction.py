@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.load import Composition, compose
-from conf.overrides import Overrides
+from conf.overrides import Overrides, written
 from conf.schema import Value
 from conf.sweep_spec import PointSet
 from conf.tree import value_at
@@ -60,7 +60,9 @@ class Restriction:
         """The sweep as if it had no other points, with a name of its own for its report."""
         ids = {trial.trial_id for trial in self.record.trials}
         trials = [trial for trial in sweep.record.trials if trial.trial_id in ids or self.holds(trial)]
-        record = sweep.record.model_copy(update={"plan": self.record.plan, "trials": tuple(trials)})
+        named = tuple(f"{key}={written(value)}" for key, value in self.values.items())
+        changed = {"plan": self.record.plan, "trials": tuple(trials), "overrides": (*sweep.record.overrides, *named)}
+        record = sweep.record.model_copy(update=changed)
         return Sweep(SweepFolder(sweep.folder.path, report_name=f"report-{self.name}"), record)
 
 

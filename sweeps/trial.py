@@ -17,6 +17,8 @@ from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
 
 RECORD = "sweep.json"
+WHOLE = "report"
+"""The name of the report on all points of a sweep."""
 
 
 class Trial(Frozen):
@@ -87,8 +89,9 @@ class SweepFolder:
     ../tokens/      tokens of all sweeps beside each other, so that those over the same text share them
     """
 
-    def __init__(self, path: Path | str, report_name: str = "report") -> None:
+    def __init__(self, path: Path | str, report_name: str = WHOLE) -> None:
         self.path, self._report_name = Path(path), report_name
+        self.reports_a_part = report_name != WHOLE
         self.record = self.path / RECORD
         self.journal = self.path / "journal.jsonl"
         self.lock = self.path / "sweep.lock"

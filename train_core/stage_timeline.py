@@ -21,7 +21,8 @@ class RecordedPass(NamedTuple):
     """A micro-batch's pass through a model chunk, in seconds since its rank began the step.
 
     Attributes:
-        input_wait: seconds that it waited for what another stage sends, its travel included.
+        arrived: when what another stage sends had come; where none does, when the pass began.
+        input_wait: seconds that it waited for that, its travel included.
         communication: seconds of all other waits in it, such as those of the tensor axis.
     """
 
@@ -30,6 +31,7 @@ class RecordedPass(NamedTuple):
     chunk: int
     start: Seconds
     end: Seconds
+    arrived: Seconds
     input_wait: Seconds
     communication: Seconds
 
@@ -63,7 +65,7 @@ class StageTimeline(Frozen):
     """`timeline/stage-N.json`: what the first tensor rank of the first replica did in one timed step.
 
     Attributes:
-        step: the timed step whose time came nearest to the median; the same one on all stages.
+        step: of the latest timed steps the one whose time came nearest to the median of all; the same on all stages.
         step_seconds: its time, on the slowest rank of the job.
         machine: equal for ranks whose clocks are one.
         began_at: when the rank began the step, by its machine's clock.

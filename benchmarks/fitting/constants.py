@@ -62,6 +62,7 @@ GLOBAL = (
     Fitted(SCALE, "latency", 1.6, 0.4, 0.3, 10.0, "ranks of a ring wait for each other at every step"),
     Fitted(SCALE, "slowest", 0.02, 0.5, 0.001, 0.1, "chips of one type differ by a few percent in speed"),
     Fitted(SCALE, "taper", 0.1, 0.5, 0.005, 0.5, "rings over more switches meet other traffic"),
+    Fitted(SCALE, "start", 2.3e-5, 0.2, 1e-6, 1e-4, "22 to 26 microseconds on 8 B200 (SimuMax)"),
     Fitted(GPUS, "matmul", 0.8, 0.07, 0.3, 0.95, "the fastest product of an H100; shapes are accounted for apart"),
     Fitted(GPUS, "attention", 0.5, 0.25, 0.1, 0.9, "flash attention, forward and backward: 40 to 65 %"),
     Fitted(GPUS, "memory", 0.75, 0.15, 0.3, 0.95, "copies reach 80 to 90 %, norms and reductions less"),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measured_rows import MeasuredRow
 from sweeps.confidence.interval import SHARE, Interval, interval_around, outside_of, sizes_of
+from sweeps.confidence.traits import traits_of
 from sweeps.confidence.validated import Range, Validated
 from sweeps.confidence.width import width_of
 
@@ -65,8 +66,10 @@ def _width(row: MeasuredRow, seen: Validated) -> float:
 def _seen(rows: Sequence[MeasuredRow], sizes: Sequence[Mapping[str, float]]) -> Validated:
     """What the rows were, without what their errors say."""
     by_trainer: dict[str, list[Mapping[str, float]]] = {}
+    traits: dict[str, set[str]] = {}
     for row, of_row in zip(rows, sizes, strict=True):
         by_trainer.setdefault(row.run.implementation.name, []).append(of_row)
+        traits.setdefault(row.run.implementation.name, set()).update(traits_of(row.run.setup))
     return Validated(
         low=1.0,
         high=1.0,
@@ -75,6 +78,7 @@ def _seen(rows: Sequence[MeasuredRow], sizes: Sequence[Mapping[str, float]]) -> 
         tables=len({row.table for row in rows}),
         devices=tuple(sorted({row.run.setup.cluster.device.name for row in rows})),
         trainers={name: _ranges(by_trainer[name]) for name in sorted(by_trainer)},
+        traits={name: tuple(sorted(traits[name])) for name in sorted(traits)},
     )
 
 
@@ -129,11 +133,8 @@ def _apart(ratios: Floats) -> Floats:
 
 def _ranges(sizes: Sequence[Mapping[str, float]]) -> dict[str, Range]:
     every = {name: [of_row[name] for of_row in sizes] for name in sizes[0]}
-    return {
-        name: Range(lowest=_four_digits(min(values)), highest=_four_digits(max(values)))
-        for name, values in every.items()
-    }
+    return {name: Range(lowest=_rounded(min(values)), highest=_rounded(max(values))) for name, values in every.items()}
 
 
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}") if value < 1000 else float(round(value))

@@ -88,4 +88,5 @@ def figures_of(ran: Ran) -> dict[str, Any]:
     """What the JSON file holds of a job. The host's name stays here."""
     measurement = ran.measurement.model_dump(mode="json", exclude={"environment": {"hostname"}})
     steps = [{"step": step.step, "loss": step.loss, "gradient_norm": step.gradient_norm} for step in ran.steps]
-    return {"measurement": measurement, "steps": steps}
+    stages = [{"ended": stage.ended, "seconds": stage.seconds.model_dump()} for stage in ran.recorded]
+    return {"measurement": measurement, "steps": steps, "stages_of_a_step": stages}

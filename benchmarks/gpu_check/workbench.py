@@ -26,6 +26,7 @@ from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import ROOT
 from train_core.rates.folder import RatesFolder
+from train_core.stage_timeline import StageTimeline
 from train_core.trial_folder import TrialFolder
 
 POLL_SECONDS = 0.02
@@ -35,10 +36,11 @@ GRACE_SECONDS = 30.0
 
 
 class Ran(NamedTuple):
-    """How a job ended, and its steps."""
+    """How a job ended, its steps, and where each pipeline stage's part of one of them went."""
 
     measurement: Measurement
     steps: list[StepMetrics]
+    recorded: Sequence[StageTimeline] = ()
 
     @property
     def completed(self) -> bool:
@@ -116,7 +118,7 @@ class TrialJob(Job):
         if measurement is None:
             cause, _, words = said.partition("\n")
             measurement = without_numbers("", Outcome.FAILED, cause, started, words)
-        return Ran(measurement, self.trial.read_metrics())
+        return Ran(measurement, self.trial.read_metrics(), self.trial.read_timeline())
 
 
 SomeJob = TypeVar("SomeJob", bound=Job)

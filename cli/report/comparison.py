@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.arguments import composed
-from cli.console import console, leave_stdout_to_json, print_json, shown_path
+from cli.console import console, counted, leave_stdout_to_json, print_json, shown_path
 from conf.errors import UsageError
+
+MOST_NAMED = 8
 
 if TYPE_CHECKING:
     from results.comparison import ComparedPoint
@@ -64,9 +66,25 @@ def folder_called(name: str, overrides: Sequence[str]) -> SweepFolder:
     for path in (Path(name), Path(composed(None, overrides).settings.output_dir) / name):
         if (path / RECORD).is_file():
             return SweepFolder(path)
+    if inside := _sweeps_inside(Path(name)):
+        raise UsageError(f"{name} is no sweep, but holds {counted(len(inside), 'sweep')}", f"Name {_one_of(inside)}.")
     if "/" in name or name in (".", ".."):
         raise UsageError(f"{name} holds no sweep", "Name a folder with a sweep.json, or a sweep that was started.")
     return existing_folder(composed(name, overrides))
+
+
+def _sweeps_inside(folder: Path) -> list[str]:
+    """The folders of sweeps in an output_dir."""
+    from sweeps.trial import RECORD
+
+    return sorted(str(path.parent) for path in folder.glob(f"*/{RECORD}"))
+
+
+def _one_of(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    more = f" ({len(names) - MOST_NAMED} more)" if len(names) > MOST_NAMED else ""
+    return f"one of them: {', '.join(names[:MOST_NAMED])}{more}"
 
 
 def _plain(point: ComparedPoint) -> dict[str, Any]:

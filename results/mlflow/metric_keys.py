@@ -91,7 +91,8 @@ SYSTEM = (
 )
 """What a step says of devices and processes. MLflow shows keys that begin with `system/` on a page of their own."""
 
-RANK_MEMORY = "system/rank_mem_GiB"
+RANK_MEMORY = "meas/rank_mem_GiB"
+"""Over the rank, where other metrics have the step. The page for `system/` would show it over time."""
 
 
 def in_gib(num_bytes: int) -> float:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sweeps.trial import SweepRecord
+from conf.overrides import Overrides
+from sweeps.sweep import Sweep
+
+HOW = frozenset({"search"})
+"""Groups that say how points are measured, and not which points there are."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,21 @@ class Head:
     origin: str
 
 
-def head_of(record: SweepRecord) -> Head:
+def head_of(sweep: Sweep) -> Head:
     """The head of one sweep's report."""
-    restricted = f"Not the whole sweep as it is filed, but with: {', '.join(record.overrides)}" * bool(record.overrides)
+    record = sweep.record
     return Head(
         title=f"Sweep {record.name}",
         kicker=f"Trisweep report of sweep {record.name}",
         question=record.spec.question,
-        note=restricted,
+        note=_note(sweep),
         origin=f"Sweep planned with git {record.git_sha}.",
     )
+
+
+def _note(sweep: Sweep) -> str:
+    """Which points there are, where they are not those of the sweep's file."""
+    changed = ", ".join(Overrides.parse(sweep.record.overrides).without(HOW).texts)
+    if sweep.folder.reports_a_part:
+        return f"A part of the sweep: {changed}."
+    return f"The sweep as it is filed, but with: {changed}." if changed else ""

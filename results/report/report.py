@@ -67,7 +67,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
     """
     folder, record = sweep
     subject = ReportSubject(sweep, results)
-    sections, legend, head = sections_of(subject), answer.layouts(record), head_of(record)
+    sections, legend, head = sections_of(subject), answer.layouts(record), head_of(sweep)
     place = SweepFolder(out) if out else folder
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
     texts = (
@@ -83,7 +83,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
 def report_page(sweep: Sweep, results: Sequence[TrialReading]) -> str:
     """The HTML page alone, as text."""
     sections = sections_of(ReportSubject(sweep, results))
-    return page(head_of(sweep.record), sections, answer.layouts(sweep.record))
+    return page(head_of(sweep), sections, answer.layouts(sweep.record))
 
 
 def _write(path: Path, text: str, sweep: str) -> None:

@@ -60,5 +60,5 @@ def _on_outside(shown: Sequence[Judged]) -> Iterator[str]:
     for side, numbers in said[:MOST_OUTSIDE]:
         which = "all" if len(numbers) == len(shown) else ", ".join(f"#{number}" for number in numbers)
         yield f"Outside what was validated ({which}): {side}."
-    if len(said) > MOST_OUTSIDE:
-        yield f"Outside what was validated on {len(said) - MOST_OUTSIDE} more sides, which --format json names."
+    if (more := len(said) - MOST_OUTSIDE) > 0:
+        yield f"Outside what was validated on {more} more side{'s' * (more > 1)}, which --format json names."

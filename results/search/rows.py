@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from conf.knobs import KNOBS, Knob, layers_in_short
+from conf.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.settings import Settings
 from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
 from sweeps.planner import Candidate, Choice, Training
@@ -115,6 +115,13 @@ def families_document(choice: Choice, shown: Sequence[Judged], training: Trainin
 def layout(candidate: Candidate) -> str:
     """The layout in short, as other tables and trial folders name it, without the batch, which all plans share."""
     return candidate.strategy.label(candidate.space.setting.model.num_layers, leave_out=["global_batch_size"])
+
+
+def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
+    """What that name is made of."""
+    strategy, num_layers = candidate.strategy, candidate.space.setting.model.num_layers
+    said = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
+    return [(knob, value) for knob, value in said if knob.name != "global_batch_size"]
 
 
 def overrides(candidate: Candidate, asked: Request) -> list[str]:

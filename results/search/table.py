@@ -8,7 +8,8 @@ from rich import box
 from rich.table import Table
 
 from results.layout_cell import LayoutCell
-from results.search.rows import Row, layout, search_row
+from results.legend import names_in_short
+from results.search.rows import Row, layout, layout_knobs, search_row
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
 from sweeps.planner.objectives import dollars_per_second
@@ -30,7 +31,7 @@ def search_table(
         title: what they are.
         several_places: clusters or numbers of devices to choose among were offered.
     """
-    table = _empty(title)
+    table = _empty(title, best)
     columns = _columns(best, training, several_places)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
@@ -47,7 +48,7 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     Args:
         width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
     """
-    table = _empty(title)
+    table = _empty(title, [found.candidate for found in shown])
     columns = _columns([found.candidate for found in shown], training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
     if width < WIDE:
@@ -62,9 +63,11 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     return table
 
 
-def _empty(title: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+def _empty(title: str, shown: Sequence[Candidate]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", caption_justify="left")
     table.title = f"Predicted, not measured: {title}"
+    if names := names_in_short(map(layout_knobs, shown)):
+        table.caption = f"Names: {names}."
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("layout", overflow="fold")
     return table

@@ -1,6 +1,7 @@
 """How far a prediction may be trusted: an interval from published rows that were left out, and what lies outside them.
 
 interval   the interval of one prediction, and where it lies outside of what was ever validated
+traits     what a plan has or has not, beyond its sizes
 validated  what was learned from the rows that were left out, read from validated.yaml
 width      which plans have wider intervals
 """

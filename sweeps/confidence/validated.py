@@ -31,6 +31,7 @@ class Validated(Frozen):
         rows, tables: how many it rests on.
         devices: names of the devices that rows ran on.
         trainers: names of the trainers that ran them, each with the ranges of its rows, by what is measured.
+        traits: what rows of each trainer had, by the names of TRAITS.
     """
 
     low: Positive
@@ -40,6 +41,7 @@ class Validated(Frozen):
     tables: Annotated[int, Field(ge=0)]
     devices: Annotated[tuple[str, ...], Field(strict=False)]
     trainers: dict[str, dict[str, Range]]
+    traits: dict[str, Annotated[tuple[str, ...], Field(strict=False)]]
 
 
 @cache

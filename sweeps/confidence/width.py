@@ -19,8 +19,12 @@ MOST_SIDES = 2
 def width_of(setup: Setup, num_sides_outside: int) -> float:
     """Factor on the logarithms of an interval's ends."""
     smaller = max(1.0, SMALL_LAYER_FLOPS / layer_flops_per_device(setup))
-    sides = min(num_sides_outside, MOST_SIDES)
-    return float(smaller**SMALLER_IS_WIDER * OUTSIDE_IS_WIDER**sides)
+    return float(smaller**SMALLER_IS_WIDER * outside_factor(num_sides_outside))
+
+
+def outside_factor(num_sides: int) -> float:
+    """The part of it that lying outside of what was validated has."""
+    return float(OUTSIDE_IS_WIDER ** min(num_sides, MOST_SIDES))
 
 
 def layer_flops_per_device(setup: Setup) -> float:

@@ -1,12 +1,14 @@
 """Seconds of a step that no plan of a family undercuts: a bound that tells which families need not be priced.
 
 It is made of the layers and the head alone, each as fast as any recomputation and sequence parallelism makes it, and of
-the smallest bubble that any schedule leaves. With w seconds for a micro-batch on all p stages together, whose slowest
-takes at least w / p, and m micro-batches, `train_core.costs.step.schedule` gives at least w / p (m + k (p - 1)):
+the smallest bubble that any schedule leaves. With w seconds for a micro-batch on all p stages together and s on the
+slowest, m micro-batches and at most v chunks, `train_core.costs.step.schedule` gives at least
 
-    interleaved    (w - slowest) / v + m slowest    k = 1 / v
-    1F1B           w + (m - 1) slowest - (min(m, p) - 1) slowest / 2, the least of its two chains    k = 1 / 2
-    zero-bubble    the stages' waits, each a share of what the stage takes, + m slowest    k = the least such share
+    interleaved    (w - s) / v + m s, with fewer micro-batches than stages w + (m - 1) s / v
+    1F1B           w + (m - 1) s - (min(m, p) - 1) s / 2, the least of its two chains
+    zero-bubble    k (w - s) + m s, where every stage waits for at least the share k of what it takes
+
+All grow with w and with s. The slowest of the stages takes at least w / p, and has at least ceil(layers / p) layers.
 
 Embedding, transfers, reductions and the update come on top, and are left out.
 """
@@ -19,27 +21,31 @@ from functools import lru_cache
 import numpy as np
 
 from conf.knobs import RECOMPUTES
+from sweeps.planner.blocks import PlanGrid
 from sweeps.planner.shard_work import ShardTables
 from sweeps.planner.space import Sizes, Space, micro_batch_sizes, recomputations
 from train_core.costs.layer.shard import NONE
-from train_core.costs.setting import Floats, Integers
+from train_core.costs.setting import Floats, Integers, Plans
+from train_core.costs.step.schedule import ONE_F_ONE_B, ZERO_BUBBLE
 
 SLACK = 1 - 1e-9  # a bound is lowered by this factor, so that rounding never rules out one of the best
-LEAST_BUBBLE_OF_1F1B = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatches:
-    """What a micro-batch takes at least on all stages together, in columns by its size, (b,).
+class Shards:
+    """What a micro-batch takes of the layers and the head, by sequence parallelism, recomputation and size, (2, r, b).
 
     Attributes:
-        seconds: of the layers and the head.
+        sizes: of the micro-batches, ascending, (b,).
         waiting: share of a stage's seconds that zero-bubble schedules leave as a wait.
+        layer_parameters: of a rank, in the smaller kind of layers where there are two.
     """
 
     sizes: Integers
-    seconds: Floats
+    layer_seconds: Floats
+    head_seconds: Floats
     waiting: Floats
+    layer_parameters: int
 
 
 @dataclass
@@ -48,30 +54,67 @@ class Bounds:
 
     space: Space
     tables: ShardTables
-    _known: dict[tuple[int, int, int], MicroBatches] = field(default_factory=dict)
+    _known: dict[tuple[int, int, int], Shards] = field(default_factory=dict)
 
     def of(self, space: Space, sizes: Sizes) -> tuple[Integers, Floats]:
         """The micro-batches of a family, and for each the seconds that no plan with it undercuts, both (b,)."""
-        known, p = self._micro_batches(sizes), sizes.pipeline
+        shards, p = self._shards(sizes), sizes.pipeline
         chosen = np.array(micro_batch_sizes(space, sizes.data), dtype=np.int64)
-        index = np.searchsorted(known.sizes, chosen)
+        splits = np.array([0, 1] if sizes.tensor > 1 else [0])
+        recomputed = np.array(_cheapest_recomputations(self.space))
+        at = np.ix_(splits, recomputed, np.searchsorted(shards.sizes, chosen))
+        layer, head = shards.layer_seconds[at].min(axis=(0, 1)), shards.head_seconds[at].min(axis=(0, 1))
+        layers = space.setting.model.num_layers
+        whole, fullest = layers * layer + head, _fullest_stage(layers, p)
+        slowest = np.maximum(whole / p, fullest * layer)
         m = space.global_batch_size // (sizes.data * chosen)
         chunks = max(1, most_chunks(space, p))
-        bubble = np.minimum(min(LEAST_BUBBLE_OF_1F1B, 1 / chunks), known.waiting[index])
-        return chosen, known.seconds[index] / p * (m + bubble * (p - 1)) * SLACK
+        found = (
+            _one_f_one_b(whole, slowest, p, m),
+            _interleaved(whole, slowest, p, m, chunks),
+            _zero_bubble(whole, slowest, m, shards.waiting[at].min(axis=(0, 1))),
+        )
+        return chosen, np.minimum.reduce(found) * SLACK
 
-    def _micro_batches(self, sizes: Sizes) -> MicroBatches:
+    def of_plans(self, sizes: Sizes, plans: Plans) -> Floats:
+        """The seconds that plans of a family do not undercut, in the shape in which they are crossed."""
+        shards, p, m = self._shards(sizes), sizes.pipeline, plans.num_micro_batches
+        # Where some layers recompute nothing, all are taken to be as fast as those.
+        recompute = np.where(plans.recompute_every > 1, NONE, plans.recompute)
+        at = (plans.sequence_parallel.astype(int), recompute, np.searchsorted(shards.sizes, plans.micro_batch_size))
+        layer, head, layers = shards.layer_seconds[at], shards.head_seconds[at], self.space.setting.model.num_layers
+        whole, first, last = layers * layer + head, plans.first_stage_layers, plans.last_stage_layers
+        fullest = np.maximum(first, _fullest_stage(layers, p))
+        slowest = np.maximum(np.maximum(whole / p, fullest * layer), last * layer + head)
+        others = np.where(
+            plans.schedule == ZERO_BUBBLE,
+            _zero_bubble(whole, slowest, m, shards.waiting[at]),
+            _interleaved(whole, slowest, p, m, plans.virtual_pipeline_size),
+        )
+        least = np.where(plans.schedule == ONE_F_ONE_B, _one_f_one_b(whole, slowest, p, m), others)
+        return np.asarray(least * SLACK)
+
+    def bytes_of_stages(self, block: PlanGrid) -> Integers:
+        """Bytes that no plan of a block undercuts, by its ZeRO stage, (z,): weights and gradients of layers.
+
+        The fullest pipeline stage holds them all, but for those that ZeRO shares out: from stage 2 on the gradients,
+        from stage 3 on the weights.
+        """
+        setting, sizes, stages = block.setting, block.sizes, block.plans.zero_stage.ravel()
+        of_layer = self._shards(sizes).layer_parameters
+        held = _fullest_stage(setting.model.num_layers, sizes.pipeline) * of_layer
+        return held * ((stages < 3) * setting.dtype_bytes + (stages < 2) * setting.gradient_bytes)
+
+    def _shards(self, sizes: Sizes) -> Shards:
         key = (sizes.tensor, sizes.context, sizes.expert)
         if key not in self._known:
             self._known[key] = self._priced(*key)
         return self._known[key]
 
-    def _priced(self, t: int, context: int, expert: int) -> MicroBatches:
+    def _priced(self, t: int, context: int, expert: int) -> Shards:
         table = self.tables.of(context, expert)
-        b = table.micro_batch_sizes
-        sequence_parallel = np.array([0, 1] if t > 1 else [0]).reshape(-1, 1, 1)
-        recompute = np.array(_cheapest_recomputations(self.space)).reshape(1, -1, 1)
-        work = table.of_shards(np.asarray(t), b, sequence_parallel, recompute)
+        splits, recomputed = np.arange(2).reshape(-1, 1, 1), np.arange(len(RECOMPUTES)).reshape(1, -1, 1)
+        work = table.of_shards(np.asarray(t), table.micro_batch_sizes, splits, recomputed)
         layer = work.layer
         forward = layer.forward_seconds + layer.tensor_forward_seconds
         to_input = layer.input_gradient_seconds + layer.tensor_backward_seconds
@@ -82,8 +125,22 @@ class Bounds:
             (forward + to_input - layer.weight_gradient_seconds) / of_layer,
             (head_waits - work.head_weight_gradient_seconds) / of_head,
         )
-        seconds = self.space.setting.model.num_layers * of_layer + of_head
-        return MicroBatches(b, seconds.min(axis=(0, 1)), np.maximum(waits, 0.0).min(axis=(0, 1)))
+        parameters = int(np.minimum(work.layer_parameters, work.dense_layer_parameters).min())
+        return Shards(table.micro_batch_sizes, of_layer, of_head, np.maximum(waits, 0.0), parameters)
+
+
+def _one_f_one_b(whole: Floats, slowest: Floats, num_stages: int, m: Integers) -> Floats:
+    return whole + (m - 1) * slowest - (np.minimum(m, num_stages) - 1) * slowest / 2
+
+
+def _interleaved(whole: Floats, slowest: Floats, num_stages: int, m: Integers, num_chunks: Integers | int) -> Floats:
+    few = whole + (m - 1) * slowest / num_chunks
+    least: Floats = np.where(m < num_stages, few, (whole - slowest) / num_chunks + m * slowest)
+    return least
+
+
+def _zero_bubble(whole: Floats, slowest: Floats, m: Integers, waiting: Floats) -> Floats:
+    return waiting * (whole - slowest) + m * slowest
 
 
 def _cheapest_recomputations(space: Space) -> list[int]:

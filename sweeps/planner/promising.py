@@ -1,26 +1,33 @@
 """Search many spaces at once for their best families, without pricing those that cannot be among them.
 
-Families are taken in the order of their bounds (`sweeps.planner.bounds`), and within a family only the micro-batches
-whose bound is still below the last of the best. What comes out is what pricing everything gives, which tests do.
+Families are taken in the order of their bounds (`sweeps.planner.bounds`), and within a family only the plans whose own
+bound is still below the last of the best. What comes out is what pricing everything gives, which tests do.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 
 import numpy as np
 
-from sweeps.planner.blocks import blocks_of, families
+from sweeps.planner.blocks import PlanGrid, blocks_of, families
 from sweeps.planner.bounds import Bounds
 from sweeps.planner.objectives import Objective, objective_value
 from sweeps.planner.search import take_in
 from sweeps.planner.shard_work import ShardTables
 from sweeps.planner.space import Sizes, Space, priced_batch_sizes, tensor_parallel_sizes
 from sweeps.planner.tally import Found, Tally
+from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.setting import Floats, Integers
+
+LIKELY_FOR_EACH = 2
+"""Families that are likely to fit and are taken first, for each of the best that are asked for."""
+WHOLE_BYTES_PER_PARAMETER, SHARED_BYTES_PER_PARAMETER, LIKELY_SHARE = 6, 12, 0.75
+"""Mixed precision under ZeRO-1, with room for activations: they decide the order of families and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +65,54 @@ class Prospects:
 
         The `top` best families of all and the `top` best plans of all are among what was found.
         """
-        prospects = sorted(self._prospects(numbers, objective), key=lambda prospect: prospect.least)
+        prospects = self._in_order(numbers, objective, top)
         tallies = {number: Tally(top, longest_step_seconds[number]) for number in numbers}
         best: list[float] = []
         taken = 0
         for prospect in prospects:
             limit = best[top - 1] if len(best) >= top else inf
             if prospect.least >= limit:
-                break
+                continue
             taken += 1
             tally = tallies[prospect.number]
-            self._take_in(prospect, limit, tally)
+            self._take_in(prospect, objective, limit, tally)
             if prospect.sizes in tally.families:
                 seconds = tally.families[prospect.sizes][0]
                 insort(best, objective_value(objective, self.spaces[prospect.number], seconds))
         return [tally.found() for tally in tallies.values()], len(prospects) - taken
 
-    def _take_in(self, prospect: Prospect, limit: float, tally: Tally) -> None:
-        """Price the plans of a family whose micro-batches may still be among the best."""
+    def _in_order(self, numbers: Sequence[int], objective: Objective, top: int) -> list[Prospect]:
+        """All families: first a few that are likely to fit, so that there soon is a limit, then by their bounds."""
+        by_bound = sorted(self._prospects(numbers, objective), key=lambda prospect: prospect.least)
+        likely = list(islice(filter(self._is_likely_to_fit, by_bound), LIKELY_FOR_EACH * top))
+        chosen = set(map(id, likely))
+        return [*likely, *(prospect for prospect in by_bound if id(prospect) not in chosen)]
+
+    def _is_likely_to_fit(self, prospect: Prospect) -> bool:
+        """Whether weights, gradients and an optimizer state that replicas share out take a part of the memory."""
+        space, sizes = self.spaces[prospect.number], prospect.sizes
+        held = num_parameters(space.setting.model) / (sizes.tensor * sizes.pipeline * sizes.expert)
+        needed = held * (WHOLE_BYTES_PER_PARAMETER + SHARED_BYTES_PER_PARAMETER / sizes.num_replicas)
+        return needed < LIKELY_SHARE * space.room_bytes
+
+    def _take_in(self, prospect: Prospect, objective: Objective, limit: float, tally: Tally) -> None:
+        """Price the plans of a family that may still be among the best."""
         space = self.spaces[prospect.number]
         wanted = set(prospect.micro_batch_sizes[prospect.values < limit].tolist())
         found = blocks_of(space, prospect.sizes, wanted)
+        if limit < inf:
+            found = self._promising(found, space, limit / objective_value(objective, space, 1.0))
         take_in(found, space.room_bytes, self._tables[_kind(space)], tally)
+
+    def _promising(self, found: Iterable[PlanGrid], space: Space, longest: float) -> Iterator[PlanGrid]:
+        """The blocks without what cannot fit, and without shards and layouts whose bounds are longer than `longest`."""
+        bounds = self._bounds[_kind(space)]
+        for block in found:
+            kept = block.legal & (bounds.of_plans(block.sizes, block.plans) < longest)
+            shards, layouts = np.flatnonzero(kept.any(axis=(0, 2))), np.flatnonzero(kept.any(axis=(0, 1)))
+            stages = np.flatnonzero(bounds.bytes_of_stages(block) <= space.room_bytes)
+            if shards.size and stages.size:
+                yield replace(block.part(stages, shards, layouts), legal=kept[:, shards][:, :, layouts])
 
     def _prospects(self, numbers: Sequence[int], objective: Objective) -> Iterator[Prospect]:
         for number in numbers:

@@ -91,9 +91,12 @@ class Strategy:
 
     def label(self, num_layers: int, leave_out: Collection[str] = ()) -> str:
         """Its layout in short, as trial folders name it."""
+        return label_of(self.parallel, self.batch, self.layers_per_stage(num_layers), leave_out)
+
+    def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
+        """The layers as they are stated, or as they are spread where nothing is."""
         p = self.parallel.pipeline_parallel_size
-        layers = self.parallel.layers_per_stage or spread_layers(num_layers, p, *even_ends(num_layers, p))
-        return label_of(self.parallel, self.batch, layers, leave_out)
+        return self.parallel.layers_per_stage or spread_layers(num_layers, p, *even_ends(num_layers, p))
 
 
 def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tuple[int, ...]:

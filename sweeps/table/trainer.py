@@ -62,10 +62,18 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
         given: the trainer of rows that name none; None decides by what the row says.
     """
     usual = given or _known_source(row) or _usual(row, zero_stage)
-    chosen = _overlapping(row, IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)])
+    chosen = _grouping(
+        row, _overlapping(row, IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)])
+    )
     if not text_of(row, "flash_attention"):
         return chosen
     return chosen.model_copy(update={"flash_attention": choice_of(row, "flash_attention", FLASH_ATTENTION)})
+
+
+def _grouping(row: Row, trainer: Implementation) -> Implementation:
+    """The trainer without one product for all experts of a rank, where the row says so."""
+    is_apart = said(row, r"no grouped[- ]?gemm", ("notes",))
+    return trainer.model_copy(update={"groups_experts": False}) if is_apart else trainer
 
 
 def _overlapping(row: Row, trainer: Implementation) -> Implementation:

@@ -61,6 +61,15 @@ def test_every_measured_row_is_in_a_table_and_every_other_is_counted_with_its_re
     assert all(f"| {table.name} |" in said for table in found.tables)
 
 
+def test_the_first_screen_says_how_far_predictions_are_off_and_where_not_to_rely_on_them(found: Validation) -> None:
+    first, rest = page(found).split("## By trainer")
+    for said in ("A step's time is off by", "Do not rely on it", "Its interval of 80 %", "Five runs of your own"):
+        assert f"**{said}" in first
+    assert len(first.splitlines()) < 30
+    assert all(len(line) <= 120 for line in first.splitlines())
+    assert "| megatron-core |" in rest
+
+
 def test_recalled_rows_are_not_in_the_table_and_every_row_names_its_source() -> None:
     with PUBLISHED.open(newline="") as file:
         rows = list(csv.DictReader(file))

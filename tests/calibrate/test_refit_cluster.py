@@ -202,4 +202,8 @@ def test_what_a_cluster_states_of_scale_is_where_a_fit_begins_and_what_is_priced
 
 
 def test_every_constant_of_the_cost_model_can_be_fitted(cluster: ClusterSpec) -> None:
-    assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {"source", "link_source"}
+    assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {
+        "source",
+        "link_source",
+        "runs",
+    }

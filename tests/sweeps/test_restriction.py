@@ -24,6 +24,7 @@ def test_a_value_of_an_axis_names_a_part_that_shares_the_whole_record(tmp_path: 
     assert [trial.point for trial in shown.record.trials] == [{"batch.micro_batch_size": 2}]
     assert shown.folder.report("html").name == "report-micro_batch_size=2.html"
     assert sweep.folder.report("html").name == "report.html"
+    assert shown.record.overrides == ("batch.micro_batch_size=2",)
 
 
 def test_what_the_sweep_does_not_vary_names_no_part() -> None:

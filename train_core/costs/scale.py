@@ -18,14 +18,16 @@ class Scale(Frozen):
         latency: factor on the latency of every step of a ring.
         slowest: spread of the devices' speeds; the slowest of n is `1 + slowest x sqrt(2 ln n)` times as slow.
         taper: share of the bandwidth between nodes that every doubling of the nodes costs.
+        start: seconds that a collective of GPUs takes besides its ring: its kernel starts, and all ranks meet in it.
     """
 
     shown: Annotated[float, Field(ge=0, le=1)]
     latency: NonNegative
     slowest: NonNegative
     taper: NonNegative
+    start: NonNegative
 
 
-SCALE = Scale(shown=0.519, latency=1.07, slowest=0.0119, taper=0.0599)
+SCALE = Scale(shown=0.519, latency=1.07, slowest=0.0119, taper=0.0599, start=2.3e-5)
 """Fitted at once with the constants of chips, networks and trainers to the published rows of benchmarks/ (python -m
 benchmarks.fitting), so that none of those tables is a test of them; docs/validation.md leaves each table out."""

@@ -147,11 +147,15 @@ class Clock:
     def seconds_between(self, start: Any, end: Any) -> float:
         return float(end - start)
 
+    def _moment(self) -> tuple[Any, float]:
+        """A mark, and the same moment by the host's clock."""
+        now = self.mark()
+        return now, float(now)
+
     def begin_step(self, step: int) -> None:
         self.step = step
         self._spans, self._passes = [], []
-        # The device is idle between two steps, so that its mark and the host's time are of one moment.
-        self._began, self._began_at = self.mark(), time.perf_counter()
+        self._began, self._began_at = self._moment()
 
     def begin_pass(self, action: Action | None) -> None:
         """A pass of the pipeline begins; None says that the last one has ended."""
@@ -233,6 +237,10 @@ class DeviceClock(Clock):
 
     def seconds_between(self, start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) / 1e3
+
+    def _moment(self) -> tuple[Any, float]:
+        # Asked between two steps, when the device is idle, so that it comes through the mark at once.
+        return self.mark(), time.perf_counter()
 
     def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
         """The host returns at once; the stream goes through its waits in the order in which it was told of them."""

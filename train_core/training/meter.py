@@ -22,7 +22,7 @@ from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
 from train_core.trial_folder import TrialFolder
 from train_core.watch.energy.meter import EnergyMeter
-from train_core.watch.recorded_step import MedianStep, stage_timeline
+from train_core.watch.recorded_step import LatestSteps, stage_timeline
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
 from train_core.watch.system.sampler import SystemSampler
 
@@ -93,7 +93,7 @@ class Meter:
         self.steps = list(history)
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
-        self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), MedianStep()
+        self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), LatestSteps()
         self.energy = EnergyMeter(world.device)
         self.energy.measure_idle(experiment.watch.idle_power_seconds)
         self.system = SystemSampler(world, axis, experiment.training.num_steps)
@@ -133,8 +133,8 @@ class Meter:
         of_ranks = gather(told, self.axis, self.world.device)
         seconds_of_ranks, own_seconds, signals, *used = zip(*of_ranks, strict=True)
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
-        if self._is_timed(step):
-            self.recorded.offer(seconds, record)
+        if self._is_timed(step) and self._speaks_for_its_stage:
+            self.recorded.add(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
         metrics = StepMetrics(
@@ -155,13 +155,17 @@ class Meter:
         return metrics
 
     def write_timeline(self, trial: TrialFolder) -> None:
-        """Leave when the passes of a timed step ran: the first tensor rank of the first replica of each stage does."""
-        stage, *others = self.layout.coordinates(self.world.rank)
-        if self.recorded.kept is None or any(others):
+        """Leave when the passes of a timed step ran: a rank of each stage does."""
+        if (step := self.recorded.nearest_to(statistics.median(self._timed_seconds()))) is None:
             return
-        seconds, record = self.recorded.kept
-        of = stage, self.layout.pipeline_size
+        seconds, record = step
+        of = self.layout.coordinates(self.world.rank)[0], self.layout.pipeline_size
         trial.write_timeline(stage_timeline(seconds, record, self.world.clock, self.world.rank, of))
+
+    @property
+    def _speaks_for_its_stage(self) -> bool:
+        """Whether this is the first tensor rank of the first replica: all ranks of a stage run the same passes."""
+        return not any(self.layout.coordinates(self.world.rank)[1:])
 
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""

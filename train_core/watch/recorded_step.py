@@ -8,7 +8,7 @@ A pass costs one more mark in every step, so that no step need be set aside to b
 
 from __future__ import annotations
 
-import statistics
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -24,8 +24,8 @@ from train_core.stage_timeline import (
     most_of_a_stage,
 )
 
-MOST_STEPS = 200
-"""So many timed steps are looked at; a long training then stops looking."""
+MOST_STEPS = 5
+"""Few, because each holds every wait of a step."""
 DIGITS = 7
 """Of seconds: a tenth of a microsecond."""
 PIPELINE, WORLD, OPTIMIZER = "pipeline", "world", "optimizer"
@@ -33,21 +33,19 @@ PIPELINE, WORLD, OPTIMIZER = "pipeline", "world", "optimizer"
 SinceBegin = Callable[[Any], float]
 
 
-class MedianStep:
-    """The record of the timed step whose time came nearest to the median so far; no more than one is held."""
+class LatestSteps:
+    """The records of the latest timed steps."""
 
     def __init__(self) -> None:
-        self._seconds: list[float] = []
-        self.kept: tuple[float, StepRecord] | None = None
+        self._steps: deque[tuple[float, StepRecord]] = deque(maxlen=MOST_STEPS)
 
-    def offer(self, seconds: float, record: StepRecord) -> None:
-        """`seconds` is the slowest rank's time, so that all ranks come to keep the same step."""
-        if len(self._seconds) == MOST_STEPS:
-            return
-        self._seconds.append(seconds)
-        median = statistics.median(self._seconds)
-        if self.kept is None or abs(seconds - median) < abs(self.kept[0] - median):
-            self.kept = seconds, record
+    def add(self, seconds: float, record: StepRecord) -> None:
+        """`seconds` is the slowest rank's time, so that all ranks come to choose the same step."""
+        self._steps.append((seconds, record))
+
+    def nearest_to(self, seconds: float) -> tuple[float, StepRecord] | None:
+        """The step whose time came nearest, with its time; None where none was timed."""
+        return min(self._steps, key=lambda step: abs(step[0] - seconds), default=None)
 
 
 def stage_timeline(
@@ -84,15 +82,17 @@ def stage_timeline(
 def _passes(record: StepRecord, since_begin: SinceBegin) -> Iterator[RecordedPass]:
     for mark, after in pairwise(record.passes):
         assert mark.action is not None
-        input_wait = communication = 0.0
+        start, input_wait, communication = since_begin(mark.at), 0.0, 0.0
+        arrived = start
         for span in record.spans[mark.num_spans : after.num_spans]:
-            waited = since_begin(span.end) - since_begin(span.start)
+            ended = since_begin(span.end)
+            waited = ended - since_begin(span.start)
             if span.name == PIPELINE:
-                input_wait += waited
+                input_wait, arrived = input_wait + waited, ended
             else:
                 communication += waited
         waits = round(input_wait, DIGITS), round(communication, DIGITS)
-        yield RecordedPass(*mark.action, since_begin(mark.at), since_begin(after.at), *waits)
+        yield RecordedPass(*mark.action, start, since_begin(after.at), arrived, *waits)
 
 
 def _after_passes(record: StepRecord, since_begin: SinceBegin) -> tuple[list[RecordedWait], float]:

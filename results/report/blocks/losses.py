@@ -23,7 +23,10 @@ def loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
     groups = _by_data(best_first)
     if not groups:
         return ()
-    sentences = [_difference(name, len(members), _losses(members)) for name, members in groups.items()]
+    alike = {name: members for name, members in groups.items() if len(members) > 1}
+    sentences = [_difference(name, len(members), _losses(members)) for name, members in alike.items()]
+    if not alike:
+        sentences.append("No two trials trained on the same batches, so that there are no losses to compare.")
     diverged = [result.label for result in best_first if _has_diverged(result)]
     if diverged:
         sentences.append(f"A loss that is not a finite number: {', '.join(diverged)}.")
@@ -70,8 +73,6 @@ def _losses(members: Sequence[TrialReading]) -> Losses:
 
 
 def _difference(name: str, num_trials: int, losses: Losses) -> str:
-    if num_trials < 2:
-        return f"With {name} there is a single trial."
     shares = [(max(at) - min(at)) / abs(max(at)) for at in losses.values() if max(at)]
     largest = max(shares, default=0.0)
     by = f"{SMALLEST_PERCENT} %" if largest < SMALLEST_PERCENT / 100 else f"{significant(100 * largest, 2)} %"

@@ -86,7 +86,9 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) ->
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
     baseline = next((point.middle for point in points if point.is_baseline), None)
-    figures = _figures(best, scaling(best.middle, baseline), noise)
+    # A trillion tokens of a small stand-in would say nothing.
+    dollars = _dollars(best) if record.mode == "cluster" else None
+    figures = _figures(best, scaling(best.middle, baseline), noise, dollars)
     by_size = _by_size(points)
     if not rivals:
         return Verdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
@@ -123,7 +125,7 @@ def predicted_study_sentence(study: Study) -> str:
     )
 
 
-def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None) -> str:
+def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dollars: float | None) -> str:
     """The figures of a layout: TFLOPS with their interval, MFU and of which peak, efficiency and cost."""
     performance = point.performance
     peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
@@ -135,7 +137,7 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None) -> st
     if relation.kind not in (None, "baseline"):
         of = f" ({percent(relation.efficiency)} % {relation.kind} scaling)" if relation.efficiency else ""
         parts.append(f"x{significant(relation.speed_up)} the baseline's tokens/s{of}")
-    if dollars := _dollars(point):
+    if dollars is not None:
         parts.append(f"${in_three_digits(dollars)} for a trillion tokens")
     return ", ".join(parts)
 

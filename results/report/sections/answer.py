@@ -12,7 +12,7 @@ from results.report.findings.best_plan import best_on_paper, num_devices
 from results.report.findings.verdict import Verdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
-from results.scaling.study import predicted_study
+from results.scaling.study import Study, measured_study, predicted_study
 from results.terminal import plan_label
 from results.units import in_three_digits, percent, seconds, significant, tflops
 from sweeps.confidence import Interval, interval_of
@@ -37,8 +37,11 @@ def section(subject: ReportSubject) -> Section:
     record, results = subject.sweep.record, subject.results
     measured, points, best = measured_verdict(record, results), measured_points(results), _best(record)
     if points and (record.mode == "cluster" or not record.plan):
-        blocks: tuple[Block, ...] = (KeyFigures(_measured_figures(points[0], results)), *_told(measured))
-        if record.mode == "proxy":
+        study, is_proxy = measured_study(record, results), record.mode == "proxy"
+        of_points = _measured_figures(points[0], results, is_proxy=is_proxy)
+        figures = _study_figures(study) if study else of_points
+        blocks: tuple[Block, ...] = (KeyFigures(figures), *_told(measured))
+        if is_proxy:
             return Section("answer", "The answer", "measured", measured.headline, blocks)
         beside = Paragraph(predicted_sentence(record, best))
         return Section("answer", "The answer", "measured and predicted", measured.headline, (*blocks, beside))
@@ -95,8 +98,8 @@ def _devices_of(trial: Trial) -> str:
     """How many devices of which type, and where."""
     experiment, number_of = trial.experiment, num_devices(trial)
     assert experiment is not None
-    kind = "devices" if experiment.mixed or number_of == 1 else f"devices ({experiment.cluster.device.name})"
-    return f"{'1 device' if number_of == 1 else f'{number_of:,} {kind}'} of {experiment.place}"
+    kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
+    return f"{_counted(number_of)}{kind} of {experiment.place}"
 
 
 def _expected_rates(best: _Best) -> tuple[str, str]:
@@ -149,12 +152,28 @@ def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
     """What a trillion tokens take, without energy and carbon, which have a section of their own."""
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
-    devices = f"{takes.num_devices:,} device{'' if takes.num_devices == 1 else 's'}"
-    note = f"{in_three_digits(takes.days(TRILLION))} days on {devices}; {money}"
+    note = f"{in_three_digits(takes.days(TRILLION))} days on {_counted(takes.num_devices)}; {money}"
     return _figure("a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, kind)
 
 
-def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
+def _study_figures(study: Study) -> tuple[KeyFigure, ...]:
+    """What is left of the baseline's rate on the most devices, and what that comes to."""
+    last, base = study.last, study.points[0]
+    grown = f"{_counted(base.num_devices)} to {last.num_devices:,}"
+    interval = f"{percent(last.efficiency_low)} to {percent(last.efficiency_high)} % with 95 % confidence"
+    name = f"{study.kind} scaling efficiency"
+    return (
+        _figure(name, f"{percent(last.efficiency)} %", f"{grown}; {interval}", "measured"),
+        _figure("speed-up", f"x {significant(last.speed_up)}", f"tokens/s, {grown}", "measured"),
+        _figure("MFU", f"{percent(last.utilization)} %", f"of the baseline {percent(base.utilization)} %", "measured"),
+    )
+
+
+def _counted(devices: int) -> str:
+    return f"{devices:,} device{'' if devices == 1 else 's'}"
+
+
+def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, is_proxy: bool) -> tuple[KeyFigure, ...]:
     performance, experiment = best.performance, best.middle.experiment
     assert experiment is not None
     relation = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
@@ -166,7 +185,8 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading]) -> t
         _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
         *_measured_relation(relation[best.middle.trial.trial_id]),
-        _cost(declared_footprint(experiment, performance), "measured"),
+        # A trillion tokens of a small stand-in would say nothing.
+        *([] if is_proxy else [_cost(declared_footprint(experiment, performance), "measured")]),
     )
 
 

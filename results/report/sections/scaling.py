@@ -98,12 +98,14 @@ def _said(subject: ReportSubject, measured: Study | None) -> Iterator[Block]:
     yield Paragraph(
         f"Held constant: {HELD[record.spec.scaling or 'weak']}. Baseline: {_point(declared.baseline)}. Efficiency is"
         " the rate per device over the baseline's; of ideal is MFU, in which 100 % would be every device at its peak"
-        " all the time: a poor baseline makes any efficiency look good, and of ideal shows it."
+        " all the time: a poor baseline makes any efficiency look good, and of ideal shows it.",
+        is_note=True,
     )
     if measured is None:
         return
     points = measured_points(subject.results)
-    yield Paragraph(f"Intervals: {points[0].seconds.method}; those of both rates add by their squares.")
+    method = points[0].seconds.method
+    yield Paragraph(f"Intervals: {method}; those of both rates add by their squares.", is_note=True)
     for note in noise_notes([each.performance for each in subject.results if each.performance]):
         yield Paragraph(note, is_caution=True)
     if shared := [point for point in measured.points if point.shares_devices]:

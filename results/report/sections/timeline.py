@@ -40,11 +40,14 @@ def section(subject: ReportSubject) -> Section | None:
         return None if recorded is None else _section(recorded.finding, recorded.blocks, recorded)
     if recorded is None:
         return _section(_finding(plan), tuple(_blocks(plan)), None)
-    finding = f"{_finding(plan)} {recorded.finding}"
     # The pictures of a plan that was measured show what is predicted of it already.
     if plan.best.reading is not None and plan.experiment == recorded.experiment:
-        return _section(finding, (*recorded.blocks, _table(plan)), recorded)
-    return _section(finding, (*_blocks(plan), Heading("Measured beside predicted"), *recorded.blocks), recorded)
+        return _section(recorded.finding, (*recorded.blocks, *_seconds(plan)), recorded)
+    return _section(
+        f"{_finding(plan)} {recorded.finding}",
+        (*_blocks(plan), Heading("Measured beside predicted"), *recorded.blocks),
+        recorded,
+    )
 
 
 def _section(finding: str, blocks: tuple[Block, ...], recorded: RecordedBlocks | None) -> Section:
@@ -85,7 +88,7 @@ def _blocks(plan: PredictedPlan) -> Iterator[Block]:
             is_caution=True,
         )
     yield from gantt_plots("timeline", "predicted", [DrawnStep(plan.step, stage_names(plan.experiment))])
-    yield _table(plan)
+    yield from _seconds(plan)
 
 
 def _how_it_was_made(plan: PredictedPlan) -> str:
@@ -118,8 +121,9 @@ def _shares_cores(experiment: Experiment) -> bool:
     )
 
 
-def _table(plan: PredictedPlan) -> NamedTable:
-    """Predicted seconds of each stage by what its rank does; kinds that no stage has are left out."""
+def _seconds(plan: PredictedPlan) -> Iterator[Block]:
+    """Of each stage by what its rank does; kinds that no stage has are left out."""
+    yield Paragraph("Predicted seconds of each stage's rank in one step:")
     step, experiment = plan.step, plan.experiment
     shown, devices = shown_stages(step.num_stages), devices_of_stages(experiment)
     kinds = [kind for kind in KINDS if any(step.seconds(stage, kind) for stage in shown)]
@@ -136,4 +140,4 @@ def _table(plan: PredictedPlan) -> NamedTable:
         )
         for stage in shown
     )
-    return NamedTable("timeline-stages", ReportTable(columns, rows, frozenset(columns) - frozenset(of_types)))
+    yield NamedTable("timeline-stages", ReportTable(columns, rows, frozenset(columns) - frozenset(of_types)))

@@ -22,8 +22,6 @@ from train_core.measurement import Outcome
 COLUMNS = (
     "#",
     "layout",
-    "outcome",
-    "devices",
     "model TFLOPS",
     "± %",
     "runs",
@@ -33,8 +31,10 @@ COLUMNS = (
     "x baseline",
     "scaling",
     "efficiency %",
+    "devices",
     "hardware TFLOPS",
     "peak GiB",
+    "outcome",
 )
 NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
@@ -104,12 +104,14 @@ def _ranking(
     table = NamedTable("trials", _needed(whole, is_full_size=is_full_size))
     if not points:
         return (table,)
-    said = " ".join((RANKED, *_efficiency(points, relations)))
+    said = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
+    if len(points) < 2:
+        return (table, said)
     caption = (
         "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; layouts whose whiskers"
         " overlap cannot be told apart."
     )
-    return (table, Paragraph(said, is_note=True), Plot("measured-rate", caption, _rates(points)))
+    return (table, said, Plot("measured-rate", caption, _rates(points)))
 
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
@@ -143,8 +145,8 @@ def _absent(name: str) -> Cell:
 
 
 def _named(result: TrialReading) -> Cell:
-    """The layout, and below it why the trial ended as it did."""
-    return Cell(named(result), note=_cause(result))
+    """The layout, and below it how the trial ended and why."""
+    return Cell(named(result), note=": ".join(filter(None, (_outcome(result), _cause(result)))))
 
 
 def _measured_row(position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:

@@ -59,4 +59,4 @@ def _sent(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
 
 
 def _arrived(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
-    return {(each.micro_batch, each.chunk): each.start + each.input_wait for each in stage.passes if each.kind == kind}
+    return {(each.micro_batch, each.chunk): each.arrived for each in stage.passes if each.kind == kind}

@@ -45,6 +45,8 @@ def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
     runner.run([sharded])
     assert [result.verdict for result in runner.results] == [Verdict.LEFT_OUT, Verdict.PASSED, Verdict.PASSED]
     assert 0 < runner.results[-1].figures["norm_difference"] < 1e-5
+    (stage,) = runner.results[-1].figures["stages_of_a_step"]
+    assert sum(stage["seconds"].values()) == pytest.approx(stage["ended"], abs=1e-5)
 
 
 def test_speed_is_measured_beside_what_was_predicted(cpu_bench: Workbench) -> None:

@@ -211,8 +211,20 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         new, old = load_cluster("ours", own), load_cluster("selene", own)
         assert new.efficiency.matmul != old.efficiency.matmul
         assert new.efficiency.source.startswith("matmul")
+        assert new.efficiency.runs is not None
+        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-lm", 512)
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_the_runs_to_measure_first_are_proposed_with_a_command_that_measures_one_of_them(
+    own: Path, tmp_path: Path
+) -> None:
+    status, said, complained = run(own, tmp_path, "--propose", "smoke")
+    assert status == 0, complained
+    assert "Of 5 points of sweep smoke, their steps would say most of the constants of local" in said
+    assert "trisweep sweep smoke parallel.world_size=" in said
+    assert said.endswith("Then: trisweep calibrate --from-results smoke")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +233,7 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         (TABLE.replace("iter_time_s", "seconds"), (), "No row of ours.csv holds a measured step that can be priced"),
         (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
         (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
-        (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were both given"),
+        (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
         (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
         ("a,b\n1,2\n", (), "lacks the columns"),
     ],

@@ -13,6 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from cli.report.comparison import folder_called
+from conf.errors import UsageError
 from tests.cli.conftest import Command
 
 COMMAND = "from cli.main import main; main()"
@@ -41,6 +43,11 @@ def test_two_sweeps_are_compared_by_their_folders(finished: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "B trains 1.00 times as many tokens a second as A" in " ".join(done.stdout.split())
     assert (tmp_path / "out" / "compared-with-before.html").exists()
+
+
+def test_a_folder_of_several_sweeps_is_refused_with_their_names(finished: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds 1 sweep\. Name .*/smoke-local"):
+        folder_called(str(finished / "runs"), [])
 
 
 @pytest.mark.parametrize(

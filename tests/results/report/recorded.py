@@ -24,7 +24,7 @@ def made_up_stages(num_stages: int, num_micro_batches: int, machines: Sequence[s
         passes, at = list[RecordedPass](), 0.0
         for action, start, end in of_stage:
             # As the trainer notes it, a pass begins when the one before it has ended, and waits for its input first.
-            passes.append(RecordedPass(*action, at, end, start - at, WAITED_IN_PASS))
+            passes.append(RecordedPass(*action, at, end, start, start - at, WAITED_IN_PASS))
             at = end
         after = (RecordedWait("world", at, reduced),)
         stages.append(_stage(stage, num_stages, passes, after, machines[stage] if machines else "here"))

@@ -13,10 +13,12 @@ import pytest
 
 from conf.errors import ConfigError
 from results.report.findings.verdict import verdict
+from results.report.head import head_of
 from results.report.render.page import plot_library
 from results.report.report import ReportPaths
 from results.report.table import Cell, ReportTable
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
 from train_core.measurement import Outcome
 
@@ -276,3 +278,20 @@ def test_counts_in_the_csv_are_whole_numbers_although_some_rows_have_none(proxy_
         assert frame[column].notna().any()
         assert frame[column].isna().any()
         assert frame[column].dropna().str.fullmatch(r"\d+").all()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "report_name", "note"),
+    [
+        ((), "report", ""),
+        (("search.max_rounds=5",), "report", ""),
+        (("cluster=frontier",), "report", "The sweep as it is filed, but with: cluster=frontier."),
+        (("batch.micro_batch_size=1",), "report-part", "A part of the sweep: batch.micro_batch_size=1."),
+    ],
+)
+def test_the_head_says_where_the_points_are_not_those_of_the_file(
+    write_sweep: WriteSweep, overrides: tuple[str, ...], report_name: str, note: str
+) -> None:
+    folder, record = write_sweep([PROXY_TRIALS[0]])
+    changed = record.model_copy(update={"overrides": overrides})
+    assert head_of(Sweep(SweepFolder(folder.path, report_name), changed)).note == note

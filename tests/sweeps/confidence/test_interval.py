@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from conf.cluster_spec import FittedRuns
 from conf.experiment import Experiment
 from conf.load import settings_of
 from conf.tree import with_values
@@ -56,3 +59,31 @@ def test_small_layers_are_less_certain_than_large_ones_and_plans_outside_less_th
     assert width_of(planned(), 0) < width_of(planned(**{"model.hidden_size": 6144}), 0) < width_of(small, 0)
     assert width_of(planned(**{"batch.micro_batch_size": 4}), 0) == 1.0
     assert width_of(small, 0) < width_of(small, 1) < width_of(small, 2) == width_of(small, 5)
+
+
+def _fitted_to(*, left_out_error: float, trainers: str, most_devices: int) -> Experiment:
+    plan = planned()
+    runs = FittedRuns(left_out_error=left_out_error, trainers=trainers, most_devices=most_devices)
+    efficiency = plan.cluster.efficiency.model_copy(update={"runs": runs})
+    return plan.model_copy(update={"cluster": plan.cluster.model_copy(update={"efficiency": efficiency})})
+
+
+def test_runs_of_the_clusters_own_make_intervals_that_are_as_wide_as_they_were_off() -> None:
+    """Near those runs; of another trainer, or on many more devices, they say nothing of how wide an interval is."""
+    near = _fitted_to(left_out_error=0.02, trainers="trisweep", most_devices=512)
+    predicted = estimate(near)
+    found = interval_of(near, "trisweep", predicted)
+    assert found.high_seconds == pytest.approx(1.041 * predicted.step_seconds, rel=1e-3)
+    assert found.outside == ()
+    assert interval_of(near, "megatron-lm", predicted) == interval_of(planned(), "megatron-lm", predicted)
+    far = _fitted_to(left_out_error=0.02, trainers="trisweep", most_devices=64)
+    assert interval_of(far, "trisweep", predicted).outside == ("trainer trisweep: no published row is its own",)
+
+
+def test_what_no_row_of_a_trainer_had_is_named() -> None:
+    said = outside_of(planned(**{"precision.dtype": "fp32"}), "megatron-core", validated())
+    assert "fp32 products: in no row of megatron-core" in said
+    wide = {"parallel.tensor_parallel_size": 16, "parallel.tensor_parallel_across_nodes": True}
+    said = outside_of(planned(**wide), "megatron-lm", validated())
+    assert "tensor-parallel size 16: rows of megatron-lm have at most 8" in said
+    assert "tensor groups that reach over the network: in no row of megatron-lm" in said

@@ -14,7 +14,7 @@ from sweeps.planner.search import search_space, tables_of
 from sweeps.planner.space import Space
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
-from train_core.costs.price import price_step
+from train_core.costs.price import peak_bytes, price_step
 
 GPT_22B = ["model=gpt-22b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
 ASKED: dict[str, tuple[list[str], str]] = {
@@ -24,17 +24,21 @@ ASKED: dict[str, tuple[list[str], str]] = {
 }
 
 
-def test_no_plan_undercuts_the_bound_of_its_family_and_micro_batch(case: Case) -> None:
+def test_no_plan_undercuts_its_bounds_of_time_and_memory(case: Case) -> None:
     space, tables = case.space, tables_of(case.space)
     bounds = Bounds(space, tables)
     for sizes in families(space):
         micro_batches, seconds = bounds.of(space, sizes)
         for block in blocks_of(space, sizes):
-            prices = price_step(block.setting, block.plans, tables.of(sizes.context, sizes.expert).of(block.plans))
+            work = tables.of(sizes.context, sizes.expert).of(block.plans)
+            prices = price_step(block.setting, block.plans, work)
             total = np.where(block.legal, np.broadcast_to(prices.total_seconds, block.shape), np.inf)
             least = total.min(axis=(0, 2))
             limits = seconds[np.searchsorted(micro_batches, block.plans.micro_batch_size.ravel())]
             assert np.all(least >= limits)
+            assert np.all(total >= bounds.of_plans(sizes, block.plans))
+            peak = np.broadcast_to(peak_bytes(block.setting, block.plans, work), block.shape)
+            assert np.all(peak.min(axis=(1, 2)) >= bounds.bytes_of_stages(block))
 
 
 @pytest.mark.parametrize("objective", ["time", "device-hours"])

@@ -32,6 +32,11 @@ def test_the_trainer_is_named_or_known_or_usual(cells: dict[str, str], zero_stag
     assert trainer_of(cells, zero_stage, None).name == name
 
 
+def test_a_row_says_whether_experts_are_multiplied_one_after_the_other() -> None:
+    assert trainer_of({"notes": "all-to-all dispatcher, no grouped GEMM"}, 1, "megatron-core").groups_experts is False
+    assert trainer_of({"notes": "all-to-all dispatcher"}, 1, "megatron-core").groups_experts is True
+
+
 def test_attention_is_the_trainers_own_where_the_row_does_not_say() -> None:
     assert trainer_of({}, 0, "megatron-core") == IMPLEMENTATIONS["megatron-core"]
     assert trainer_of({"flash_attention": "no"}, 0, "megatron-core").flash_attention is False

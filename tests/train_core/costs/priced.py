@@ -20,7 +20,7 @@ from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import work_of
 
-UNSCALED = Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.0)
+UNSCALED = Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.0, start=0.0)
 """Devices that are equally fast, links that do not slow down, and communication that is free where it is hidden."""
 
 

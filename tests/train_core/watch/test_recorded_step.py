@@ -15,7 +15,7 @@ from train_core.process.world import World
 from train_core.stage_timeline import RecordedPass, RecordedWait, StageSeconds, StageTimeline
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
-from train_core.watch.recorded_step import MedianStep, stage_timeline
+from train_core.watch.recorded_step import LatestSteps, stage_timeline
 
 PIPELINE_2 = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "training.num_steps": 3}
 SCHEDULES: dict[str, dict[str, object]] = {
@@ -57,8 +57,8 @@ def test_passes_hold_their_waits_and_what_follows_them_is_told_apart() -> None:
     clock = counting_clock()
     timeline = stage_timeline(15.0, recorded(clock), clock, rank=0, stage=(0, 2))
     assert timeline.passes == (
-        RecordedPass("forward", 0, 0, 1.0, 6.0, input_wait=1.0, communication=1.0),
-        RecordedPass("backward", 0, 0, 6.0, 9.0, input_wait=1.0, communication=0.0),
+        RecordedPass("forward", 0, 0, 1.0, 6.0, arrived=3.0, input_wait=1.0, communication=1.0),
+        RecordedPass("backward", 0, 0, 6.0, 9.0, arrived=8.0, input_wait=1.0, communication=0.0),
     )
     assert timeline.after == (RecordedWait("data", 11.0, 12.0), RecordedWait("world", 13.0, 14.0))
     assert timeline.ended == 15.0
@@ -67,12 +67,14 @@ def test_passes_hold_their_waits_and_what_follows_them_is_told_apart() -> None:
     )
 
 
-def test_the_step_that_is_kept_is_the_one_nearest_to_the_median() -> None:
-    clock, median = counting_clock(), MedianStep()
-    for number, seconds in enumerate((9.0, 1.0, 3.0, 2.0, 7.0), start=1):
-        median.offer(seconds, recorded(clock)._replace(step=number))
-    assert median.kept is not None
-    assert (median.kept[0], median.kept[1].step) == (3.0, 3)
+def test_of_the_latest_steps_the_one_nearest_to_the_median_is_taken() -> None:
+    clock, latest = counting_clock(), LatestSteps()
+    assert latest.nearest_to(1.0) is None
+    for number, seconds in enumerate((3.0, 9.0, 1.0, 2.0, 2.9, 7.0), start=1):
+        latest.add(seconds, recorded(clock)._replace(step=number))
+    found = latest.nearest_to(3.0)
+    assert found is not None
+    assert (found[0], found[1].step) == (2.9, 5), "the first step is forgotten"
 
 
 def test_of_many_passes_the_first_and_the_last_ones_are_listed_and_all_are_counted(tmp_path: Path) -> None:
@@ -120,9 +122,7 @@ def assert_inputs_come_after_they_were_begun(first: StageTimeline, second: Stage
     """Both ranks have the clock of this machine, so that no stage has its input before the other has begun it."""
     assert first.machine == second.machine
     begun = {each[:3]: first.began_at + each.start for each in first.passes if each.kind == "forward"}
-    arrived = {
-        each[:3]: second.began_at + each.start + each.input_wait for each in second.passes if each.kind == "forward"
-    }
+    arrived = {each[:3]: second.began_at + each.arrived for each in second.passes if each.kind == "forward"}
     assert all(begun[forward] < arrived[forward] for forward in begun)
 
 

@@ -96,8 +96,8 @@ run_trial_as_rank(Path(sys.argv[1]))
 
 
 def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialOf) -> None:
-    two_ranks: dict[str, float] = {"parallel.world_size": 2, "batch.global_batch_size": 2}  # each imports torch anew
-    trial: TrialFolder = trial_of(DATA_3 | two_ranks)
+    # Each rank imports torch anew, so that there are no more than it takes.
+    trial: TrialFolder = trial_of({**LONG, "parallel.world_size": 2, "batch.global_batch_size": 2})
     script = trial.path / "rank.py"
     script.write_text(SLEEPING_RANK)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]

@@ -18,7 +18,7 @@ from train_core.costs.layer.host_time import waiting_seconds
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
-from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
+from train_core.costs.primitives.kernels import Number, matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
@@ -117,33 +117,40 @@ def _products(setting: Setting, sent: Routed) -> tuple[tuple[Integers | int, Int
     return ((up // sent.tensor_parallel_size, h), (h, down // sent.tensor_parallel_size))
 
 
+def _product_of_all(setting: Setting, sent: Routed, rows: Number, columns: Number, depth: Number) -> Floats:
+    """Seconds of one product of every expert of a rank.
+
+    Their tiles fill the device together, as one kernel does, or several streams; else one expert follows the other.
+    """
+    count, recipe = sent.num_experts, recipe_of(setting)
+    if setting.implementation.groups_experts:
+        return matmul_seconds(setting, rows, columns, depth, count, recipe=recipe)
+    return count * matmul_seconds(setting, rows, columns, depth, recipe=recipe)
+
+
 def _forward(setting: Setting, sent: Routed) -> Floats:
-    # The tiles of all experts of a rank fill the device together, as one kernel does, or several streams.
-    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
     sizes = _products(setting, sent)
-    products = sum(matmul_seconds(setting, each, n, k, count, recipe=recipe) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, sent.rows_each, n, k) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, experts_of(setting).num_experts, setting.model.hidden_size)
     casts = _casts(setting, sent, sum(k for _, k in sizes))
     return products + router + casts + _moves(setting, sent, activation=3 if setting.model.gated_mlp else 2)
 
 
 def _input_gradient(setting: Setting, sent: Routed) -> Floats:
-    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
     sizes = _products(setting, sent)
-    products = sum(matmul_seconds(setting, each, k, n, count, recipe=recipe) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, sent.rows_each, k, n) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, setting.model.hidden_size, experts_of(setting).num_experts)
     casts = _casts(setting, sent, sum(n for n, _ in sizes))
     return products + router + casts + _moves(setting, sent, activation=5 if setting.model.gated_mlp else 3)
 
 
 def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
-    each, count, recipe = sent.rows_each, sent.num_experts, recipe_of(setting)
     sizes = _products(setting, sent)
-    products = sum(matmul_seconds(setting, n, k, each, count, recipe=recipe) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, n, k, sent.rows_each) for n, k in sizes)
     router = matmul_seconds(setting, experts_of(setting).num_experts, setting.model.hidden_size, sent.tokens)
     # What has been added up so far is read and written. The few rows of an expert do not hide that, as those of other
     # products do, where it is a part of what `matmul` was fitted on.
-    elements = sum(n * k for n, k in sizes) * count
+    elements = sum(n * k for n, k in sizes) * sent.num_experts
     return np.asarray(products + router + memory_bound_seconds(setting, elements * 2 * setting.gradient_bytes, 0))
 
 

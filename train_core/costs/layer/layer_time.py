@@ -8,7 +8,7 @@ from conf.model_spec import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, held_tokens_of, num_gathered, products_of, tokens_of
 from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products
-from train_core.costs.primitives.collectives import gather_seconds, shown_seconds
+from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, pass_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_share, recipe_of
 from train_core.costs.setting import Floats, Setting
@@ -96,7 +96,9 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     parts = num_gathered(setting)
     scatter = gather_seconds(setting, num_bytes, t, stride)
     gather = gather_seconds(setting, num_bytes * gathered_share(setting), t, stride)
-    forward = np.where(shard.sequence_parallel, parts * (gather + scatter), 2.0 * parts * scatter)
+    forward = np.where(
+        shard.sequence_parallel, parts * (gather + scatter), parts * all_reduce_seconds(setting, num_bytes, t, stride)
+    )
     gathers = parts * gather
     # On a CPU the cores that would compute meanwhile carry out the collectives, so that nothing is hidden.
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
@@ -113,6 +115,9 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     backward = shown + repeated
     if not runs_beside_products(setting, shard):
         return forward, backward
+    # User buffers copy between devices, without a kernel in which all ranks meet.
+    scatter = pass_seconds(setting, num_bytes, t, stride)
+    gather = pass_seconds(setting, num_bytes * gathered_share(setting), t, stride)
     there, back = pipelined_seconds(setting, shard, gather, scatter, hiding)
     is_sharded = shard.sequence_parallel
     return np.where(is_sharded, there, forward), np.where(is_sharded, back, backward)

@@ -94,8 +94,21 @@ def gather_seconds(
     setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
 ) -> Floats:
     """An all-gather or a reduce-scatter of `num_bytes` in all: (n-1)/n of them pass every rank."""
+    return _start_seconds(setting, num_ranks) + pass_seconds(setting, num_bytes, num_ranks, stride, runs)
+
+
+def pass_seconds(
+    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
+) -> Floats:
+    """One pass around the ring: what a gather takes without its start, as where devices copy by themselves."""
     bandwidth, latency = ring(setting, num_ranks, stride, runs)
     return latency + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
+
+
+def _start_seconds(setting: Setting, num_ranks: Integers) -> Floats:
+    """What a collective takes before anything moves. On a CPU no kernel starts."""
+    start = setting.own_scale.start if setting.cluster.device.kind == "gpu" else 0.0
+    return (num_ranks > 1) * start
 
 
 def exchange_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
@@ -119,8 +132,8 @@ def exchange_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, s
 def all_reduce_seconds(
     setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
 ) -> Floats:
-    """An all-reduce of `num_bytes`, which a ring carries out as a reduce-scatter and an all-gather."""
-    return 2.0 * gather_seconds(setting, num_bytes, num_ranks, stride, runs)
+    """An all-reduce of `num_bytes`: a reduce-scatter and an all-gather by one kernel, two passes around the ring."""
+    return _start_seconds(setting, num_ranks) + 2.0 * pass_seconds(setting, num_bytes, num_ranks, stride, runs)
 
 
 def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> Floats:

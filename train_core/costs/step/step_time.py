@@ -170,7 +170,7 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
 
 
 def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
-    """Seconds of collectives after the last backward pass, which is the first stage's.
+    """Seconds of collectives after the last backward pass, which is the first stage's, or beside the last ones.
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
@@ -183,12 +183,23 @@ def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGr
     sharded = sharded + across_groups_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = shown_seconds(setting, comm, hiding, implementation.data_overlap)
+    shown = shown_seconds(setting, comm, hiding * _micro_batches_beside(plans), implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
     copies = work.token_embedding_parameters * float(setting.reduced_bytes)
     tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
+
+
+def _micro_batches_beside(plans: Plans) -> Floats:
+    """Of how many micro-batches the computation runs beside the reduction of gradients and the gathering of weights.
+
+    The last one's, if a stage is one chunk. Of several chunks each is done with a whole group of micro-batches, as many
+    as there are stages, before the next one is, so that all but one of them reduce beside the others.
+    """
+    chunks = plans.virtual_pipeline_size
+    group = np.minimum(plans.num_micro_batches, plans.pipeline_parallel_size)
+    return np.maximum(group * (chunks - 1) / chunks, 1.0)
 
 
 def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:

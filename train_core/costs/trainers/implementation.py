@@ -50,6 +50,7 @@ class Implementation(Frozen):
             parallelism repeats. On a CPU nothing overlaps, because the ranks' own cores carry out the collectives.
         tensor_overlap: share of the tensor-parallel collectives of sequence parallelism that is cut into pieces, which
             run beside the products whose operands and results they move.
+        groups_experts: one kernel makes the products of all experts of a rank; else they follow one another.
         sends_tokens_once: a token is sent once to a rank that has several of its experts (DeepEP, HybridEP).
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
@@ -102,6 +103,7 @@ class Implementation(Frozen):
     context_ring: bool
     overlaps_weight_gradient: bool
     tensor_overlap: float
+    groups_experts: bool
     sends_tokens_once: bool
     experts_overlap: float
     keeps_narrow_inputs: bool

@@ -30,6 +30,7 @@ TRISWEEP = Implementation(
     context_ring=True,
     overlaps_weight_gradient=True,
     tensor_overlap=0.0,
+    groups_experts=True,
     sends_tokens_once=False,
     experts_overlap=0.0,
     keeps_narrow_inputs=False,

@@ -50,7 +50,10 @@ def test_ranks_of_one_machine_have_one_clock() -> None:
 
 def begun_earlier(stage: StageTimeline, seconds: float) -> StageTimeline:
     """The stage with a clock by which everything is later, because it began the step so much earlier."""
-    passes = tuple(each._replace(start=each.start + seconds, end=each.end + seconds) for each in stage.passes)
+    passes = tuple(
+        each._replace(start=each.start + seconds, end=each.end + seconds, arrived=each.arrived + seconds)
+        for each in stage.passes
+    )
     return stage.model_copy(update={"passes": passes, "began_at": 7.0})
 
 

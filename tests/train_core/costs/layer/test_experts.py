@@ -110,6 +110,13 @@ def test_exchanges_show_in_part_beside_another_micro_batch(mixtral: Setting) -> 
         assert shown[0] == pytest.approx(mixtral.scale.shown * alone[0])
 
 
+def test_experts_one_after_the_other_leave_more_waves_half_empty(mixtral: Setting) -> None:
+    small = with_model(mixtral, seq_length=512)
+    apart = with_trainer(small, groups_experts=False)
+    together, each = (expert_layer_costs(one, shard_of()).forward_seconds[0] for one in (small, apart))
+    assert each > together
+
+
 def test_small_micro_batches_wait_for_the_host_that_launches_every_expert(mixtral: Setting) -> None:
     small = with_experts(with_model(mixtral, seq_length=64), num_experts=256, ffn_hidden_size=128)
     free = with_trainer(small, launch_seconds=0.0)

@@ -185,7 +185,8 @@ def test_one_tensor_rank_sends_nothing(megatron: Setting) -> None:
 )
 def test_backward_sends_what_the_trainer_sends(sequence: bool, recompute: str, num_gathers: int) -> None:
     """In gathers of one hidden state, of which an all-reduce counts for two; forward is two all-reduces."""
-    setting = with_links(setting_of("gpt-175b", "selene", trainer="megatron-deepspeed"), latency_seconds=0.0)
+    at_once = with_links(setting_of("gpt-175b", "selene", trainer="megatron-deepspeed"), latency_seconds=0.0)
+    setting = with_efficiency(at_once, start=0.0)
     costs = layer_costs(setting, shard_of(TENSOR, B, sequence_parallel=sequence, recompute=recompute))
     link = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
     gather = S * B * H * 2 * (TENSOR - 1) / TENSOR / link

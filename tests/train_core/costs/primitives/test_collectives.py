@@ -16,6 +16,7 @@ from train_core.costs.primitives.collectives import (
     all_reduce_seconds,
     gather_seconds,
     pair_seconds,
+    pass_seconds,
     ring,
     shown_seconds,
     transfer_seconds,
@@ -121,19 +122,29 @@ def test_links_reach_their_share() -> None:
 
 
 def test_every_doubling_of_the_nodes_takes_a_tenth_of_the_bandwidth_between_them_and_none_of_that_inside() -> None:
-    tapered = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.1))
+    tapered = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.1, start=0.0))
     rates = [ring_rate(tapered, num_ranks) for num_ranks in (8, 16, 32, 128)]
     assert rates == pytest.approx([300, 200 / 1.1, 200 / 1.2, 200 / 1.4])
 
 
 def test_every_hop_takes_as_many_times_its_latency_as_the_scale_says() -> None:
-    slow = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=3.0, slowest=0.0, taper=0.0))
+    slow = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=3.0, slowest=0.0, taper=0.0, start=0.0))
     fast, slowed = (ring(setting, np.array([16]), ONE)[1] for setting in (full_rate("selene"), slow))
     assert of_one(slowed) == pytest.approx(3 * of_one(fast))
 
 
+def test_a_collective_of_gpus_starts_once_however_often_it_goes_round_and_one_of_a_rank_alone_never() -> None:
+    started = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.0, start=1.0))
+    once, twice = (
+        of_one(each(started, np.zeros(1), np.array([8]), ONE)) for each in (gather_seconds, all_reduce_seconds)
+    )
+    one_pass = of_one(pass_seconds(started, np.zeros(1), np.array([8]), ONE))
+    assert (once, twice) == pytest.approx((1 + one_pass, 1 + 2 * one_pass))
+    assert of_one(gather_seconds(started, np.zeros(1), ONE, ONE)) == 0.0
+
+
 def test_of_what_is_hidden_a_share_shows_and_of_the_rest_all() -> None:
-    setting = replace(full_rate("selene"), scale=Scale(shown=0.25, latency=1.0, slowest=0.0, taper=0.0))
+    setting = replace(full_rate("selene"), scale=Scale(shown=0.25, latency=1.0, slowest=0.0, taper=0.0, start=0.0))
     communication = np.array([4.0, 4.0, 4.0])
     computation = np.array([0.0, 3.0, 9.0])
     assert list(shown_seconds(setting, communication, computation)) == pytest.approx([4, 1 + 3 / 4, 1])

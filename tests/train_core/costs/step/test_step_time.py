@@ -207,8 +207,8 @@ def test_zero_moves_gradients_and_weights_as_often_as_it_must(
     zero_stage: int, of_gradients: int, of_weights: int, reduced_bytes: int
 ) -> None:
     """In collectives that each pass all of them once, for two micro-batches. Source: arXiv 1910.02054, section 7."""
-    setting = with_links(setting_of("gpt-22b", "selene"), latency_seconds=0.0)
-    setting = with_trainer(setting, reduced_bytes=reduced_bytes)
+    at_once = with_efficiency(with_links(setting_of("gpt-22b", "selene"), latency_seconds=0.0), start=0.0)
+    setting = with_trainer(at_once, reduced_bytes=reduced_bytes)
     prices = priced(setting, data_parallel_size=8, num_micro_batches=2, zero_stage=zero_stage)
     link = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
     num_bytes = num_parameters(setting.model) * (of_gradients * reduced_bytes + of_weights * 2)
@@ -256,3 +256,13 @@ def test_ranks_that_share_a_core_take_turns() -> None:
     plan = {"data_parallel_size": 8, "num_micro_batches": 4}
     alone, turns = (term(priced(one, **plan), "compute") for one in (setting, shared))
     assert turns == pytest.approx(4 * alone)
+
+
+def test_chunks_that_are_done_early_reduce_their_gradients_beside_those_of_a_whole_group_of_micro_batches() -> None:
+    """On slow links the reduction is longer than any computation, so that what hides it is what it is shorter by."""
+    slow = with_links(with_trainer(GPT, data_overlap=1.0), bandwidth_bytes_per_second=1e-3)
+    free = with_trainer(slow, data_overlap=0.0)
+    stages = {"pipeline_parallel_size": 4, "data_parallel_size": 8, "num_micro_batches": 8}
+    chunks = {**stages, "virtual_pipeline_size": 4, "schedule": "interleaved"}
+    hidden = [term(priced(free, **plan), "data") - term(priced(slow, **plan), "data") for plan in (stages, chunks)]
+    assert hidden[1] == pytest.approx(4 * 3 / 4 * hidden[0])
