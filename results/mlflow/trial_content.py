@@ -87,7 +87,10 @@ def _run(record: SweepRecord, result: Reading, prediction: Estimate | None) -> R
     """What a trial and a long training have in common."""
     experiment, measurement = result.experiment, result.measurement
     first = result.first_step
-    started = measurement.started if measurement else first.time if first else record.created
+    # It begins with its first step, while the trial runs and afterwards. MLflow changes no start, and a run whose page
+    # somebody has open must not be replaced when the trial ends.
+    began = measurement.started if measurement else record.created
+    started = first.time - first.step_seconds if first else began
     is_final = result.outcome is not None and result.outcome.is_final
     ended = measurement.ended if measurement else started
     return RunContent(

@@ -104,7 +104,8 @@ def test_a_completed_trial_has_its_numbers_params_and_times(store: Store) -> Non
     assert base.data.params["model.hidden_size"] == "64"
     assert (base.data.tags["outcome"], base.data.tags["measured"]) == ("COMPLETED", "true")
     assert base.data.tags["flops_formula"] == "made-up-v0"
-    assert (base.info.start_time, base.info.end_time) == (CREATED * 1000, (CREATED + 60) * 1000)
+    begun = int((CREATED + 1 - 2.56 * 1.01) * 1000)
+    assert (base.info.start_time, base.info.end_time) == (begun, (CREATED + 60) * 1000), "the first step's beginning"
     history = store.client().get_metric_history(base.info.run_id, "step/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
     assert history[0].timestamp == (CREATED + 1) * 1000
@@ -207,19 +208,22 @@ def test_a_moved_sweep_is_still_the_same_sweep(store: Store) -> None:
     assert store.load().unchanged == 6
 
 
-def test_a_trial_that_has_progressed_updates_its_run(store: Store) -> None:
+def test_a_run_begins_with_the_first_step_and_stays_the_same_until_the_trial_has_ended(store: Store) -> None:
     store.load()
-    pending = store.runs()["two"].info.run_id
+    waiting = store.runs()["two"].info.run_id
     write_steps(store.folder, "two", [1, 2, 3])
-    assert store.load().updated == 2, "the trial, and the sweep that counts outcomes"
-    assert store.runs()["two"].info.status == "RUNNING"
+    begun = store.load()
+    assert (begun.created, begun.updated) == (1, 1), "MLflow changes no start; the parent counts outcomes"
+    running = store.runs()["two"].info
+    assert (running.run_id != waiting, running.status) == (True, "RUNNING")
+    assert running.start_time == int((CREATED + 1 - 2.56 * 1.01) * 1000)
     write_steps(store.folder, "two", [4, 5, 6])
     finish(store.folder, TRIALS[1], performance(150.0))
-    store.load()
+    assert store.load().updated == 2, "the trial, and the sweep that counts outcomes"
     done = store.runs()["two"]
-    assert (done.info.run_id, done.info.status) == (pending, "FINISHED")
+    assert (done.info.run_id, done.info.status) == (running.run_id, "FINISHED")
     assert done.data.tags["outcome"] == "COMPLETED"
-    history = store.client().get_metric_history(pending, "step/loss")
+    history = store.client().get_metric_history(running.run_id, "step/loss")
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
 
 
