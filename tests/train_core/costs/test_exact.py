@@ -22,7 +22,7 @@ from conf.model_spec import ModelSpec
 from conf.schema import Recompute
 from tests.composed import load
 from tests.train_core.costs.llama import Llama
-from tests.train_core.costs.priced import with_links, with_trainer
+from tests.train_core.costs.priced import unscaled, with_links, with_trainer
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.primitives.collectives import ring
@@ -270,7 +270,8 @@ def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recomp
         f"parallel.recompute={recompute}",
         "batch.micro_batch_size=2",
     )
-    setting = with_trainer(with_links(setting_of(experiment), latency_seconds=0.0), overlaps_weight_gradient=False)
+    without_latency = unscaled(with_links(setting_of(experiment), latency_seconds=0.0))
+    setting = with_trainer(without_latency, overlaps_weight_gradient=False)
     rate = ring(setting, np.array([8]), np.array([1]))[0][0]
     layer = work_of(setting, plan_of(experiment)).layer
     with fake_stage(experiment, rank=0) as built, Sent(8) as sent:
