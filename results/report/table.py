@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from results.units import ABSENT
 
@@ -52,8 +53,9 @@ class ReportTable:
         position = self.columns.index(column)
         return list(dict.fromkeys(row[position].text for row in self.rows))
 
-    @property
+    @cached_property
     def has_notes(self) -> bool:
+        """Kept, because it is asked for with every row, and there may be thousands."""
         return any(cell.note for row in self.rows for cell in row)
 
     def only(self, columns: Collection[str]) -> ReportTable:
