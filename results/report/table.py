@@ -75,11 +75,12 @@ class ReportTable:
 
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""
-        heads = [_safe(name) for name in self.columns] + ["note"] * self.has_notes
-        body = [_safe_row(row, self.has_notes) for row in self.rows]
+        has_notes = self.has_notes  # asked once, because each answer looks at every cell
+        heads = [_safe(name) for name in self.columns] + ["note"] * has_notes
+        body = [_safe_row(row, has_notes) for row in self.rows]
         # The rule below the heads needs three dashes to be one.
         widths = [max(3, len(head), *(len(row[column]) for row in body)) for column, head in enumerate(heads)]
-        right = [name in self.numeric for name in self.columns] + [False] * self.has_notes
+        right = [name in self.numeric for name in self.columns] + [False] * has_notes
         rule = "|".join(
             f"-{'-' * width}{':' if is_right else '-'}" for width, is_right in zip(widths, right, strict=True)
         )
