@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from results.units import ABSENT
 
@@ -53,9 +52,8 @@ class ReportTable:
         position = self.columns.index(column)
         return list(dict.fromkeys(row[position].text for row in self.rows))
 
-    @cached_property
+    @property
     def has_notes(self) -> bool:
-        """Kept, because it is asked for with every row, and there may be thousands."""
         return any(cell.note for row in self.rows for cell in row)
 
     def only(self, columns: Collection[str]) -> ReportTable:
