@@ -278,8 +278,8 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--devices", "9" * 4401], "is not a list of numbers"),
         ([*GPT_22B, "--devices", f"8-{'9' * 4401}"], "is not a list of numbers"),
         ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is not a list of clusters and devices"),
-        ([*GPT_22B, "--tokens", "9" * 400], "Invalid value for '--tokens'"),
-        ([*GPT_22B, "--steps", "9" * 400], "Invalid value for '--steps'"),
+        ([*GPT_22B, "--tokens", "9" * 400], "--tokens = inf: must be a number"),
+        ([*GPT_22B, "--steps", "9" * 400], "must be a number from 1 to 1e+18"),
         ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
         (
             [*GPT_22B, "--clusters", "selene,dgx-h100", "cluster.num_nodes=4"],

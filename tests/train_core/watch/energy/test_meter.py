@@ -39,8 +39,9 @@ def test_ranks_of_one_machine_count_its_sockets_once(worlds: Worlds, tmp_path: P
     assert first == second
     assert len(first.parts) == 4
     assert first.is_whole
-    joules = sum(part.watts for part in first.parts) * first.seconds
-    assert joules == pytest.approx(500.0, rel=0.5)  # the ranks' clocks differ a little
+    assert (
+        sum(part.watts > 0 for part in first.parts) == 1
+    )  # how many watts depends on when a busy machine ran the rank
     assert (first.fields(2.0, 100).get("energy_source")) == "RAPL, 4 counters on 1 machine"
 
 
