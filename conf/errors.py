@@ -26,16 +26,25 @@ class TrisweepError(Exception):
     blamed: int | None
 
 
+MOST_CHARACTERS = 200
+"""Of a longer value only the beginning is shown: the message stays readable, and its remedy in sight."""
+
+
 class ConfigError(TrisweepError):
     """A configuration value is wrong. Message: `key = value: what is wrong. What to do.`"""
 
     def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
-        super().__init__(f"{key} = {value!r}: {problem}. {remedy}")
+        super().__init__(f"{key} = {_shown(value)}: {problem}. {remedy}")
 
     # By default, pickle calls an exception with its message alone, which would fail on the way back from a process.
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.problem, self.remedy)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
 
 
 class InfeasiblePlan(ConfigError):
