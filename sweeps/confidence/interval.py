@@ -80,12 +80,12 @@ def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str
     # A device and a trainer that runs of the cluster's own show are none that nobody has seen.
     own = _own_runs(setup, implementation) is not None
     devices = () if own else dict.fromkeys(block.cluster.device.name for block in setup.blocks)
-    said += [f"device {name}: no published row ran on it" for name in devices if name not in known.devices]
+    said += [f"no published run was on device {name}" for name in devices if name not in known.devices]
     if setup.mixed is not None:
-        said.append("several types of devices: no published row mixed them")
+        said.append("no published run mixed types of devices")
     ranges = known.trainers.get(implementation)
     if ranges is None:
-        return tuple(said) if own else (*said, f"trainer {implementation}: no published row is its own")
+        return tuple(said) if own else (*said, f"no published run used trainer {implementation}")
     missing = [TRAITS[trait] for trait in traits_of(setup) if trait not in known.traits[implementation]]
     said += [f"{trait}: in no row of {implementation}" for trait in missing]
     sizes = sizes_of(setup)

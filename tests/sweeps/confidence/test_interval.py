@@ -44,9 +44,9 @@ def test_a_plan_outside_of_what_was_validated_says_on_which_side_and_is_less_cer
 
 def test_a_trainer_or_a_device_that_no_row_shows_is_outside() -> None:
     setup = planned()
-    assert outside_of(setup, "trisweep", validated()) == ("trainer trisweep: no published row is its own",)
+    assert outside_of(setup, "trisweep", validated()) == ("no published run used trainer trisweep",)
     known = validated().model_copy(update={"devices": ()})
-    assert outside_of(setup, "megatron-lm", known) == ("device A100-80GB-SXM: no published row ran on it",)
+    assert outside_of(setup, "megatron-lm", known) == ("no published run was on device A100-80GB-SXM",)
 
 
 def test_what_was_learned_is_as_it_is_written() -> None:
@@ -77,7 +77,7 @@ def test_runs_of_the_clusters_own_make_intervals_that_are_as_wide_as_they_were_o
     assert found.outside == ()
     assert interval_of(near, "megatron-lm", predicted) == interval_of(planned(), "megatron-lm", predicted)
     far = _fitted_to(left_out_error=0.02, trainers="trisweep", most_devices=64)
-    assert interval_of(far, "trisweep", predicted).outside == ("trainer trisweep: no published row is its own",)
+    assert interval_of(far, "trisweep", predicted).outside == ("no published run used trainer trisweep",)
 
 
 def test_what_no_row_of_a_trainer_had_is_named() -> None:
