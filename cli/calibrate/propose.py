@@ -34,10 +34,10 @@ def propose(asked: Composition) -> dict[str, Any]:
 
 def _as_predicted(trial: Trial) -> FinishedTrial | None:
     """The trial as if its prediction had come true; None where it cannot run, or mixes devices."""
-    one, predicted = trial.experiment, trial.estimate
-    if one is None or predicted is None or trial.infeasible_reason is not None or one.mixed is not None:
+    experiment, predicted = trial.experiment, trial.estimate
+    if experiment is None or predicted is None or trial.infeasible_reason is not None or experiment.mixed is not None:
         return None
-    return FinishedTrial(one.label, one, predicted.step_seconds, None, True)
+    return FinishedTrial(experiment.label, experiment, predicted.step_seconds, None, True)
 
 
 def _print(sweep: str, cluster: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:

@@ -16,11 +16,11 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
+from train_core.job.training_folder import NUM_STEPS
 from train_core.measurement import Outcome
 from train_core.process.lock import held
 from train_core.trial_folder import TrialFolder
 
-NUM_STEPS = "training.num_steps"
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
 """Overrides in these groups say where the sweep is and how its job is requested. They do not change the training."""
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
+from sweeps.planner.bounds import SLACK
 from sweeps.planner.divisors import divisors
 from sweeps.planner.limits import require_few_types
 from sweeps.planner.mixed_price import (
@@ -43,7 +44,6 @@ from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import StepColumns, row_of
 
 MOST_ROWS_AT_ONCE = 20_000
-SLACK = 1 - 1e-9  # a bound is lowered by this factor, so that rounding never rules out one of the best
 
 
 @dataclass(frozen=True, slots=True)
