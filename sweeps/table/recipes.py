@@ -30,6 +30,8 @@ class Recipe:
 LAUNCHED_BY_GRAPHS = {"launch_seconds": 0.0, "collective_call_seconds": 0.0}
 SINCE_26_06 = r"megatron-bridge.*\(26\.(?:0[6-9]|1\d)|megatron-bridge.*\((?:2[7-9]|[3-9]\d)\."
 RECIPES = (
+    # Megatron-LM reduces beside the gradients of weights since September 2021 (commit 16c90445), the paper is of April.
+    Recipe({"arxiv": r"^2104\.04473"}, {"overlaps_weight_gradient": False}),
     # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
     # one value in ten; the sources' other models do neither.
     Recipe(

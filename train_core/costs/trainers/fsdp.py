@@ -10,9 +10,9 @@ FSDP = TRISWEEP.model_copy(
         "counted_moments": False,
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
-        "attention_rate": 0.678,
-        "attention_since_hopper": 0.56,
-        "memory_traffic": 1.73,
+        "attention_rate": 0.679,
+        "attention_since_hopper": 0.566,
+        "memory_traffic": 1.75,
         "sharded_overlap": 1.0,
         "data_overlap": 1.0,
         "stops_recompute_early": True,

@@ -8,7 +8,7 @@ MEGATRON_CORE = MEGATRON_LM.model_copy(
     update={
         "name": "megatron-core",
         "flash_attention": True,
-        "memory_traffic": 0.934,
+        "memory_traffic": 0.941,
         "dropout": False,
         "tensor_overlap": 1.0,
         "keeps_narrow_inputs": True,
