@@ -54,7 +54,7 @@ TWO_DEVICE_NODES = ("cluster.devices_per_node=2", "cluster.num_nodes=4")
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Path]:
+def slurm_cluster() -> Iterator[Path]:
     """The cluster's folder. SLURM_CONF points to it for the whole session.
 
     A cluster that is up already is used, and left up, when SLURM_TEST_DIR names its folder.
@@ -158,7 +158,9 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def ending(tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: SlurmSpec, record_of: RecordOf) -> Ending:
+def ending(
+    tmp_path_factory: pytest.TempPathFactory, slurm_cluster: Path, slurm: SlurmSpec, record_of: RecordOf
+) -> Ending:
     """One job array in which every trial ends in its own way; submitted once, so that the ends run side by side."""
     folder = SweepFolder(tmp_path_factory.mktemp("ends") / "sweep")
     size: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}

@@ -25,7 +25,7 @@ ADAPTIVE = (
 )
 GOES_ON = 75
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

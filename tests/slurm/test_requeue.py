@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("slurm_cluster")]
 ASKED = [
     *("training.num_steps=150", "checkpoint.every_steps=1000", "data.max_bytes=20000"),
     *("model.num_layers=2", "model.seq_length=32", "batch.global_batch_size=2"),

@@ -23,7 +23,7 @@ from tests.slurm.conftest import WaitUntil
 from train_core.attempt import Attempt, last_attempt
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def until(condition: Callable[[], object], sweep: Sweep, seconds: float = 60) -> None:
