@@ -4,6 +4,8 @@
     arguments   arguments that commands share, and their way into a configuration
     plan, sweep, status, report, logs, calibrate, own_folder
                 commands that are rooms: each has its `command`, and what only it needs
+    wrong_arguments
+                what cannot be read of a command line, in a sentence
     console     the one console, which prints names and paths as they are
 
 Each command imports what only it needs when it runs, so that none waits for another's torch, mlflow or submitit. That
