@@ -22,7 +22,7 @@ from conf.settings import Settings
 from launcher.folder_lock import locked
 from launcher.this_machine.capacity import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import DeviceRates, RatesPlan

@@ -22,7 +22,7 @@ from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, why_ended
 from launcher.snapshot import snapshot_code
-from sweeps.submission import JobShape, Submission, read_submission
+from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.measurement import RankFailure
 from train_core.process.git_sha import ROOT

@@ -1,12 +1,14 @@
-"""The command line: a module for every `trisweep COMMAND`, and all that parses arguments or prints to a terminal.
+"""The command line: all that parses arguments or prints to a terminal.
 
-    main        every command by its name, and one message for whatever goes wrong
-    arguments   arguments that commands share, and their way into a configuration
-    plan, sweep, status, report, logs, calibrate, own_folder
-                commands that are rooms: each has its `command`, and what only it needs
-    wrong_arguments
-                what cannot be read of a command line, in a sentence
-    console     the one console, which prints names and paths as they are
+From the top down; every line imports only from those below it:
+
+entry         the `trisweep` script
+main          every command by its name, and one message for whatever goes wrong
+controller    what the small Slurm job runs that goes on with a sweep
+commands      a module for every `trisweep COMMAND`, or a room whose `command` it is
+command_line  what is typed: arguments that commands share, their help, and what the shell offers
+output        what is printed: the one console, progress, tables, documents
+live_import   MLflow follows sweeps while they run
 
 Each command imports what only it needs when it runs, so that none waits for another's torch, mlflow or submitit. That
 is why so many imports stand inside functions here.

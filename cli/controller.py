@@ -7,10 +7,10 @@ import signal
 import time
 from pathlib import Path
 
-from cli.console import console
+from cli.commands.report.command import report_on
 from cli.live_import import followed_in_mlflow
-from cli.progress import PlainProgress
-from cli.report.command import report_on
+from cli.output.console import console
+from cli.output.progress import PlainProgress
 from launcher.control.advance import PAUSED, Step
 from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _bash_is_answered() -> bool:
-    from cli.completion import answer_bash
+    from cli.command_line.completion import answer_bash
 
     return answer_bash()
 

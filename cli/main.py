@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 
 import typer
 
-from cli import (
+from cli.command_line.every_command import with_options_of_all
+from cli.command_line.help_text import Command, Group
+from cli.command_line.wrong_arguments import WrongArguments, complaint_of
+from cli.commands import (
     advance,
     cancel,
     doctor,
@@ -30,17 +33,14 @@ from cli import (
     train,
     ui,
 )
-from cli.calibrate import command as calibrate
-from cli.console import complaints, headed
-from cli.every_command import with_options_of_all
-from cli.help_text import Command, Group
-from cli.logs import command as logs
-from cli.own_folder import command as own_folder
-from cli.plan import command as plan
-from cli.report import command as report
-from cli.status import command as status
-from cli.sweep import command as sweep
-from cli.wrong_arguments import WrongArguments, complaint_of
+from cli.commands.calibrate import command as calibrate
+from cli.commands.logs import command as logs
+from cli.commands.own_folder import command as own_folder
+from cli.commands.plan import command as plan
+from cli.commands.report import command as report
+from cli.commands.status import command as status
+from cli.commands.sweep import command as sweep
+from cli.output.console import complaints, headed
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private

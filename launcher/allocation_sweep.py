@@ -23,7 +23,7 @@ from launcher.sweep import begin, slurm_rules
 from launcher.workplaces.elsewhere import Elsewhere
 from launcher.workplaces.in_allocation import CLOSING_SECONDS
 from launcher.workplaces.submission import logs_folder
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
 
 INTERRUPTED = "the command in whose allocation it ran was interrupted"

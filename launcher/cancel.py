@@ -19,10 +19,10 @@ from launcher.slurm.query import SlurmSilent
 from launcher.this_machine.jobs import controller_of, is_running_here
 from launcher.this_machine.processes import end_trees
 from launcher.trainings.begun import LongRun
-from sweeps.history import History
-from sweeps.journal import Cancelled, Journal
+from sweeps.folder.history import History
+from sweeps.folder.journal import Cancelled, Journal
+from sweeps.folder.submission import Submission, read_submission
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from train_core.trial_folder import JobFolder

@@ -27,9 +27,9 @@ from launcher.workplaces.elsewhere import Elsewhere
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
 from launcher.workplaces.submission import logs_folder
-from sweeps.history import History
-from sweeps.journal import Begun
-from sweeps.submission import JobShape, read_submission
+from sweeps.folder.history import History
+from sweeps.folder.journal import Begun
+from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import TrialFolder

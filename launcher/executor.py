@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 from train_core.trial_folder import JobFolder
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from launcher.provenance import keep_job_provenance
 from launcher.slurm.query import SlurmSilent, query_jobs
 from launcher.slurm.requeue import own_job_id, requeue
-from sweeps.submission import Submission, read_submission, write_submission
+from sweeps.folder.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder, TrialFolder

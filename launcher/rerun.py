@@ -24,8 +24,8 @@ from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalExecutor
 from launcher.this_machine.processes import end_trees
 from launcher.watch import SlurmWatch
+from sweeps.folder.submission import JobShape, ShapePart, shape_of
 from sweeps.reading import Reading, TrialReading
-from sweeps.submission import JobShape, ShapePart, shape_of
 from sweeps.sweep import Sweep
 from train_core.trial_folder import TrialFolder
 

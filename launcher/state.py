@@ -13,8 +13,8 @@ from launcher.slurm.own_jobs import Standing, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
 from launcher.this_machine.jobs import controller_of
+from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.reading import Reading
-from sweeps.submission import Submission, read_submission, write_submission
 from train_core.trial_folder import JobFolder
 
 FORGOTTEN_SECONDS = 60.0

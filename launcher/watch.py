@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from launcher.state import reconciled, seen_here
+from sweeps.folder.submission import Submission
 from sweeps.reading import JobState, Reading
-from sweeps.submission import Submission
 from train_core.measurement import Outcome
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 60.0

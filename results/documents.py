@@ -12,11 +12,11 @@ from results.repeats import repeat_columns
 from results.scaling import Scaling, scalings
 from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, trial_row
-from sweeps.age import age_seconds
-from sweeps.history import History
+from sweeps.folder.history import History
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
+from sweeps.watch.age import age_seconds
 
 POINT = "point."
 TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}

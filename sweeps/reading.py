@@ -15,9 +15,9 @@ from typing import Protocol
 
 from conf.experiment import Experiment
 from conf.knobs import label_of_point
-from sweeps.attempts import EndedAttempt, ended_attempt, read_attempts
-from sweeps.logs import last_line, log_of
-from sweeps.submission import Submission, read_submission
+from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
+from sweeps.folder.logs import last_line, log_of
+from sweeps.folder.submission import Submission, read_submission
 from sweeps.trial import Trial
 from train_core.attempt import last_attempt
 from train_core.job.failures import first_cause

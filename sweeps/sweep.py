@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from typing import NamedTuple
 
-from sweeps.attempts import keep_attempt
-from sweeps.history import History
-from sweeps.long_lived import long_lived
+from sweeps.folder.attempts import keep_attempt
+from sweeps.folder.history import History
+from sweeps.folder.long_lived import long_lived
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.trial_folder import TrialFolder

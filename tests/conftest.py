@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, sync_playwright
 from conf.schema import Value
 from conf.sites import TrackingSpec
 from conf.sweep_spec import PointSet
-from sweeps.plan import make_trials
+from sweeps.points.plan import make_trials
 from sweeps.trial import SweepRecord
 from tests.composed import compose_tree, load, load_cluster
 from tests.covering import covering

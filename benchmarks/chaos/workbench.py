@@ -27,9 +27,9 @@ from launcher.state import reconciled
 from launcher.sweep import submit
 from results.collect import collect
 from results.report.report import write_report
-from sweeps.plan import make_trials
+from sweeps.folder.submission import read_submission
+from sweeps.points.plan import make_trials
 from sweeps.reading import TrialReading
-from sweeps.submission import read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from train_core.measurement import Measurement, Outcome

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from launcher.slurm.query import JobState
 from launcher.slurm.silent_jobs import WORDS_OF_SLURM, verdict
-from sweeps.logs import tail
+from sweeps.folder.logs import tail
+from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
-from sweeps.submission import Submission
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer, without_numbers
 from train_core.measurement import Measurement, Outcome
 

@@ -6,7 +6,7 @@ from conf.errors import UsageError
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.own_jobs import Standing, standings
 from launcher.slurm.query import SlurmSilent
-from sweeps.submission import read_submission
+from sweeps.folder.submission import read_submission
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 
 
 class Placement(NamedTuple):

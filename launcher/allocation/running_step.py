@@ -13,7 +13,7 @@ from launcher.allocation.packing import Placement
 from launcher.allocation.times import Expectation
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
-from sweeps.submission import Submission
+from sweeps.folder.submission import Submission
 from sweeps.trial import Trial
 
 END_SECONDS = 40.0

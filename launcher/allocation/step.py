@@ -22,7 +22,7 @@ from launcher.executor import Work
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.executor import TOKEN_BYTES, SlurmJob
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
-from sweeps.submission import JobShape, Submission, SurroundingJob, write_submission
+from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from train_core.whole_files import replacing
 
 OF_THE_JOB = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from launcher.control.budget import Budget
-from sweeps.history import History
+from sweeps.folder.history import History
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
 

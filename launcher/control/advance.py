@@ -17,8 +17,8 @@ from launcher.control.attempts import is_in_flight, key_of, news, submissions
 from launcher.control.budget import Budget
 from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
-from sweeps.history import History
-from sweeps.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
+from sweeps.folder.history import History
+from sweeps.folder.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.listed import Listed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from launcher.control.budget import Budget
-from sweeps.history import History
-from sweeps.journal import Ended, Entry, Started, Submitted
+from sweeps.folder.history import History
+from sweeps.folder.journal import Ended, Entry, Started, Submitted
 from sweeps.reading import TrialReading
 from train_core.measurement import Outcome
 

@@ -22,7 +22,7 @@ from conf.control import NotifySpec
 from conf.credentials import hide_credentials, is_web_address
 from conf.schema import Frozen
 from conf.units import TERA
-from sweeps.journal import Finished
+from sweeps.folder.journal import Finished
 from sweeps.reading import TrialReading, ranked
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome

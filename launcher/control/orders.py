@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from conf.errors import UsageError
 from launcher.control.attempts import key_of
 from launcher.control.retries import ASKED_FOR
-from sweeps.history import History
-from sweeps.journal import Asked, Journal, Paused, Resumed, Retried
-from sweeps.plan import repeat_id
+from sweeps.folder.history import History
+from sweeps.folder.journal import Asked, Journal, Paused, Resumed, Retried
+from sweeps.points.plan import repeat_id
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.rounds import next_repeat

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeps.attempts import EndedAttempt
+from sweeps.folder.attempts import EndedAttempt
 from sweeps.reading import Reading, TrialReading
 from train_core.measurement import Fault, Outcome
 

@@ -11,9 +11,9 @@ from conf.tree import Tree
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
 from launcher.control.notify import Notifier
-from sweeps.plan import part_of, trial_of
+from sweeps.later_command.restriction import restriction_of
+from sweeps.points.plan import part_of, trial_of
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
-from sweeps.restriction import restriction_of
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import SweepRecord, Trial

@@ -21,8 +21,8 @@ from launcher.slurm.query import JobState, SlurmSilent
 from launcher.slurm.silent_jobs import why_ended
 from launcher.slurm.tools import ask
 from launcher.snapshot import snapshot_code
-from sweeps.logs import tail
-from sweeps.submission import JobShape, Submission, read_submission
+from sweeps.folder.logs import tail
+from sweeps.folder.submission import JobShape, Submission, read_submission
 
 QUEUE_SECONDS = 60.0
 RUN_SECONDS = 180.0

@@ -10,7 +10,7 @@ from conf.sites import SlurmSpec
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.resources import by_shape, split
 from launcher.slurm.submit_limits import most_jobs
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 from sweeps.trial import Trial
 from train_core.process.stop import saves_when_stopped
 

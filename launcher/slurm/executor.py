@@ -29,7 +29,7 @@ from launcher.slurm.cluster import this_cluster
 from launcher.slurm.hetjob import hetjob_text
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
-from sweeps.submission import JobShape, Submission, write_submission
+from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.whole_files import replacing
 
 SlurmJob = Callable[[str], object]

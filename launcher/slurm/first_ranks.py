@@ -9,7 +9,7 @@ import re
 from itertools import accumulate
 
 from launcher.slurm.node_names import node_names
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 
 FIRST_RANK = re.compile(r"^trisweep: ranks from (\d+) on are those of (\S+)$", re.MULTILINE)
 

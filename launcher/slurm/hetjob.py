@@ -13,7 +13,7 @@ from pathlib import Path
 from conf.sites import SlurmSpec
 from launcher.slurm.first_ranks import saying_first_ranks
 from launcher.slurm.sbatch import require_plain_path, sbatch_parameters, sbatch_text
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 
 # `exec` leaves nothing between Slurm and the rank, so that signals reach the rank alone.
 INTO_OWN_FILES = 'exec "$@" >>"$0_${SLURM_PROCID}_log.out" 2>>"$0_${SLURM_PROCID}_log.err"'

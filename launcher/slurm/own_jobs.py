@@ -13,7 +13,7 @@ from typing import NamedTuple
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import JobState, query_jobs, query_named
-from sweeps.submission import Submission
+from sweeps.folder.submission import Submission
 
 EARLIER_NAMES = "trisweep-"
 """Jobs of earlier versions have names that begin so. Their submissions do not hold the name."""

@@ -7,7 +7,7 @@ from itertools import islice
 
 from conf.experiment import Experiment
 from conf.sites import SlurmSpec
-from sweeps.submission import JobShape, shape_of
+from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
 
 MINUTES_PER_HOUR = 60

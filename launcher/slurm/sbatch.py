@@ -13,7 +13,7 @@ from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
 from conf.sites import SlurmSpec
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
 ONE_GPU_PER_TASK = ("--gpus-per-task", "--gpu-bind", "--ntasks-per-gpu")

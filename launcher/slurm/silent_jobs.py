@@ -8,9 +8,9 @@ import time
 from launcher.slurm.first_ranks import first_ranks
 from launcher.slurm.node_names import node_names
 from launcher.slurm.query import JobState, age
-from sweeps.logs import tail
+from sweeps.folder.logs import tail
+from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
-from sweeps.submission import Submission
 from train_core.attempt import last_attempt
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.job.faults import fault_of_signal, over_capacity_bytes

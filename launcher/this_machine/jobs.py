@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from launcher.executor import Executor, Work
-from sweeps.submission import JobShape, Submission, write_submission
+from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.trial_folder import JobFolder
 
 LocalJobFunction = Callable[[str, tuple[int, ...], float | None], object]

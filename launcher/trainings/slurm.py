@@ -16,7 +16,7 @@ from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
 from launcher.trainings.begun import LongRun
-from sweeps.submission import read_submission, shape_of, write_submission
+from sweeps.folder.submission import read_submission, shape_of, write_submission
 from train_core.process.lock import held
 from train_core.trial_folder import TrialFolder
 

@@ -17,9 +17,9 @@ from launcher.state import seen_here
 from launcher.this_machine.capacity import Ledger, Machine, Share, memory_needed, why_impossible
 from launcher.this_machine.jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
 from launcher.this_machine.processes import end_trees
-from sweeps.logs import tail
+from sweeps.folder.logs import tail
+from sweeps.folder.submission import Submission, read_submission, shape_of
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, read_submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers

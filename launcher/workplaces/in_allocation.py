@@ -26,8 +26,8 @@ from launcher.executor import Work
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import JobState, SlurmSilent
 from launcher.state import reconciled
+from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers

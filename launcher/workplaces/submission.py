@@ -17,8 +17,8 @@ from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, requir
 from launcher.slurm.resources import device_hours
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
+from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading
-from sweeps.submission import JobShape
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 

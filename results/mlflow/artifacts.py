@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conf.experiment import Experiment
-from sweeps.logs import tail
+from sweeps.folder.logs import tail
+from sweeps.folder.submission import Submission
 from sweeps.reading import Reading, TrialReading
-from sweeps.submission import Submission
 from sweeps.trial import SweepFolder
 from train_core.costs import estimate
 

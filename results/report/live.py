@@ -19,7 +19,7 @@ from markupsafe import escape
 from conf.errors import UsageError
 from results.report.render.page import TEMPLATES
 from results.report.report import report_page
-from sweeps.history import History
+from sweeps.folder.history import History
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome

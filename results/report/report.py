@@ -29,7 +29,7 @@ from results.report.sections import (
     provenance,
     published,
     scaling,
-    timeline,
+    step_over_time,
     trials,
 )
 from results.report.timeline.stage_shares import shares_rows
@@ -40,7 +40,7 @@ from train_core.whole_files import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 
-ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, timeline.section, cost.section)
+ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, step_over_time.section, cost.section)
 """What is said of the plan that answers the question, where that is only predicted."""
 OF_TRIALS: tuple[MakeSection, ...] = (trials.section, scaling.section, accuracy.section, device_types.section)
 LAST: tuple[MakeSection, ...] = (learned.section, knobs.section, published.section, provenance.section)

@@ -8,7 +8,7 @@ from statistics import median
 
 from conf.load import Composition
 from conf.sweep_spec import ReplaySpec
-from sweeps.plan import part_of
+from sweeps.points.plan import part_of
 from sweeps.replay.machine import Machine
 from sweeps.replay.players import at_random, by_search, by_tpe, rows_until_found
 from sweeps.replay.study import Ground, Played, Study, played

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from sweeps.axes import Point
+from sweeps.points.axes import Point
 from sweeps.replay.reading import ReplayedReading
 from sweeps.replay.study import NEAR, Ground
 from sweeps.search.axes.draws import drawn

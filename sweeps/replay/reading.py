@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from sweeps.folder.submission import Submission
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission
 from sweeps.trial import Trial
 from train_core.measurement import Measurement, Outcome
 from train_core.trial_folder import TrialFolder

@@ -14,9 +14,9 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
-from sweeps.axes import AxisSpace
-from sweeps.plan import SweepPart, make_trials
-from sweeps.points import spaces_of
+from sweeps.points.axes import AxisSpace
+from sweeps.points.expansion import spaces_of
+from sweeps.points.plan import SweepPart, make_trials
 from sweeps.replay.machine import Machine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed

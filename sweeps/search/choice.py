@@ -7,8 +7,8 @@ from conf.load import Composition
 from conf.schema import Value
 from conf.sweep_spec import PointSet
 from conf.tree import value_at
-from sweeps.plan import chooses_layouts, make_trials, part_of
 from sweeps.planner.request import request
+from sweeps.points.plan import chooses_layouts, make_trials, part_of
 from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces

@@ -25,7 +25,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "hydra", "sweeps.plan"])
+@pytest.mark.parametrize("module", ["typer", "pydantic", "hydra", "sweeps.points.plan"])
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED_IMPORT.format(module=module), "plan", "smoke"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

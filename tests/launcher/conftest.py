@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conf.sites import SlurmSpec
-from sweeps.submission import JobShape, Submission
+from sweeps.folder.submission import JobShape, Submission
 from sweeps.trial import SweepFolder
 from tests.composed import load
 from tests.conftest import BuildRecord, RecordOf

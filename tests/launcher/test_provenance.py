@@ -16,8 +16,8 @@ from launcher.provenance import (
     without_secrets,
 )
 from launcher.slurm.job_records import COLUMNS, keep_job_records
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import Reading
-from sweeps.submission import Submission, write_submission
 from sweeps.trial import SweepFolder
 from tests.composed import composed
 from tests.results.conftest import experiment

@@ -23,8 +23,8 @@ from launcher.folder_lock import locked
 from launcher.sweep import run_here
 from launcher.this_machine.capacity import Machine
 from launcher.this_machine.jobs import LocalJobFunction, is_running_here
+from sweeps.folder.submission import read_submission
 from sweeps.reading import TrialReading
-from sweeps.submission import read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from tests.conftest import RecordOf
@@ -280,7 +280,7 @@ SWEEP = """
 import importlib.util, sys
 from pathlib import Path
 from rich.console import Console
-from cli.progress import PlainProgress
+from cli.output.progress import PlainProgress
 from launcher.sweep import run_here
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -8,13 +8,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cli.status.table import status_table
+from cli.commands.status.table import status_table
 from launcher.control.retries import RetryRule
 from launcher.state import reconciled
 from launcher.trainings.long_run import best_of
 from results.collect import collect
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

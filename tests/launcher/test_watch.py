@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.watch import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, SlurmWatch
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import Reading
-from sweeps.submission import Submission, write_submission
 from tests.results.conftest import experiment
 from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder

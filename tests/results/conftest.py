@@ -26,7 +26,7 @@ from conf.schema import (
 from conf.sites import TrackingSpec
 from conf.sweep_spec import SweepSpec
 from results.report.report import ReportPaths, write_report
-from sweeps.submission import JobShape, Submission, write_submission
+from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate

@@ -12,7 +12,7 @@ from conf.errors import UsageError
 from conf.load import load, load_cluster
 from conf.sites import SlurmSpec
 from launcher.slurm.query import query_jobs
-from sweeps.submission import JobShape, read_submission
+from sweeps.folder.submission import JobShape, read_submission
 from tests.conftest import TinyRatesPlan
 from train_core.rates.folder import RatesFolder
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.controller import live_controller
-from sweeps.history import History
-from sweeps.journal import Journal
+from sweeps.folder.history import History
+from sweeps.folder.journal import Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome

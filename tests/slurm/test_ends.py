@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sweeps.submission import read_submission
+from sweeps.folder.submission import read_submission
 from tests.slurm.conftest import Ending, StateOf, WaitUntil
 from train_core.measurement import Outcome
 

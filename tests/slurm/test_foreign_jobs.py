@@ -15,7 +15,7 @@ from launcher.cancel import cancel_sweep
 from launcher.slurm.query import query_jobs
 from launcher.state import reconciled
 from launcher.sweep import submit
-from sweeps.submission import write_submission
+from sweeps.folder.submission import write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -15,8 +15,8 @@ from conf.tree import with_values
 from launcher.cancel import cancel_sweep
 from launcher.sweep import submit
 from results.report.sections.device_types import blocks_table
-from sweeps.plan import make_trials
-from sweeps.submission import read_submission
+from sweeps.folder.submission import read_submission
+from sweeps.points.plan import make_trials
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import compose_tree, load

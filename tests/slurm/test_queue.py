@@ -16,7 +16,7 @@ from launcher.cancel import cancel_sweep
 from launcher.slurm import silent_jobs
 from launcher.slurm.query import SlurmSilent, query_jobs
 from launcher.sweep import submit
-from sweeps.submission import Submission, read_submission
+from sweeps.folder.submission import Submission, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf

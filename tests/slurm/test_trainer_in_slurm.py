@@ -10,7 +10,7 @@ import pytest
 from conf.schema import Value
 from conf.sites import SlurmSpec
 from launcher.sweep import submit
-from sweeps.submission import read_submission, shape_of
+from sweeps.folder.submission import read_submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf

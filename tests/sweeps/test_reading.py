@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from launcher.control.retries import RetryRule
+from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import INTERRUPTED, TrialReading
-from sweeps.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord

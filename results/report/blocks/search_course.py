@@ -17,10 +17,10 @@ from results.report.findings.comparable import named
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
 from results.units import ABSENT, rounded
-from sweeps.history import History
+from sweeps.folder.history import History
+from sweeps.points.objectives import UNITS, cost, front, is_better_when_larger, measured
 from sweeps.reading import TrialReading
 from sweeps.search.axes.best_points import best_points
-from sweeps.search.axes.objectives import UNITS, cost, front, is_better_when_larger, measured
 from sweeps.search.axes.seen_points import SeenPoint, seen_points
 from sweeps.search.layouts.lessons import lessons
 from sweeps.search.layouts.observed import Observer

@@ -42,7 +42,7 @@ def _on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
 
 def _front(points: Sequence[CostPoint]) -> list[CostPoint]:
     """The points that no other beats in all of days, dollars and energy, the fastest first."""
-    from sweeps.search.axes.objectives import front  # with Hydra, for which whoever imports the report need not wait
+    from sweeps.points.objectives import front  # with Hydra, for which whoever imports the report need not wait
 
     # A point without a price cannot be held against one that has.
     priced = [point for point in points if point.dollars is not None]

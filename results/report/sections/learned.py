@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from results.report.section import ReportSubject, Section
-from sweeps.history import History
+from sweeps.folder.history import History
 
 
 def section(subject: ReportSubject) -> Section | None:

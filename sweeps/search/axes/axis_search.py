@@ -15,9 +15,9 @@ import numpy as np
 from conf.errors import ConfigError
 from conf.sweep_spec import SearchPlan
 from conf.tree import Tree
-from sweeps.axes import AxisSpace, Point
-from sweeps.plan import SweepPart, trial_of
-from sweeps.points import spaces_of, stated_points
+from sweeps.points.axes import AxisSpace, Point
+from sweeps.points.expansion import spaces_of, stated_points
+from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.best_points import best_points
 from sweeps.search.axes.draws import Draws, RandomDraws, drawn, grid_points

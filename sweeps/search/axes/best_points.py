@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from conf.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
-from sweeps.search.axes.objectives import UNITS, cost, front
+from sweeps.points.objectives import UNITS, cost, front
 from sweeps.search.axes.seen_points import SeenPoint
 
 MOST_SHOWN = 8

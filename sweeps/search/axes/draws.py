@@ -14,7 +14,7 @@ import numpy as np
 
 from conf.axes import Axis
 from conf.schema import Value
-from sweeps.axes import AxisSpace, Dimension, Point, value_in
+from sweeps.points.axes import AxisSpace, Dimension, Point, value_in
 
 DRAWN_DIGITS = 4
 BLOCK = "space"

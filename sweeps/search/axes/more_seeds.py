@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from conf.sweep_spec import Objective
 from conf.tree import Tree
-from sweeps.search.axes.objectives import front
+from sweeps.points.objectives import front
 from sweeps.search.axes.seen_points import SeenPoint, with_seed
 from sweeps.search.searcher import Proposal
 

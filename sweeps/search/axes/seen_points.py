@@ -10,9 +10,9 @@ from statistics import fmean
 from conf.schema import Value
 from conf.sweep_spec import Objective
 from conf.tree import Tree, value_at
-from sweeps.axes import Point
+from sweeps.points.axes import Point
+from sweeps.points.objectives import cost, measured
 from sweeps.reading import TrialReading
-from sweeps.search.axes.objectives import cost, measured
 from train_core.measurement import Outcome
 
 SEED = "training.seed"

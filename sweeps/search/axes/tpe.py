@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from conf.axes import Axis
-from sweeps.axes import AxisSpace, Dimension
+from sweeps.points.axes import AxisSpace, Dimension
 from sweeps.search.axes.draws import BLOCK, Choices, choice_name, choices_of, ends, is_ordered
 from sweeps.search.axes.seen_points import SeenPoint
 from train_core.measurement import Outcome

@@ -14,11 +14,11 @@ import numpy as np
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment, Parts
 from conf.schema import Value
-from sweeps.plan import MEMORY_MARGIN, nearly_fits
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
+from sweeps.points.plan import MEMORY_MARGIN, nearly_fits
 from sweeps.search.layouts.priced import Priced, joined, priced
 from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of

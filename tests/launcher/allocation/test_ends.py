@@ -9,8 +9,8 @@ import pytest
 
 from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation
 from launcher.slurm.query import JobState
+from sweeps.folder.submission import Submission, SurroundingJob
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, SurroundingJob
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.allocation.packing import Candidate, Placement, Room, choose
-from sweeps.submission import JobShape
+from sweeps.folder.submission import JobShape
 
 FOREVER = 1e9
 

@@ -10,7 +10,7 @@ from conf.sites import SlurmSpec
 from launcher.allocation.nodes import Allocation, Node
 from launcher.allocation.packing import Placement
 from launcher.allocation.step import StepExecutor
-from sweeps.submission import JobShape, Submission, SurroundingJob
+from sweeps.folder.submission import JobShape, Submission, SurroundingJob
 from tests.launcher.conftest import SlurmOf
 
 NODES = (Node("n1", 64, 512000, 8), Node("n2", 64, 512000, 8))

@@ -24,9 +24,9 @@ from launcher.snapshot import snapshot_code
 from launcher.this_machine.capacity import Machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
-from sweeps.history import History
-from sweeps.journal import Cancelled, Entry, Journal, Paused, Resumed
-from sweeps.plan import trial_of
+from sweeps.folder.history import History
+from sweeps.folder.journal import Cancelled, Entry, Journal, Paused, Resumed
+from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
 from sweeps.sweep import Sweep

@@ -7,7 +7,7 @@ import pytest
 from conf.control import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
 from launcher.control.budget import Budget, predicted_seconds
-from sweeps.plan import trial_of
+from sweeps.points.plan import trial_of
 from sweeps.trial import Trial
 from tests.composed import compose_tree, load
 

@@ -16,7 +16,7 @@ from conf.control import NotifySpec
 from conf.errors import ConfigError
 from launcher.control.advance import Step
 from launcher.control.notify import Notifier
-from sweeps.journal import Finished
+from sweeps.folder.journal import Finished
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -9,8 +9,8 @@ import pytest
 from conf.errors import UsageError
 from conf.schema import Value
 from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, trial_named
-from sweeps.history import History
-from sweeps.journal import Asked, Journal
+from sweeps.folder.history import History
+from sweeps.folder.journal import Asked, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.control.retries import BadNode, RetryRule, bad_nodes, nodes_to_avoid
 from launcher.slurm.node_names import node_names
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord

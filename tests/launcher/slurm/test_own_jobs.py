@@ -10,7 +10,7 @@ import pytest
 from conf.errors import UsageError
 from launcher.cancel import cancel_jobs
 from launcher.slurm.own_jobs import standings
-from sweeps.submission import Submission
+from sweeps.folder.submission import Submission
 
 Tools = Callable[..., None]
 Submit = Callable[..., Submission]

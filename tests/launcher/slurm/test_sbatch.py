@@ -12,7 +12,7 @@ from conf.schema import Value
 from launcher.slurm.arrays import max_array_size
 from launcher.slurm.resources import by_shape, device_hours, split
 from launcher.sweep import dry_run, submit
-from sweeps.submission import shape_of
+from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.slurm.query import JobState, _parsed
 from launcher.slurm.silent_jobs import is_settled, verdict, why_ended
+from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
-from sweeps.submission import Submission, shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -79,7 +79,7 @@ def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of: Re
 
 
 def test_importing_the_submitter_costs_neither_torch_nor_mlflow_nor_pandas() -> None:
-    modules = "launcher.sweep, launcher.cancel, launcher.state, cli.progress, launcher.job"
+    modules = "launcher.sweep, launcher.cancel, launcher.state, cli.output.progress, launcher.job"
     check = f"import sys, {modules}; print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from cli.train import on_this_machine
+from cli.commands.train import on_this_machine
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from launcher.job import goes_on
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.trainings.long_run import best_of, long_run, write_extension, write_long_run
 from launcher.trainings.slurm import LiveJob, starting
-from sweeps.submission import Submission, write_submission
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf

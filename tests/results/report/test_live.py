@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 from conf.errors import UsageError
 from results.report.live import LiveReport, serving
-from sweeps.journal import Asked, Finished, Journal
+from sweeps.folder.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, finish, performance, trial
 from train_core.measurement import Outcome

@@ -6,10 +6,10 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.experiment import Experiment, Parts
-from sweeps.plan import plan_sweep
 from sweeps.planner.points import PROBES, planned_points
 from sweeps.planner.request import request
 from sweeps.planner.strategy import Strategy
+from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load
 

@@ -8,7 +8,7 @@ import pytest
 
 from conf.load import settings_of
 from conf.tree import with_values
-from sweeps.plan import plan_sweep
+from sweeps.points.plan import plan_sweep
 from sweeps.replay.machine import Machine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conf.experiment import Experiment
-from sweeps.plan import plan_sweep, trial_of
+from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading
 from sweeps.replay.machine import Machine
 from sweeps.replay.reading import ReplayedReading, replayed_reading

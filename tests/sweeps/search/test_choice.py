@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.load import compose
 from conf.overrides import Overrides
-from sweeps.plan import plan_sweep
+from sweeps.points.plan import plan_sweep
 from sweeps.search.choice import search_for
 from sweeps.search.layouts.bayes import Bayes
 

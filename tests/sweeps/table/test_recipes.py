@@ -56,3 +56,9 @@ def test_exchanges_run_beside_another_micro_batch_since_a_release(release: str, 
 def test_a_dense_row_says_nothing_about_experts() -> None:
     assert run_as(source=f"{BRIDGE} (26.08 container)", num_experts="", precision="mxfp8") == CORE
     assert run_as(source=f"{BRIDGE} (26.08 container)", num_experts="1", precision="mxfp8") == CORE
+
+
+def test_the_megatron_of_april_2021_reduces_nothing_beside_weight_gradients_and_that_of_2022_does() -> None:
+    megatron = IMPLEMENTATIONS["megatron-lm"]
+    assert not with_recipe_of({"arxiv": "2104.04473"}, megatron).overlaps_weight_gradient
+    assert with_recipe_of({"arxiv": "2205.05198"}, megatron).overlaps_weight_gradient

@@ -1,4 +1,4 @@
-"""Megatron-LM as it was in 2021."""
+"""Megatron-LM as it was in 2022, before Megatron-Core."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "optimizer_bytes_per_parameter": 42.0,  # copies fp16 gradients into fp32 first
     }
 )
-"""Megatron-LM as of arXiv 2104.04473 and 2205.05198. Source of the overlap: megatron/core/tensor_parallel/layers.py,
-LinearWithGradAccumulationAndAsyncCommunication."""
+"""Megatron-LM as of arXiv 2205.05198. Source of the overlap: megatron/core/tensor_parallel/layers.py,
+LinearWithGradAccumulationAndAsyncCommunication; that of arXiv 2104.04473 did not have it yet."""

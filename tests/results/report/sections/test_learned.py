@@ -7,7 +7,7 @@ import yaml
 
 from results.report.blocks.search_course import search_plan
 from results.report.sections.learned import section
-from sweeps.journal import Asked, Finished, Journal
+from sweeps.folder.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.composed import composed

@@ -1,0 +1,47 @@
+"""`trisweep advance`: one step of a sweep, for cron, or by hand where nobody else goes on with it."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed, overrides_of
+from cli.output.console import leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.state_document import print_state
+
+EXIT_GOES_ON = 75
+"""The sweep has not ended yet; sysexits.h calls this number a temporary failure, after which one tries again later."""
+
+RECORDED = {"sweep", "cluster", "slurm"}
+"""Overrides in these groups choose the folder. The command that began the sweep has said them."""
+
+
+def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
+    """Take one step of a sweep: see what has ended, start what comes next. Exit code 0: ended; 75: it goes on.
+
+    Configuration that was given to `trisweep sweep` need not be given again; what is given here counts for this step.
+    """
+    from launcher.control.advance import PAUSED
+    from launcher.controller import take_up
+    from launcher.folder_lock import locked
+    from launcher.where import existing_folder
+
+    if as_json:
+        leave_stdout_to_json()
+    folder = existing_folder(composed(name, overrides))
+    given = overrides_of(name, overrides)
+    with locked(folder):
+        step = take_up(folder, given.without(RECORDED)).conductor.advance()
+    said = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
+    print_unwrapped(f"{', '.join(said)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
+    if as_json:
+        counts = {"num_in_flight": step.num_in_flight, "num_waiting": step.num_waiting, "held": step.held or None}
+        print_state("advance", folder, started=step.started, **counts)
+    if step.finished:
+        return
+    raise typer.Exit(0 if step.held == PAUSED and not step.num_in_flight else EXIT_GOES_ON)
+
+
+def _how_it_goes_on(finished: str, held: str) -> str:
+    if finished:
+        return f"The sweep has ended: {finished}."
+    return f"Nothing further is started: {held}." if held else "The sweep goes on."

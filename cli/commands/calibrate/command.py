@@ -1,0 +1,78 @@
+"""`trisweep calibrate`: measure a cluster, or refine its constants on finished trials, and write its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.command_line.arguments import AsJson, complete_override, complete_sweep, composed, overrides_of
+from cli.output.console import leave_stdout_to_json, print_json
+from conf.errors import UsageError
+
+
+def calibrate(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="cluster=NAME, whose file is written; further Hydra overrides.", autocompletion=complete_override
+        ),
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write cluster/OUTPUT.yaml and leave NAME's as it is.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job; 2 unless given.", min=1)] = None,
+    here: Annotated[bool, typer.Option("--here", help="Measure this machine even where Slurm is.")] = False,
+    from_results: Annotated[
+        str | None,
+        typer.Option(
+            help="Refine the constants on the finished trials of this sweep instead.", autocompletion=complete_sweep
+        ),
+    ] = None,
+    from_csv: Annotated[
+        Path | None,
+        typer.Option("--from-csv", help="Refine them on the measured rows of this table (docs/estimate.md)."),
+    ] = None,
+    propose: Annotated[
+        str | None,
+        typer.Option(help="Name the five points of this sweep to measure first.", autocompletion=complete_sweep),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what devices and links reach, in one job, and write it into the cluster's file.
+
+    With --from-results or --from-csv, refine the constants of the cost model so that it predicts what was measured: a
+    sweep's finished trials, or the rows of a table. Five are enough to say much, and one says something; --propose
+    SWEEP names the five that would say most, and measures nothing.
+    """
+    if as_json:
+        leave_stdout_to_json()
+    _require_one({"--from-results": from_results, "--from-csv": from_csv, "--propose": propose})
+    if propose is not None:
+        from cli.commands.calibrate.propose import propose as propose_runs
+
+        content = propose_runs(composed(propose, overrides))
+    elif from_results is not None:
+        from cli.commands.calibrate.refine import refine_on_sweep
+
+        content = refine_on_sweep(composed(from_results, overrides), output, dry_run=dry_run)
+    elif from_csv is not None:
+        from cli.commands.calibrate.refine import refine_on_table
+
+        content = refine_on_table(from_csv, overrides_of(None, overrides), output, dry_run=dry_run)
+    else:
+        from cli.commands.calibrate.measure import measure_and_write
+
+        content = measure_and_write(overrides_of(None, overrides), output, nodes, here=here, dry_run=dry_run)
+    if as_json:
+        print_json("calibration", content)
+
+
+def _require_one(given: Mapping[str, object]) -> None:
+    """Raises:
+    UsageError: more than one of these options is given.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} were given", "Each is a command of its own; do one, then the other.")

@@ -1,0 +1,78 @@
+"""What calibrations print: the values before and after, and that the file is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from calibrate.calibration import Draft
+from calibrate.cluster_change import dotted
+from cli.output.console import console, shown_path
+from conf.folders import options
+
+
+def print_changes(new: Draft, how: str) -> None:
+    """Print every number as it was and as it is now, `how` (measured or fitted), and the range of the new one."""
+    table = plain_table(f"cluster/{new.output}.yaml", "value", "was", how, "range")
+    for change in new.changes:
+        if isinstance(change.after, float | int):
+            within = change.lowest is not None and change.highest is not None
+            span = f"{shown(change.lowest)} to {shown(change.highest)}" if within else ""
+            table.add_row(
+                dotted(change.path, new.cluster).removeprefix("cluster."),
+                shown(change.before),
+                shown(change.after),
+                span,
+            )
+    console.print(table)
+    for note in new.notes:
+        console.print(f"{note}.")
+
+
+def write_file(new: Draft) -> Path:
+    """Put the file in its place, say where that is, and return it."""
+    path = new.write()
+    console.print(f"Written: {shown_path(path)}")
+    if new.output != new.cluster.name and new.cluster.name in options("slurm"):
+        console.print(
+            f"Slurm settings go by the name too: copy slurm/{new.cluster.name}.yaml to slurm/{new.output}.yaml."
+        )
+    return path
+
+
+def changes_document(new: Draft, how: str, written: Path | None) -> dict[str, Any]:
+    """Every number as it was and as it is now, for JSON. Units are those of the cluster's file.
+
+    Args:
+        how: where the new numbers come from: measured or fitted.
+        written: the file; None where nothing was written.
+    """
+    changes = [
+        {
+            "key": dotted(change.path, new.cluster),
+            "before": change.before,
+            how: change.after,
+            "lowest": change.lowest,
+            "highest": change.highest,
+        }
+        for change in new.changes
+        if isinstance(change.after, float | int)
+    ]
+    return {"cluster": new.cluster.name, "changes": changes, "notes": list(new.notes), "written": written}
+
+
+def plain_table(title: str, first: str, *numeric: str) -> Table:
+    """A table that has a name and numbers in each row."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.add_column(first, overflow="fold")
+    for name in numeric:
+        table.add_column(name, justify="left" if name in ("pattern", "range") else "right", no_wrap=name != "range")
+    return table
+
+
+def shown(value: float | None) -> str:
+    """Three significant digits; nothing for None."""
+    return "" if value is None else f"{value:.3g}"

@@ -1,0 +1,64 @@
+"""`trisweep calibrate --propose SWEEP`: which five points of a sweep would say most of a cluster's constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from calibrate.refit_cluster import FinishedTrial
+from calibrate.telling_runs import telling_runs
+from cli.commands.calibrate.output import plain_table, shown
+from cli.output.console import console
+from conf.errors import UsageError
+from conf.load import Composition
+from sweeps.points.plan import plan_sweep
+from sweeps.trial import Trial
+
+
+def propose(asked: Composition) -> dict[str, Any]:
+    """Print the points to measure first, the most telling one first, and return them.
+
+    Raises:
+        UsageError: no point of the sweep can run.
+    """
+    record = plan_sweep(asked, proxy=False, git_sha="")
+    points = [(trial, found) for trial in record.trials if (found := _as_predicted(trial)) is not None]
+    if not points:
+        problem = f"No point of sweep {record.name} can run on its cluster"
+        raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
+    cluster = points[0][1].setup.cluster
+    chosen = [points[index] for index in telling_runs(cluster, [found for _, found in points])]
+    _print(record.name, cluster.name, chosen, len(points))
+    return {"cluster": cluster.name, "proposed": [_as_document(trial, found) for trial, found in chosen]}
+
+
+def _as_predicted(trial: Trial) -> FinishedTrial | None:
+    """The trial as if its prediction had come true; None where it cannot run, or mixes devices."""
+    experiment, predicted = trial.experiment, trial.estimate
+    if experiment is None or predicted is None or trial.infeasible_reason is not None or experiment.mixed is not None:
+        return None
+    return FinishedTrial(experiment.label, experiment, predicted.step_seconds, None, True)
+
+
+def _print(sweep: str, cluster: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:
+    table = plain_table("Measure these first", "layout", "predicted s")
+    for _, found in chosen:
+        table.add_row(found.label.replace("-", " "), shown(found.step_seconds))
+    console.print(table)
+    console.print(
+        f"Of {num_points} points of sweep {sweep}, their steps would say most of the constants of {cluster}: each is"
+        " the one whose step is least certain once those above it are known."
+    )
+    if (point := next((trial.point for trial, _ in chosen if trial.point), None)) is not None:
+        values = " ".join(f"{key}={_written(value)}" for key, value in point.items())
+        console.print("Values that a command names measure only those points, such as:")
+        console.print(f"  trisweep sweep {sweep} {values}", soft_wrap=True)
+    console.print(f"Then: trisweep calibrate --from-results {sweep}", soft_wrap=True)
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _as_document(trial: Trial, found: FinishedTrial) -> dict[str, Any]:
+    return {"trial_id": trial.trial_id, "point": trial.point, "predicted_step_seconds": found.step_seconds}

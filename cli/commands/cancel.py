@@ -1,0 +1,58 @@
+"""`trisweep cancel`: end the jobs of a sweep, or one training that was begun from it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.output.console import console, counted, leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.next_command import next_command
+from cli.output.state_document import print_state
+
+Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
+TrialIds = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]
+
+
+def cancel(
+    name: SweepName,
+    overrides: OverrideTexts = None,
+    training: Training = None,
+    trial: TrialIds = None,
+    as_json: AsJson = False,
+) -> None:
+    """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
+    from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
+    from launcher.control.orders import trial_named
+    from launcher.trainings.begun import training_of
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    if as_json:
+        leave_stdout_to_json()
+    folder = existing_folder(composed(name, overrides))
+    sweep = Sweep.stored_in(folder)
+    if training is not None:
+        job_id = cancel_training(training_of(folder.path.parent, name, training))
+        on = shlex.join((name, *(overrides or ())))
+        print_unwrapped(f"Job {job_id} cancelled. `trisweep train --from-best {on}` goes on from its last checkpoint.")
+        if as_json:
+            print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=0)
+        return
+    if trial:
+        ended = cancel_trials(sweep, [trial_named(sweep, each) for each in trial])
+        again = next_command("retry", sweep, "--trial", "ID")
+        print_unwrapped(f"{counted(len(ended), 'trial')} cancelled, run again only by `{again}`:")
+        for trial_id in ended:
+            console.print(f"  {trial_id}")
+        if as_json:
+            print_state("cancel", folder, training=None, job_id=None, num_cancelled=len(ended))
+        return
+    number = cancel_sweep(sweep)
+    console.print(
+        f"{counted(number, 'trial')} cancelled in {shown_path(folder.path)}; finished points keep their results."
+    )
+    if as_json:
+        print_state("cancel", folder, training=None, job_id=None, num_cancelled=number)

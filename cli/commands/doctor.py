@@ -1,0 +1,105 @@
+"""`trisweep doctor`: whether this site is ready, and what to change."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from cli.command_line.arguments import AsJson, complete_override, overrides_of
+from cli.output.console import console, leave_stdout_to_json, print_json
+from conf.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from launcher.doctor.examination import Examination
+    from launcher.doctor.finding import Finding
+
+STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
+NAME_COLUMNS = 14
+
+Choice = Annotated[
+    list[str] | None,
+    typer.Argument(help="cluster=NAME to check; further Hydra overrides.", autocompletion=complete_override),
+]
+NoJob = Annotated[bool, typer.Option("--no-job", help="Leave out the small job on the nodes.")]
+
+
+def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = False) -> None:
+    """Say whether sweeps will work here, and what to change: in a minute, with one small job on two nodes.
+
+    The exit code is 1 where something will not work.
+    """
+    from launcher.doctor.examination import Examination, examine
+
+    if as_json:
+        leave_stdout_to_json()
+    asked = Examination.of(overrides_of(None, overrides), with_job=not no_job)
+    about = {"cluster": asked.cluster.name, "user": getpass.getuser(), "hostname": socket.gethostname()}
+    console.print(f"Is {about['hostname']} ready for sweeps on {about['cluster']}? Numbers are measured now.")
+    findings = list(_shown(examine(asked, _tell)))
+    counts = Counter(str(finding.status) for finding in findings)
+    console.print(_verdict(counts))
+    if as_json:
+        told = {"counts": counts, "findings": [asdict(each) for each in findings], "nodes": _nodes(asked, findings)}
+        print_json("doctor", about | _versions() | told)
+    if counts["problem"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _shown(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Print each as it is found, under the name of its part."""
+    part = ""
+    for finding in findings:
+        if finding.part != part:
+            part = finding.part
+            console.print(Text(f"\n{part[0].upper()}{part[1:]}", style="bold"))
+        console.print(_row(finding))
+        yield finding
+
+
+def _row(finding: Finding) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=8, no_wrap=True)
+    grid.add_column(width=NAME_COLUMNS, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(finding.status, style=STYLES[finding.status]), Text(finding.name), Text(finding.says))
+    if finding.remedy:
+        grid.add_row("", "", Text(f"-> {finding.remedy}", style="bold"))
+    return grid
+
+
+def _verdict(counts: Counter[str]) -> Text:
+    said = [f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in ("problem", "warning")]
+    found = [words for words, status in zip(said, ("problem", "warning"), strict=True) if counts[status]]
+    if not found:
+        return Text("\nReady.", style="bold green")
+    ready = "Not ready" if counts["problem"] else "Ready"
+    return Text(f"\n{ready}: {', '.join(found)}.", style="bold red" if counts["problem"] else "bold yellow")
+
+
+def _nodes(asked: Examination, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """What the ranks of this look's job told; none where it had no job."""
+    had_job = any(finding.name == "job" and finding.status != "skipped" for finding in findings)
+    return [report.model_dump() for report in asked.job.folder.read_reports()] if had_job else []
+
+
+def _tell(line: str) -> None:
+    """What is being waited for, on a terminal alone."""
+    if console.is_terminal:
+        console.print(Text(f"  {line}", style="dim"), end="\r")
+
+
+def _versions() -> dict[str, Any]:
+    from importlib.metadata import version
+
+    from train_core.process.git_sha import ROOT, git_sha
+
+    return {"trisweep_version": version("trisweep"), "git_sha": git_sha(), "installed_at": str(Path(ROOT))}

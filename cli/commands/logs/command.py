@@ -1,0 +1,65 @@
+"""`trisweep logs`: print the log of a trial, or follow it until the trial ends."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_line.arguments import SweepName, complete_override, composed
+from cli.output.console import complaints, console, counted
+from conf.errors import UsageError
+from conf.overrides import Override
+
+if TYPE_CHECKING:
+    from sweeps.reading import Reading
+    from sweeps.trial import SweepFolder
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TRIAL] [OVERRIDES]...",
+        help="A trial or training, or a part of its name: else the last that failed, or one that runs.",
+        autocompletion=complete_override,
+    ),
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trial ends; Ctrl-C leaves it alone.")]
+Rank = Annotated[int | None, typer.Option(help="The log of this rank; else of the one that failed first.", min=0)]
+
+
+def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Rank = None) -> None:
+    """Print what a trial has printed; which trial and which file goes to stderr."""
+    from cli.commands.logs.follow import follow_log, print_log
+    from launcher.where import existing_folder
+    from sweeps.watch.log_choice import most_interesting, reading_called
+
+    trial, overrides = _trial_and_overrides(words or [])
+    readings = _readings(existing_folder(composed(name, overrides)), name)
+    chosen = reading_called(readings, trial) if trial else most_interesting(readings, to_follow=follow)
+    if follow:
+        follow_log(chosen, rank)
+        return
+    print_log(chosen, rank)
+    others = [each for each in readings if each.log is not None and each is not chosen]
+    if trial is None and others and console.is_terminal:
+        command = shlex.join(("trisweep", "logs", name, "TRIAL", *overrides))
+        complaints.print(f"Logs of {counted(len(others), 'other trial')}: {command}. Status names them.")
+
+
+def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    names = [word for word in words if Override.parse(word).value is None]
+    if len(names) > 1:
+        raise UsageError(f"{len(names)} trials were named: {', '.join(names)}", "Name one.")
+    return (names[0] if names else None), [word for word in words if word not in names]
+
+
+def _readings(folder: SweepFolder, name: str) -> list[Reading]:
+    """Every trial and training of the sweep; Slurm is asked only about the one that is followed."""
+    from launcher.state import seen_here
+    from launcher.trainings.begun import trainings_of
+    from sweeps.sweep import Sweep
+
+    trainings = [run.read() for run in trainings_of(folder.path.parent, name)]
+    return [seen_here(each) for each in (*Sweep.stored_in(folder).read(), *trainings)]

@@ -1,0 +1,113 @@
+"""A trial's log on a terminal: all that is there, or all that comes until the trial ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cli.commands.logs.growing_file import GrowingFile
+from cli.output.console import complaints, shown_path
+from cli.output.state_table import duration
+from conf.errors import UsageError
+from launcher.watch import SlurmWatch
+from results.units import seconds, tflops
+from sweeps.reading import Reading
+from sweeps.watch.log_choice import log_file
+from train_core.measurement import Outcome, StepMetrics
+
+POLL_SECONDS = 1.0
+
+
+def print_log(reading: Reading, rank: int | None) -> None:
+    """Print the log, and then the steps, which the trainer writes into a file of their own.
+
+    Raises:
+        UsageError: the trial has written no log.
+    """
+    path = log_file(reading, rank)
+    if path is None:
+        waits = reading.outcome in (Outcome.PENDING, Outcome.RUNNING)
+        remedy = "Wait for it with -f." if waits else "`trisweep status` says why."
+        raise UsageError(f"{reading.name} is {reading.outcome or 'left out'} and has written no log", remedy)
+    _say(reading, path)
+    for part in GrowingFile(path).news():
+        sys.stdout.write(part)
+    for step in reading.steps:
+        _print_step(step)
+
+
+def follow_log(reading: Reading, rank: int | None) -> None:
+    """Print the log and each step, through requeues and new attempts, until the trial has ended or Ctrl-C."""
+    following = _Following(rank)
+    slurm = SlurmWatch()
+    try:
+        while True:
+            (reading,) = slurm.told([replace(reading, job=None)])
+            following.show(reading)
+            if reading.outcome is None or reading.outcome.is_final:
+                break
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        complaints.print(f"\n{reading.name} goes on.")
+        return
+    cause = f": {reading.cause}" if reading.cause else ""
+    complaints.print(f"{reading.name} ended: {reading.outcome or 'LEFT OUT'}{cause}", style="bold")
+
+
+class _Following:
+    """What has been printed of one trial so far."""
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+        self._file: GrowingFile | None = None
+        self._job: object = None
+        self._last_step = 0
+        self._waits = False
+
+    def show(self, reading: Reading) -> None:
+        """Print what is new."""
+        path = self._path(reading)
+        if path is None:
+            self._say_waiting(reading)
+        elif self._file is None or path != self._file.path:
+            self._file = GrowingFile(path)
+            _say(reading, path)
+        for part in self._file.news() if self._file else ():
+            sys.stdout.write(part)
+        for step in reading.steps:
+            if step.step > self._last_step:
+                _print_step(step)
+        # A job that was requeued goes on from a checkpoint, and takes some steps again.
+        self._last_step = reading.num_steps_done
+        sys.stdout.flush()
+
+    def _path(self, reading: Reading) -> Path | None:
+        """The file that was chosen stays, as ranks speak by turns, until another job or a failure matters more."""
+        job = (reading.submission, reading.failing_rank)
+        if self._file is None or job != self._job or not _has_words(self._file.path):
+            self._job = job
+            return log_file(reading, self._rank)
+        return self._file.path
+
+    def _say_waiting(self, reading: Reading) -> None:
+        if not self._waits and reading.outcome in (Outcome.PENDING, Outcome.RUNNING):
+            self._waits = True
+            complaints.print(f"{reading.name} is {reading.outcome} and has written no log yet.")
+
+
+def _has_words(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _say(reading: Reading, path: Path) -> None:
+    ago = duration(time.time() - path.stat().st_mtime)
+    complaints.print(f"==> {reading.name} {reading.outcome}: {shown_path(path)} (written {ago} ago) <==", style="bold")
+
+
+def _print_step(step: StepMetrics) -> None:
+    rate = tflops(step.model_flops_per_second_per_device)
+    sys.stdout.write(
+        f"step {step.step}/{step.num_steps}: loss {step.loss:.4f}, {seconds(step.step_seconds)} s, {rate} TFLOPS\n"
+    )

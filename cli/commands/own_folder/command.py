@@ -1,0 +1,105 @@
+"""`trisweep init`: make a folder for clusters, models and sweeps of one's own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_line.arguments import AsJson
+from cli.output.console import console, print_json, print_unwrapped, shown_path
+from conf.errors import ConfigError, UsageError
+from conf.folders import further_folders
+
+if TYPE_CHECKING:
+    from cli.commands.own_folder.machine import Machine
+
+Folder = Annotated[Path, typer.Argument(help="The folder; made if it is not there.")]
+ClusterName = Annotated[
+    str | None, typer.Option("--name", help="What to call the cluster; Slurm's own name of it, unless given.")
+]
+Partition = Annotated[str | None, typer.Option(help="The partition whose nodes the cluster's file describes.")]
+
+
+def init(
+    folder: Folder = Path(), name: ClusterName = None, partition: Partition = None, as_json: AsJson = False
+) -> None:
+    """Make a folder of your own: a cluster, its Slurm settings, a model and a sweep, each with comments.
+
+    Slurm is asked for partitions, devices and limits where it answers. Files that are there already are left alone.
+    """
+    from cli.commands.own_folder.files import FOLDER, texts
+    from cli.commands.own_folder.machine import machine, partitions
+    from conf.load import is_name, load_cluster
+    from launcher.doctor.site import read_site
+
+    if name is not None and not is_name(name):
+        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
+        raise ConfigError("--name", name, "is not a name for a cluster", remedy)
+    if partition is not None and partition not in (known := partitions()):
+        remedy = f"Use one of {', '.join(known)}." if known else "Leave it out, or run this where Slurm answers."
+        raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
+    found = machine(name, partition)
+    site = read_site() if found.offer else None
+    written, kept = _write(folder.expanduser(), texts(found, site))
+    with further_folders([folder.expanduser() / FOLDER]):
+        load_cluster(found.name)  # what was written, or was there, composes
+    if as_json:
+        print_json("init", {"cluster": found.name, "written": written, "kept": kept, "asked_slurm": bool(found.offer)})
+        return
+    _print(folder.expanduser(), found, written, kept)
+
+
+def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Write what is not there, and return the paths of both kinds."""
+    from train_core.whole_files import write_atomically
+
+    written, kept = [], []
+    for name, text in files.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() or path.is_symlink():
+                kept.append(str(path.absolute()))
+                continue
+            write_atomically(path, text)
+        except OSError as error:
+            problem = f"{path} cannot be written ({error.strerror})"
+            raise UsageError(problem, "Name another folder: `trisweep init FOLDER`.") from None
+        written.append(str(path.absolute()))
+    return written, kept
+
+
+def _print(folder: Path, found: Machine, written: list[str], kept: list[str]) -> None:
+    for path in written:
+        print_unwrapped(f"Written: {shown_path(Path(path))}")
+    for path in kept:
+        print_unwrapped(f"Kept:    {shown_path(Path(path))}, which was there")
+    offer = found.offer
+    if offer is None:
+        console.print("No Slurm answered, so all numbers of the cluster are an example: correct them.")
+    else:
+        of = f"{found.num_nodes} nodes of {found.devices_per_node} x {found.device}"
+        console.print(f"Slurm told of partition {offer.partition}: {of}. Correct the links and the rest.")
+    console.print("Next:")
+    for command in _next(folder, found):
+        print_unwrapped(f"  {command}")
+
+
+def _next(folder: Path, found: Machine) -> list[str]:
+    """Commands that work now, one after another."""
+    from cli.commands.own_folder.files import MODEL, SWEEP, precision_of
+
+    cluster = f"cluster={found.name}"
+    inside = [] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    asked = [f"trisweep doctor {cluster}", f"trisweep calibrate {cluster}"] if found.offer else []
+    return [
+        *inside,
+        f"trisweep show {cluster}",
+        f"trisweep plan {SWEEP}",
+        f"trisweep plan --search model={MODEL} {cluster} precision={precision_of(found)} batch.global_batch_size=256",
+        *asked,
+        f"trisweep sweep {SWEEP} {cluster} --dry-run",
+    ]

@@ -1,0 +1,244 @@
+"""The texts of the files in a folder of one's own. Every number says where it is from, and what to correct."""
+
+from __future__ import annotations
+
+from cli.commands.own_folder.machine import Machine, efficiency_of
+from launcher.doctor.site import Site
+
+MODEL, SWEEP = "my-model", "my-sweep"
+FOLDER = "config"
+TRIAL_MINUTES = 30
+
+SITE = f"""\
+# Read by every `trisweep` command that is given in this folder or below. Paths are relative to this file.
+config_dirs: [{FOLDER}] # clusters, models, sweeps of your own; they come before those of the package
+# output_dir: /scratch/me/runs # where jobs write: login and compute nodes share it. ./runs unless you say otherwise
+"""
+
+CLUSTER = """\
+# {headline}
+# Correct every number, or measure them: `trisweep calibrate cluster={name}` writes into this file.
+defaults:
+  - /device@device: {device} # {device_source}
+{efficiency_default}  - _self_
+
+name: {name}
+num_nodes: {num_nodes} # that a job may take; {source}
+devices_per_node: {devices_per_node} # {source}
+cores_per_node: {cores} # on CPUs, the cores that the ranks of a node share
+site: # for the energy and carbon of reports; null leaves them out
+  grid_co2_grams_per_kwh: null # what your grid emits
+  grid_co2_source: ""
+  power_usage_effectiveness: null # what the whole site draws over what its computers draw
+  power_usage_effectiveness_source: ""
+gpu_names: [] # what tables call this device (`trisweep estimate`), if rows with it mean this cluster
+efficiency: # what programs reach of the device's peaks
+{efficiency}
+reserved_memory_bytes: {reserved} # {reserved_source}
+fragmentation: {fragmentation}
+reserved_memory_source: as in cluster {similar}
+links: # per device and direction, from the closest tier to the widest
+{links}"""
+
+LINK = """\
+  - name: {name}
+    num_devices: {num_devices}
+    bandwidth_bytes_per_second: {bandwidth} # as in cluster {similar}: correct it
+    latency_seconds: {latency} # likewise
+"""
+
+SLURM = """\
+# How jobs on {name} are asked for. Taken without asking with cluster={name}, because it has the cluster's name.
+defaults:
+  - default # every key with its default: `trisweep show slurm=default`
+  - _self_
+
+partition: {partition}
+account: null # {accounts}
+qos: null
+time_limit_minutes: {minutes} # of a trial{limit}
+gpu_request: {request} # gpus-per-node, gres, or none where nodes are given whole
+gpu_type: {gpu_type} # Slurm's name of the type of device; null takes any
+setup: [] # shell lines before srun, such as - module load cuda
+environment: {{}} # variables, such as NCCL_SOCKET_IFNAME: hsn0
+extra_sbatch: {{}} # any other option of sbatch, such as {{mem: 0, exclusive: true}}
+"""
+
+MODEL_TEXT = """\
+# A model of {size}, made up as an example.
+# A shape that exists as a Hugging Face config.json is taken with model_from=PATH instead.
+name: {name}
+family: {family} # {family_words}
+num_layers: {layers}
+hidden_size: {hidden}
+ffn_hidden_size: {ffn}
+num_attention_heads: {heads}
+num_query_groups: {heads} # fewer than heads: grouped-query attention
+head_size: null # null: hidden_size over num_attention_heads
+rotary_base: {rotary}
+rotary_scaling: null
+gated_mlp: {gated}
+tied_embeddings: true
+vocab_size: {vocab}
+seq_length: {seq}
+experts: null
+latent_attention: null
+"""
+
+SWEEP_TEXT = """\
+# @package _global_
+# Which layout trains {model} fastest on {name}.
+defaults:
+  - override /model: {model}
+  - override /cluster: {name}
+  - override /precision: {precision}
+  - override /data: synthetic
+  - _self_
+
+parallel:
+  world_size: {world_size} # devices of every point; null takes the whole cluster
+batch:
+  global_batch_size: {batch} # sequences
+
+sweep:
+  name: {sweep}
+  question: Which layout trains {model} fastest on {name}?
+  baseline: {{}} # what all points are compared with: here the values of the configuration
+  axes: # every combination is a point
+    parallel.tensor_parallel_size: {tensor}
+    batch.micro_batch_size: [1, 2]
+  points: [] # further points, such as {{parallel.zero_stage: 1}}
+  max_trials: 16
+  published: []
+  proxy: # what is measured on this very machine where no cluster is named
+    overrides: [model=tiny, cluster=local, parallel=single, batch=proxy, precision=fp32, data=synthetic]
+    time_limit_minutes: 5
+    baseline: {{}}
+    axes: {{}}
+    points:
+      - {{batch.micro_batch_size: 2}}
+      - {{parallel.world_size: 2, parallel.tensor_parallel_size: 2}}
+"""
+
+BIG = {"size": "1.3 billion parameters", "layers": 24, "hidden": 2048, "ffn": 8192, "heads": 16, "vocab": 50304}
+SMALL = {"size": "a few thousand parameters", "layers": 4, "hidden": 64, "ffn": 256, "heads": 4, "vocab": 256}
+
+
+def texts(machine: Machine, site: Site | None) -> dict[str, str]:
+    """Every file of the folder by its path."""
+    return {
+        "trisweep.yaml": SITE,
+        f"{FOLDER}/cluster/{machine.name}.yaml": _cluster(machine),
+        f"{FOLDER}/slurm/{machine.name}.yaml": _slurm(machine, site),
+        f"{FOLDER}/model/{MODEL}.yaml": _model(machine),
+        f"{FOLDER}/sweep/{SWEEP}.yaml": _sweep(machine),
+    }
+
+
+def precision_of(machine: Machine) -> str:
+    """The option of group `precision` that its devices are for."""
+    return "bf16" if "bf16" in machine.similar.device.peak_flops_per_second and machine.has_gpus else "fp32"
+
+
+def _cluster(machine: Machine) -> str:
+    similar, offer = machine.similar, machine.offer
+    values = {
+        "headline": f"{machine.name}: {machine.num_nodes} nodes of {machine.devices_per_node} {similar.device.name}, "
+        + ("an example: no Slurm answered." if offer is None else f"as Slurm says of partition {offer.partition}."),
+        "name": machine.name,
+        "source": "an example" if offer is None else f"sinfo, partition {offer.partition}",
+        "device": machine.device,
+        "device_source": _device_source(machine),
+        "efficiency_default": _efficiency_default(machine),
+        "efficiency": _efficiency(machine),
+        "num_nodes": machine.num_nodes,
+        "devices_per_node": machine.devices_per_node,
+        "cores": "null" if machine.has_gpus or offer is None else offer.num_cores,
+        "reserved": similar.reserved_memory_bytes,
+        "reserved_source": "for framework and collectives",
+        "fragmentation": similar.fragmentation,
+        "similar": similar.name,
+        "links": "".join(_links(machine)),
+    }
+    return CLUSTER.format(**values)
+
+
+def _device_source(machine: Machine) -> str:
+    told = machine.offer.gpu_type if machine.offer else None
+    if machine.offer is None:
+        return "an example; `trisweep list device` has all"
+    if not machine.has_gpus:
+        return "Slurm knows of no GPU there"
+    others = ", ".join(machine.device_candidates[:4])
+    if told is None:
+        return "Slurm does not say which it is: choose one of `trisweep list device`"
+    return f"Slurm calls it {told}" + (f", which may also be {others}: check its memory" if others else "")
+
+
+def _efficiency_default(machine: Machine) -> str:
+    named = efficiency_of(machine.similar.name)
+    return f"  - /efficiency@efficiency: {named}\n" if named else ""
+
+
+def _efficiency(machine: Machine) -> str:
+    """The values that the similar cluster's file has of its own; a chip's file has the others."""
+    found = machine.similar.efficiency
+    source = f"as in cluster {machine.similar.name}"
+    if efficiency_of(machine.similar.name):
+        return f"  link: {found.link}\n  link_source: {source}"
+    names = ("matmul", "attention", "memory", "link", "kernel_seconds")
+    return "\n".join([*(f"  {name}: {getattr(found, name)}" for name in names), f"  source: {source}"])
+
+
+def _links(machine: Machine) -> list[str]:
+    return [
+        LINK.format(
+            name=link.name,
+            num_devices=link.num_devices,
+            bandwidth=f"{link.bandwidth_bytes_per_second:.3e}",
+            latency=f"{link.latency_seconds:.1e}",
+            similar=machine.similar.name,
+        )
+        for link in machine.links
+    ]
+
+
+def _slurm(machine: Machine, site: Site | None) -> str:
+    offer = machine.offer
+    accounts = sorted({account for account, *_ in site.associations}) if site else []
+    most = offer.most_minutes if offer else None
+    others = f" # or {', '.join(machine.others)}" if machine.others else ""
+    return SLURM.format(
+        name=machine.name,
+        partition=f"{offer.partition}{others}" if offer else "null # the site's default one",
+        accounts=f"yours: {', '.join(accounts)}" if accounts else "your project, where the site asks for one",
+        minutes=TRIAL_MINUTES if most is None else int(min(TRIAL_MINUTES, most)),
+        limit="" if most is None else f"; the partition gives at most {most:g}",
+        request="gpus-per-node" if machine.has_gpus else "none",
+        gpu_type=offer.gpu_type if offer and machine.has_several_types else "null",
+    )
+
+
+def _model(machine: Machine) -> str:
+    shape = BIG if machine.has_gpus else SMALL
+    words = "gpt: learned positions, LayerNorm; llama: rotary positions, RMSNorm"
+    rotary = "null # llama: 10000.0, say"
+    gated = "false # llama: true"
+    seq = 2048 if machine.has_gpus else 64
+    return MODEL_TEXT.format(name=MODEL, family="gpt", family_words=words, rotary=rotary, gated=gated, seq=seq, **shape)
+
+
+def _sweep(machine: Machine) -> str:
+    per_node = machine.devices_per_node
+    world_size = min(machine.num_devices, 2 * per_node)
+    heads = int(str((BIG if machine.has_gpus else SMALL)["heads"]))
+    tensor = [size for size in (1, 2, 4, 8) if per_node % size == 0 and heads % size == 0]
+    return SWEEP_TEXT.format(
+        name=machine.name,
+        model=MODEL,
+        sweep=SWEEP,
+        precision=precision_of(machine),
+        world_size=world_size,
+        batch=16 * world_size,
+        tensor=tensor,
+    )

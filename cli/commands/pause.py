@@ -1,0 +1,49 @@
+"""`trisweep pause` and `trisweep resume`: whether a sweep starts anything new, whoever carries it out."""
+
+from __future__ import annotations
+
+import shlex
+
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.output.console import console, leave_stdout_to_json, print_unwrapped
+from cli.output.next_command import next_command
+from cli.output.state_document import print_state
+
+
+def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
+    """Start nothing new of the sweep. What is queued or running goes on."""
+    from launcher.control.orders import pause as pause_sweep
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    if as_json:
+        leave_stdout_to_json()
+    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    changed = pause_sweep(sweep)
+    console.print("Paused: what runs goes on, and nothing new is started." if changed else "It was paused already.")
+    print_unwrapped(f"  {next_command('resume', sweep)}")
+    if as_json:
+        print_state("pause", sweep.folder, changed=changed)
+
+
+def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
+    """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
+    from launcher.control.orders import resume as resume_sweep
+    from launcher.controller import resume_controller
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    if as_json:
+        leave_stdout_to_json()
+    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    changed = resume_sweep(sweep)
+    console.print("Resumed." if changed else "It was not paused.")
+    job_id = resume_controller(sweep)
+    if job_id is not None:
+        console.print(f"Job {job_id} goes on with the sweep.")
+    else:
+        console.print("Where no other process carries it out, either of:")
+        print_unwrapped(f"  {shlex.join(('trisweep', 'sweep', name, *(overrides or ())))}")
+        print_unwrapped(f"  {next_command('advance', sweep)}")
+    if as_json:
+        print_state("resume", sweep.folder, changed=changed, controller_job_id=job_id)

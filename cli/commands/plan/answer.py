@@ -1,0 +1,121 @@
+"""The last lines of a plan: what cannot exist and why, which point is best, and what to do next."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from cli.output.console import console, counted, print_unwrapped
+from conf.errors import TrisweepError
+from conf.overrides import for_a_shell
+from conf.tree import with_values
+
+if TYPE_CHECKING:
+    from conf.load import Composition
+    from sweeps.planner import Candidate
+    from sweeps.trial import SweepRecord, Trial
+    from train_core.costs import Estimate
+
+MOST_REASONS = 5
+LEAST_GAIN = 0.005
+"""A search that betters the best point by less has found nothing that is worth a word."""
+
+
+def print_impossible(record: SweepRecord) -> None:
+    """The points that cannot exist, together where they share their cause, with the reason of a single point each."""
+    causes: dict[str, list[Trial]] = {}
+    for trial in record.plan:
+        if trial.experiment is None:
+            causes.setdefault(re.sub(r"\d+", "#", trial.infeasible_reason or ""), []).append(trial)
+    in_order = sorted(causes.values(), key=len, reverse=True)
+    for alike in in_order[:MOST_REASONS]:
+        # Numbers in reasons grow with what is lacking, so the last in their order asks for most.
+        asks_most = max((trial.infeasible_reason or "" for trial in alike), key=_numbers)
+        such = "" if len(alike) == 1 else "; of these, one says"
+        console.print(f"{counted(len(alike), 'point')} cannot exist{such}: {asks_most}")
+    if left := sum(map(len, in_order[MOST_REASONS:])):
+        console.print(f"{counted(left, 'more point')} cannot exist for other reasons (--json has them all).")
+
+
+def _numbers(reason: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", reason)][::-1]
+
+
+def print_best(asked: Composition, record: SweepRecord) -> None:
+    """The best point once more with its overrides, what a search would find, and the commands that go on from here."""
+    from results.terminal import by_prediction
+
+    ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
+    best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
+    if best is not None:
+        _print_point(best)
+    elif ranked:
+        console.print(f"Nothing fits. The point that lacks least: {ranked[0].trial_id}: {ranked[0].infeasible_reason}.")
+    if asked.settings.search.kind == "grid" and asked.settings.mixed is None:
+        console.print(_what_a_search_finds(asked, best or next(iter(ranked), None), fits=best is not None))
+    _print_next(asked, measurable=best is not None)
+
+
+def _print_point(best: Trial) -> None:
+    assert best.experiment is not None
+    assert best.estimate is not None
+    devices = counted(best.experiment.parallel.world_size, "device")
+    console.print(f"Best: {best.experiment.label} on {devices}: {_rates(best.estimate)}.")
+    if best.point:
+        print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
+
+
+def _rates(predicted: Estimate) -> str:
+    from results.units import gib, seconds, tflops
+
+    memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
+    rate = tflops(predicted.model_flops_per_second_per_device)
+    return f"{rate} TFLOPS a device, {seconds(predicted.step_seconds)} s a step, {memory}"
+
+
+def _what_a_search_finds(asked: Composition, trial: Trial | None, *, fits: bool) -> str:
+    """One line on the best of all plans for this point's batch and number of devices, or for those of the sweep."""
+    from results.search.rows import layout
+    from results.units import tflops
+
+    try:
+        found = _searched(asked, trial)
+    except TrisweepError as reason:
+        return f"--search finds nothing either: {reason}"
+    if found is None:
+        return "--search finds no plan that fits either."
+    rate, predicted = found.model_flops_per_second_per_device, trial.estimate if trial else None
+    gain = rate / predicted.model_flops_per_second_per_device - 1 if predicted and fits else None
+    if gain is not None and gain < LEAST_GAIN:
+        return "--search, which goes through every plan, finds none that is faster."
+    than = f" on {counted(found.space.world_size, 'device')}" if gain is None else f", {gain:.0%} faster"
+    return f"--search finds {layout(found)}: {tflops(rate)} TFLOPS a device{than}."
+
+
+def _searched(asked: Composition, trial: Trial | None) -> Candidate | None:
+    from conf.load import Composition
+    from sweeps.planner.choice import best_of
+    from sweeps.planner.request import KNOB_KEYS, request
+
+    costs_of = asked.settings.trainer.costs_of or "trisweep"
+    if trial is None or trial.experiment is None:
+        return best_of(request(asked, implementation=costs_of).spaces)[0]
+    given = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS}
+    like = Composition(asked.overrides, with_values(asked.tree, given))
+    wanted = request(like, devices=str(trial.experiment.parallel.world_size), implementation=costs_of)
+    return best_of(wanted.spaces)[0]
+
+
+def _print_next(asked: Composition, *, measurable: bool) -> None:
+    sweep, own = str(asked.overrides.chosen("sweep")), asked.overrides.without({"sweep"}).texts
+    console.print("Every plan, and where the best one's step goes:")
+    print_unwrapped(f"  {shlex.join(['trisweep', 'plan', sweep, *own, '--search', '--explain', 'best'])}")
+    if not measurable:
+        return
+    if asked.overrides.chosen("cluster") is None:
+        console.print("Measure, on this machine or with cluster=NAME through Slurm:")
+        print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep, *own])}")
+    else:
+        console.print("The jobs that would measure these points:")
+        print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep, *own, '--dry-run'])}")

@@ -1,0 +1,191 @@
+"""`trisweep plan ... --as PROGRAM`: a plan as the command of another program, ready to be copied into a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+import typer
+
+from cli.commands.plan.search import training_of
+from cli.commands.plan.search_options import SearchOptions
+from conf.errors import ConfigError, InfeasiblePlan, UsageError
+from conf.experiment import Experiment, Parts
+from conf.folders import options
+from conf.load import Composition
+from conf.overrides import Override
+from conf.trainer_call import call_of, met_limits, names_of, torchrun_words
+from conf.units import TERA
+from results.search.notes import padded_vocabulary_sentence
+from sweeps.planner import choose
+from sweeps.planner.points import planned_points
+from sweeps.planner.request import request
+from sweeps.planner.strategy import Strategy
+from sweeps.points.plan import plan_sweep
+from sweeps.trial import Trial
+from train_core.costs import Estimate, estimate
+
+IN_A_SHELL = {
+    "node_rank": "NODE_RANK",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+    "rank": "SLURM_PROCID",
+    "local_rank": "SLURM_LOCALID",
+}
+"""Names that only a job knows, by the shell variables that stand for them in what is printed."""
+
+MARK = "\0{}\0"
+MARKED = re.compile(r"\0(\w+)\0")
+NUMBER = re.compile(r"-[\d.]")
+WIDTH = 78
+SPECIAL = re.compile(r'([\\"$`])')
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The plan that is printed, and how it came to be that one."""
+
+    experiment: Experiment
+    predicted: Estimate
+    notes: tuple[str, ...] = ()
+
+
+def choosing(program: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides with the choice of a program in front.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    known = [name for name in options("trainer") if name != "trisweep"]
+    if program not in known:
+        raise ConfigError("--as", program, "is no program that is known", f"Use one of {', '.join(known)}.")
+    return [f"trainer={program}", *(text for text in overrides if Override.parse(text).key != "trainer")]
+
+
+def print_as(asked: Composition, choices: SearchOptions) -> None:
+    """Print a plan as the command of the configured program: the best of a search, or of a sweep's points.
+
+    Raises:
+        ConfigError: the program's configuration is wrong.
+        InfeasiblePlan: no plan that fits can be carried out by it.
+        UsageError: an option asks for a table.
+    """
+    _require_no_tables(choices)
+    is_sweep = asked.overrides.chosen("sweep") is not None and not choices.ask_for_a_search
+    chosen = _best_of_sweep(asked) if is_sweep else _best_of_search(asked, choices)
+    for line in _lines(chosen):
+        typer.echo(line)  # by no rich console, which would wrap its lines
+
+
+def _require_no_tables(choices: SearchOptions) -> None:
+    tables = (choices.mixed, choices.pareto, choices.explain, choices.scaling, choices.top, choices.output_format)
+    if any(tables) or choices.exhaustive_knobs or choices.flat:
+        remedy = "Leave out --mixed, --pareto, --explain, --scaling, --exhaustive-knobs, --top, --flat and --format."
+        raise UsageError("--as prints one command, and no table", remedy)
+
+
+def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
+    wanted = request(
+        asked,
+        devices=choices.devices,
+        clusters=choices.clusters,
+        implementation=choices.chosen_implementation,
+        headroom=choices.headroom,
+    )
+    best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
+    setting = best.space.setting
+    parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
+    one = wanted.settings.search.model_copy(update={"kind": "planner", "top_k": 1, "num_probes": 0})
+    experiment = planned_points(best.space, parts, one)[0].strategy.experiment(parts)
+    predicted = estimate(experiment, setting.implementation)
+    refusal = _refusal(best.strategy, parts)
+    share = predicted.step_seconds / best.step_seconds - 1
+    notes = [f"The best plan of all is {share:.1%} faster: {refusal}"] if refusal and share > 0 else []
+    if wanted.padding:
+        notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
+    return Chosen(experiment, predicted, tuple(notes))
+
+
+def _refusal(strategy: Strategy, parts: Parts) -> str:
+    try:
+        strategy.experiment(parts)
+    except InfeasiblePlan as reason:
+        return f"{reason.key} = {reason.value}: {reason.problem}."
+    return ""
+
+
+def _best_of_sweep(asked: Composition) -> Chosen:
+    """The point with the best prediction, of those that fit and that the program can carry out."""
+    record = plan_sweep(asked, proxy=False, git_sha="")
+    fitting = [trial for trial in record.plan if trial.infeasible_reason is None]
+    if not fitting:
+        reasons = [trial.infeasible_reason for trial in record.plan if trial.infeasible_reason]
+        problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {reasons[0]}"
+        raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
+    best = max(fitting, key=_predicted_rate)
+    assert best.experiment is not None
+    assert best.estimate is not None
+    lost = len(record.plan) - len(fitting)
+    notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
+    return Chosen(best.experiment, best.estimate, notes)
+
+
+def _predicted_rate(trial: Trial) -> float:
+    return trial.estimate.model_flops_per_second_per_device if trial.estimate else 0.0
+
+
+def _lines(chosen: Chosen) -> Iterator[str]:
+    """A piece of a shell script: what is for people are its comments."""
+    experiment, trainer = chosen.experiment, chosen.experiment.trainer
+    devices = f"{experiment.parallel.world_size:,} x {experiment.cluster.device.name}"
+    yield f"# {experiment.model.name} on {devices} ({experiment.cluster.name}):"
+    yield f"# {experiment.label}"
+    rate = chosen.predicted.model_flops_per_second_per_device / TERA
+    yield f"# Predicted, not measured: {chosen.predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device."
+    job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
+    job |= {"trial_folder": ".", "python": trainer.python or "python"}
+    differs = met_limits(trainer.differs, names_of(trainer, experiment, job), "trainer.differs")
+    for note in (*chosen.notes, *(f"Differs from what is predicted: {limit.because}." for limit in differs)):
+        yield from wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")
+    call = call_of(trainer, experiment, job)
+    for name, content in call.files.items():
+        yield f"cat > {shlex.quote(name)} <<'END'"
+        yield from content.splitlines()
+        yield "END"
+    for name, value in call.environment.items():
+        yield f"export {name}={_quoted(value)}"
+    yield " \\\n".join(_grouped((*trainer.prefix, *_starting(experiment, job)), call.words))
+
+
+def _starting(experiment: Experiment, job: Mapping[str, str]) -> tuple[str, ...]:
+    """The words by which a person starts the program on all nodes; for torchrun, on each of them."""
+    trainer, nodes, ranks = experiment.trainer, experiment.num_nodes, experiment.tasks_per_node
+    if trainer.start == "srun":
+        return ("srun", f"--nodes={nodes}", f"--ntasks-per-node={ranks}")
+    if trainer.start == "once":
+        return ()
+    program = trainer.command[0]
+    meeting = tuple(f"--{name.replace('_', '-')}={job[name]}" for name in ("node_rank", "master_addr", "master_port"))
+    words = torchrun_words("python", nodes, ranks, program, meeting)
+    return ("torchrun", *words[3:])
+
+
+def _grouped(starting: Sequence[str], words: Sequence[str]) -> list[str]:
+    """What starts the program, the program, and every flag with its values, each on a line of its own."""
+    lines: list[list[str]] = [[]]
+    for index, word in enumerate((*starting, *words)):
+        is_flag = word.startswith("-") and not NUMBER.match(word)
+        if lines[-1] and (is_flag or index == len(starting)):
+            lines.append([])
+        lines[-1].append(_quoted(word))
+    return [f"{'' if index == 0 else '  '}{' '.join(line)}" for index, line in enumerate(lines)]
+
+
+def _quoted(word: str) -> str:
+    """The word for a shell, which puts in the variables that stand for what only a job knows."""
+    if not MARKED.search(word):
+        return shlex.quote(word)
+    return '"' + MARKED.sub(r"${\1}", SPECIAL.sub(r"\\\1", word)) + '"'

@@ -1,0 +1,223 @@
+"""`trisweep plan`: predict the points of a sweep, or search all plans for the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, complete_either, composed, print_config
+from cli.commands.plan.answer import print_best, print_impossible
+from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
+from cli.output.console import console, counted, headed, print_json
+from conf.errors import ConfigError, UsageError
+from conf.overrides import Override
+from conf.tree import part_at
+
+if TYPE_CHECKING:
+    from conf.experiment import Experiment
+    from conf.load import Composition
+    from sweeps.trial import SweepRecord
+
+MOST = 10**18
+"""Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
+FORMATS = (DEFAULT_FORMAT, "json", "csv")
+Word = TypeVar("Word", bound=str)
+
+EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
+AS_PROGRAM = "Print the best plan as the command of megatron-lm, torchtitan, deepspeed or `command`."
+FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="A sweep of `trisweep list sweep`, such as 175b; left out, overrides say what to search.",
+        autocompletion=complete_either,
+    ),
+]
+
+
+def plan(
+    name: Name = None,
+    overrides: OverrideTexts = None,
+    cfg: ShowConfig = False,
+    search: Annotated[bool, typer.Option("--search", help="Search all plans; every option below does, too.")] = False,
+    objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training, such as 300e9.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole training.")] = None,
+    devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
+    clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
+    mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,
+    implementation: Annotated[str | None, typer.Option(help="The trainer to predict for.")] = None,
+    pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False,
+    explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None,
+    scaling: Annotated[str | None, typer.Option(help="Predict weak or strong scaling over the devices.")] = None,
+    exhaustive_knobs: Annotated[
+        bool, typer.Option("--exhaustive-knobs", help="Say which values of every knob were enumerated.")
+    ] = False,
+    top: Annotated[int | None, typer.Option(help=f"Show so many families; {DEFAULT_TOP} unless given.", min=1)] = None,
+    flat: Annotated[bool, typer.Option("--flat", help="Show the best plans, whatever their families.")] = False,
+    headroom: Annotated[str | None, typer.Option(help="Memory that plans leave free: 6GiB, or 10%.")] = None,
+    output_format: Annotated[str | None, typer.Option("--format", help=FORMAT)] = None,
+    as_json: AsJson = False,
+    as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
+) -> None:
+    """Predict the points of a sweep on paper, or search all plans of a model for the best."""
+    from sweeps.planner.objectives import OBJECTIVES, SCALING_KINDS
+
+    asked = _asked(name, overrides or [], as_program, as_json)
+    if cfg:
+        print_config(asked)
+        return
+    options = SearchOptions(
+        search=search,
+        objective=_known("objective", objective, OBJECTIVES),
+        budget=budget,
+        deadline=deadline,
+        num_tokens=_count("--tokens", tokens),
+        num_steps=_count("--steps", steps),
+        devices=devices,
+        clusters=tuple(clusters.split(",")) if clusters else (),
+        mixed=mixed,
+        implementation=implementation,
+        pareto=pareto,
+        explain=tuple(explain or ()),
+        scaling=_known("scaling", scaling, SCALING_KINDS),
+        exhaustive_knobs=exhaustive_knobs,
+        top=top,
+        flat=flat,
+        headroom=headroom,
+        output_format=_known("format", output_format, FORMATS),
+    )
+    _answer(asked, options, as_json, as_program)
+
+
+def _count(option: str, number: float | None) -> int | None:
+    """A whole number, which people may write as 300e9."""
+    if number is None:
+        return None
+    if not 1 <= number <= MOST:  # nor is it so of NaN
+        raise ConfigError(option, number, f"must be a number from 1 to {MOST:.0e}", "Correct it, as in 300e9.")
+    return round(number)
+
+
+def _asked(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
+    """The configuration that is asked for, with the trainer of `--as` in it."""
+    sweep, texts = sweep_and_overrides(name, overrides)
+    if as_program is None:
+        return composed(sweep, texts)
+    if as_json:
+        raise UsageError("--as prints a command, which --json has no document for", "Leave one of them out.")
+    from cli.commands.plan.as_program import choosing
+
+    return composed(sweep, choosing(as_program, texts))
+
+
+def _answer(asked: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:
+    if as_program is not None:
+        from cli.commands.plan.as_program import print_as
+
+        print_as(asked, options)
+    elif options.ask_for_a_search or asked.overrides.chosen("sweep") is None:
+        from cli.commands.plan.search import run_search
+
+        run_search(asked, options.as_json() if as_json else options)
+    else:
+        _predict(asked, as_json)
+
+
+def _predict(asked: Composition, as_json: bool) -> None:
+    """Every point of the sweep, on paper."""
+    from sweeps.points.plan import plan_sweep
+
+    record = plan_sweep(asked, proxy=False, git_sha="")
+    if as_json:
+        from results.documents import plan_document
+
+        print_json("plan", plan_document(record))
+    else:
+        print_plan(record, asked)
+        print_space(asked, record)
+        print_best(asked, record)
+
+
+def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The name of the sweep, if one was given, and the overrides: the first argument may be either.
+
+    Raises:
+        UsageError: neither was given.
+    """
+    if not name:
+        raise UsageError(
+            "Nothing to plan was named", "Name a sweep, such as `trisweep plan 175b`, or model=NAME cluster=NAME."
+        )
+    # Typer gives the first word to `name` even where the user left the sweep out and began with an override.
+    is_override = Override.parse(name).value is not None
+    return (None, [name, *overrides]) if is_override else (name, list(overrides))
+
+
+def _known(option: str, value: str | None, known: Sequence[Word]) -> Word | None:
+    if value is None:
+        return None
+    for word in known:
+        if word == value:
+            return word
+    raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
+
+
+def print_plan(record: SweepRecord, asked: Composition) -> None:
+    """Print every point of a sweep as predicted, and below them what to make of it."""
+    from results.terminal import plan_table
+
+    feasible = sum(trial.infeasible_reason is None for trial in record.plan)
+    print_question(record, asked)
+    console.print(plan_table([trial for trial in record.plan if trial.experiment]))
+    print_impossible(record)
+    for trial in record.plan:
+        if trial.chosen_because:
+            console.print(f"  {trial.trial_id}: {trial.chosen_because}")
+    console.print(f"{counted(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
+
+
+def print_space(asked: Composition, record: SweepRecord) -> None:
+    """How large the space is that a search chooses from; nothing where all points are listed."""
+    from sweeps.points.plan import chooses_layouts, part_of
+    from sweeps.search.axes.space_size import space_size
+
+    search, part = asked.settings.search, part_of(asked, record.spec, proxy=False)
+    if search.kind not in ("random", "bayes", "pareto"):
+        return
+    if search.space == "plans" and chooses_layouts(asked.settings, part.points):
+        console.print("Further points come from the search, out of all plans that fit on paper.")
+        return
+    console.print(f"Further points come from the search. {space_size(part)}")
+
+
+def print_question(record: SweepRecord, asked: Composition) -> None:
+    """What the sweep asks, of which model on which devices."""
+    console.print(headed(record.name, f": {record.spec.question}"))
+    sizes = [trial.experiment for trial in record.plan if trial.experiment]
+    if not sizes:
+        return
+    size = sizes[0]
+    cluster, numbers = size.cluster, [each.parallel.world_size for each in sizes]
+    shown = f"{max(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
+    of = f"{size.place}." if size.mixed else f"{shown} x {cluster.device.name} of {cluster.name}."
+    console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")
+    _print_suiting_devices(record, asked, size)
+
+
+def _print_suiting_devices(record: SweepRecord, asked: Composition, size: Experiment) -> None:
+    """Why not all devices are taken, where nobody said how many."""
+    from sweeps.points.suiting_devices import on_suiting_devices
+
+    suiting = on_suiting_devices(asked, record.spec, whole_grid=asked.settings.search.kind == "grid")
+    if suiting is not asked:
+        number, whole = part_at(suiting.tree, "parallel.world_size"), f"{size.cluster.num_devices:,}"
+        console.print(
+            f"{size.cluster.name} has {whole}; {number:,} is the largest number that layouts and batch divide on most"
+            f" points. parallel.world_size=N takes another."
+        )

@@ -1,0 +1,139 @@
+"""Carry out a search for the command line: options in, one answer out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
+from cli.commands.plan.search_output import Answer, print_answer, print_explanations, print_mixed
+from conf.errors import ConfigError, InfeasiblePlan, UsageError
+from conf.load import Composition, compose
+from conf.overrides import Overrides
+from sweeps.planner import Candidate, Space, Training, choose, pareto_front
+from sweeps.planner.blocks import enumerated
+from sweeps.planner.objectives import steps_for, tokens_per_step
+from sweeps.planner.request import Request, configured_strategy, mixed_request, request
+from sweeps.planner.rivals import judged
+
+if TYPE_CHECKING:
+    from sweeps.planner.explain import Explanation
+    from sweeps.planner.objectives import ScalingKind
+    from sweeps.planner.scaling import ScalingPoint
+
+BEST = "best"
+
+
+def run_search(asked: Composition, options: SearchOptions) -> None:
+    """Search and print.
+
+    Raises:
+        ConfigError: something is unknown, contradicts itself, or cannot be.
+        InfeasiblePlan: no plan fits, or none keeps the limits; plans that were named are explained all the same.
+    """
+    if options.mixed is not None:
+        _run_mixed(asked, options)
+        return
+    wanted = request(
+        asked,
+        devices=options.devices,
+        clusters=options.clusters,
+        implementation=options.chosen_implementation,
+        headroom=options.headroom,
+    )
+    training = training_of(wanted, options)
+    try:
+        choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto)
+    except InfeasiblePlan:
+        # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
+        named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]
+        print_explanations(named, options.chosen_format)
+        raise
+    answer = Answer(
+        request=wanted,
+        training=training,
+        objective=options.chosen_objective,
+        choice=choice,
+        shown=judged(choice.best if options.flat else choice.families, wanted.settings),
+        flat=options.flat,
+        front=pareto_front(choice.best_of_each) if options.pareto else None,
+        explanations=_explanations(asked, options, wanted, choice.best[0]),
+        scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
+        knobs=enumerated(wanted.spaces[-1]) if options.exhaustive_knobs else None,
+    )
+    print_answer(answer, options.chosen_format)
+
+
+def _run_mixed(asked: Composition, options: SearchOptions) -> None:
+    """Search plans for one job over several types of devices, and print the best."""
+    from sweeps.planner.mixed import choose_mixed
+
+    assert options.mixed is not None
+    # A mixed job has its devices given and is searched for time alone. Silence would suggest that an option counted.
+    limits = (options.budget, options.deadline, options.headroom, options.flat)
+    taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, *limits)
+    if any(taken) or options.chosen_objective != DEFAULT_OBJECTIVE:
+        remedy = (
+            "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline, --headroom, --flat"
+            " and --objective."
+        )
+        raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
+    wanted = mixed_request(asked, options.mixed, options.chosen_implementation)
+    training = training_of(wanted, options)
+    choice = choose_mixed(wanted.spaces, options.num_shown)
+    print_mixed(choice, wanted, asked.overrides, training, options.chosen_format)
+
+
+def training_of(wanted: Request, options: SearchOptions) -> Training:
+    """How long the training is, and its limits, as the options say."""
+    if options.num_tokens is not None and options.num_steps is not None:
+        raise UsageError("--tokens and --steps both say how long the training is", "Give one of them.")
+    num_steps = options.num_steps
+    if options.num_tokens is not None:
+        num_steps = steps_for(options.num_tokens, tokens_per_step(wanted.spaces[0]))
+    budget, deadline = options.budget, options.deadline
+    for name, limit in (("budget", budget), ("deadline", deadline)):
+        if limit is not None and not limit > 0:
+            raise ConfigError(name, limit, "is not above zero", "Give dollars for --budget, hours for --deadline.")
+    return Training(num_steps, budget, deadline)
+
+
+def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
+    """The curve over the numbers of devices that were asked for, else over numbers that double up to the largest."""
+    from sweeps.planner.scaling import doublings, scaling_curve
+
+    if len({space.setting.cluster.name for space in spaces}) > 1:
+        raise UsageError("A scaling curve is for one cluster, but several were given", "Leave out --clusters.")
+    if len(spaces) == 1:
+        sizes = doublings(spaces[0].world_size, spaces[0].setting.cluster.devices_per_node)
+        spaces = [replace(spaces[0], world_size=size) for size in sizes]
+    return scaling_curve(spaces, kind)
+
+
+def _explanations(
+    asked: Composition, options: SearchOptions, wanted: Request, best: Candidate
+) -> tuple[Explanation, ...]:
+    """Explanations of the winner, if it was asked for, and of named plans on the devices that won."""
+    return tuple(_winner(best, wanted) if plan == BEST else _named(plan, asked, best.space) for plan in options.explain)
+
+
+def _winner(best: Candidate, wanted: Request) -> Explanation:
+    from sweeps.planner.explain import explain
+
+    setting = best.space.setting
+    parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
+    return explain(best.strategy, parts, setting.implementation)
+
+
+def _named(plan: str, asked: Composition, space: Space) -> Explanation:
+    """Explain the configured plan with the overrides that name it, on the devices of `space` unless they differ."""
+    from sweeps.planner.explain import explain
+
+    own, cluster = Overrides.parse(plan.split()), space.setting.cluster
+    settings = compose(asked.overrides + Overrides.choosing("cluster", cluster.name) + own).settings
+    if not own.of({"cluster"}).entries:
+        settings = settings.model_copy(update={"cluster": cluster})
+    given = "parallel.world_size" in own.pinned()
+    world_size = settings.parallel.world_size if given else space.world_size
+    return explain(configured_strategy(settings, world_size), settings, space.setting.implementation)

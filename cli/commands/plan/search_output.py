@@ -1,0 +1,203 @@
+"""The answer of a search, as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.output.console import console, print_json, print_unwrapped
+from conf.overrides import Overrides
+from sweeps.planner import Candidate, Choice, Objective, Training
+from sweeps.planner.request import Request
+from sweeps.planner.rivals import Judged
+
+if TYPE_CHECKING:
+    from sweeps.planner.explain import Explanation
+    from sweeps.planner.mixed import MixedChoice
+    from sweeps.planner.objectives import ScalingKind
+    from sweeps.planner.scaling import ScalingPoint
+
+RANKED_BY: dict[Objective, str] = {
+    "time": "time of a step",
+    "cost": "dollars a token",
+    "energy": "joules a token (design power of the devices)",
+    "device-hours": "device-hours a token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was asked and what came out.
+
+    Attributes:
+        shown: the best plan of each family, or the best plans, with their intervals.
+        flat: plans are shown, whatever their families.
+        front: what nothing beats in time and money, where that was asked for.
+        scaling: the kind of the curve and its points.
+        knobs: values that were enumerated for the largest number of devices.
+    """
+
+    request: Request
+    training: Training
+    objective: Objective
+    choice: Choice
+    shown: Sequence[Judged]
+    flat: bool
+    front: Sequence[Candidate] | None
+    explanations: tuple[Explanation, ...]
+    scaling: tuple[ScalingKind, Sequence[ScalingPoint]] | None
+    knobs: dict[str, list[int | str | bool | None]] | None
+
+
+def print_answer(answer: Answer, output_format: str) -> None:
+    """Print the answer. JSON and CSV have stdout to themselves, so that they can be piped."""
+    if output_format == "json":
+        print_json("search", _document(answer))
+    elif output_format == "csv":
+        from results.search.rows import as_csv, judged_row, search_row
+
+        if answer.front is not None:
+            rows = [search_row(found, answer.training) for found in answer.front]
+        else:
+            rows = [judged_row(found, answer.training) for found in answer.shown]
+        typer.echo(as_csv(rows), nl=False)
+    else:
+        _print_tables(answer)
+
+
+def print_explanations(explanations: Sequence[Explanation], output_format: str) -> None:
+    """Print explanations alone, where a search found no plan.
+
+    CSV has a line for each plan that was found, and so none for them.
+    """
+    if explanations and output_format == "json":
+        from results.search.explanation import explanation_document
+
+        found = {"explanations": [explanation_document(each) for each in explanations]}
+        print_json("search", found)
+    elif output_format == "table":
+        _print_explanations(explanations)
+
+
+def print_mixed(choice: MixedChoice, asked: Request, given: Overrides, training: Training, output_format: str) -> None:
+    """Print the answer for one job over several types of devices.
+
+    Args:
+        given: the overrides of the user, with the choice of a sweep if there is one.
+    """
+    from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
+    from results.search.notes import padded_vocabulary_sentence
+    from results.search.rows import as_csv
+
+    if output_format == "json":
+        print_json("mixed_search", mixed_document(choice, asked.spaces, training, asked.padding_overrides))
+    elif output_format == "csv":
+        typer.echo(as_csv([mixed_row(found, asked.spaces, training) for found in choice.best]), nl=False)
+    else:
+        console.print(_question(asked))
+        console.print(mixed_table(choice.best, asked.spaces, training))
+        console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
+        if asked.padding:
+            console.print(padded_vocabulary_sentence(asked.vocab_size, asked.settings.model.vocab_size))
+        own = [*asked.padding_overrides, *choice.best[0].overrides()]
+        print_unwrapped(f"Measure the first: {_command(own, given)}")
+
+
+def _command(overrides: Sequence[str], given: Overrides) -> str:
+    """The command that measures the plan, as a person may copy it: in the sweep that was named, else alone."""
+    own = Overrides.parse(overrides)
+    stated = {override.key for override in own}
+    kept = [override for override in given.without({"sweep"}) if override.key not in stated]
+    sweep = given.chosen("sweep")
+    words = ["trisweep", *(["sweep", sweep] if sweep else ["train"]), *(each.text for each in (*kept, *own))]
+    return shlex.join(words)
+
+
+def _document(answer: Answer) -> dict[str, object]:
+    from results.search.explanation import explanation_document
+    from results.search.rows import families_document, search_document, search_row
+    from results.search.scaling_curve import scaling_document
+
+    asked = answer.request
+    document = search_document(answer.choice, answer.training, asked)
+    if not answer.flat:
+        document |= families_document(answer.choice, answer.shown, answer.training, asked)
+    document["left_out"] = [{"cluster": out.cluster, "reason": str(out.reason)} for out in answer.request.left_out]
+    if answer.front is not None:
+        document["pareto"] = [search_row(found, answer.training) for found in answer.front]
+    if answer.explanations:
+        document["explanations"] = [explanation_document(each) for each in answer.explanations]
+    if answer.scaling is not None:
+        kind, points = answer.scaling
+        document["scaling"] = scaling_document(points, kind)
+    if answer.knobs is not None:
+        document["knobs"] = answer.knobs
+    return document
+
+
+def _print_tables(answer: Answer) -> None:
+    from results.search.notes import notes
+    from results.search.table import judged_table, search_table
+
+    choice, training = answer.choice, answer.training
+    console.print(_question(answer.request))
+    of_families = "" if answer.flat else "the best of each family, "
+    ranked = f"{of_families}ranked by {RANKED_BY[answer.objective]}"
+    several = len(answer.request.spaces) > 1
+    console.print(judged_table(answer.shown, training, ranked, several_places=several, width=console.width))
+    console.print(
+        f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
+        + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
+        + (f"; {choice.num_left_out:,} more families cannot be among the best" if choice.num_left_out else "")
+        + f"; searched in {choice.search_seconds:.2f} s."
+    )
+    for out in answer.request.left_out:
+        console.print(f"Left out: {out.cluster}: {out.reason}")
+    for note in notes(answer.shown, None if answer.flat else choice, answer.request):
+        console.print(note)
+    if answer.front is not None:
+        title = "nothing beats these in time and money"
+        console.print(search_table(answer.front, training, title, several_places=True))
+    _print_scaling(answer)
+    _print_explanations(answer.explanations)
+    if answer.knobs is not None:
+        console.print("Enumerated, in every legal combination:")
+        for name, values in answer.knobs.items():
+            console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
+
+
+def _print_scaling(answer: Answer) -> None:
+    if answer.scaling is not None:
+        from results.search.scaling_curve import scaling_table
+
+        kind, points = answer.scaling
+        console.print(scaling_table(points, kind))
+
+
+def _print_explanations(explanations: Sequence[Explanation]) -> None:
+    if explanations:
+        from results.search.explanation import explanation_lines
+
+        for explanation in explanations:
+            for line in explanation_lines(explanation):
+                console.print(line)
+
+
+def _question(asked: Request) -> str:
+    settings = asked.settings
+    places: dict[str, list[int]] = {}
+    for space in asked.spaces:
+        places.setdefault(space.setting.cluster.name, []).append(space.world_size)
+    shown = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
+    return (
+        f"{settings.model.name} in {settings.precision.in_words} on {shown}; a step is"
+        f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
+    )
+
+
+def _counts(counts: Sequence[int]) -> str:
+    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers)"

@@ -1,0 +1,78 @@
+"""`trisweep reindex`: MLflow's store made anew from the folders of sweeps and trainings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_line.arguments import OverrideTexts, complete_sweep, composed
+from cli.output.console import counted, print_unwrapped, shown_path
+from conf.errors import UsageError
+
+if TYPE_CHECKING:
+    from conf.sites import TrackingSpec
+    from launcher.trainings.begun import LongRun
+    from sweeps.sweep import Sweep
+
+OneSweep = Annotated[
+    str | None,
+    typer.Argument(help="A sweep, such as 175b; left out: all in the folder.", autocompletion=complete_sweep),
+]
+
+
+def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
+    """Write the runs of a sweep, or of all sweeps and trainings, into MLflow anew from what is on disk.
+
+    Without a sweep, an SQLite store is moved aside and made anew; nothing of it is deleted.
+    """
+    from launcher.where import existing_folder
+    from results.mlflow.sweep_import import move_store_aside
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepFolder
+
+    texts = list(overrides or ())
+    if name is not None and "=" in name:  # an override in the place of a sweep
+        texts.insert(0, name)
+        name = None
+    asked = composed(name, texts)
+    tracking, root = asked.settings.tracking, Path(asked.settings.output_dir).absolute()
+    chosen = tracking if asked.overrides.of({"tracking"}).texts else None
+    if name is not None:
+        _write_anew(Sweep.stored_in(existing_folder(asked)), tracking, chosen, root)
+        return
+    folders = SweepFolder.started_in(root, "*")
+    if not folders:
+        raise UsageError(f"There is no sweep in {root}", "Name the folder of sweeps with output_dir=PATH.")
+    if tracking.kind == "sqlite":
+        for path in move_store_aside(root):
+            print_unwrapped(f"The store that was there is kept as {shown_path(path)}")
+    for folder in sorted(folders, key=lambda folder: folder.path):
+        _write_anew(Sweep.stored_in(folder), tracking, chosen, root)
+
+
+def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> None:
+    """The runs of the sweep, and of the trainings that were begun from it.
+
+    Args:
+        configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
+        chosen: the same where the command names a store, which then takes the place of the record's.
+    """
+    from launcher.state import reconciled
+    from results.mlflow.sweep_import import import_sweep, import_training
+
+    tracking = chosen or sweep.record.tracking.signed_in_as(configured)
+    done = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()), anew=True)
+    print_unwrapped(f"{sweep.folder.path.name}: {counted(done.created, 'run')} written")
+    for run in _trainings(sweep, root):
+        import_training(run.read(), sweep.record, run.source, tracking, root, anew=True)
+        print_unwrapped(f"training {run.folder.path.name}: 1 run written")
+
+
+def _trainings(sweep: Sweep, root: Path) -> list[LongRun]:
+    """Those whose plan is of a trial of this very sweep; sweeps of one name may stand in several folders."""
+    from launcher.trainings.begun import trainings_of
+
+    known = {trial.trial_id for trial in sweep.record.trials}
+    return [run for run in trainings_of(root, sweep.record.name) if run.source in known]

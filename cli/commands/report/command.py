@@ -1,0 +1,127 @@
+"""`trisweep report`: the report of a sweep, and its runs in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.commands.report.comparison import compare, second_sweep
+from cli.commands.report.live import serve_live
+from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from cli.output.next_command import folder_words, ui_command
+from conf.errors import UsageError
+
+if TYPE_CHECKING:
+    from conf.load import Composition
+    from conf.sites import TrackingSpec
+    from sweeps.reading import TrialReading
+    from sweeps.sweep import Sweep
+
+
+OutFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        file_okay=False,
+        help="Write the three files there, and nothing else: for a sweep that you may only read.",
+    ),
+]
+
+
+Live = Annotated[bool, typer.Option("--live", help="Serve the page on loopback while the sweep runs; write nothing.")]
+LivePort = Annotated[int, typer.Option("--port", help="Port of --live on loopback; 0: any free.", min=0, max=65535)]
+
+
+def report(
+    name: SweepName,
+    overrides: OverrideTexts = None,
+    out: OutFolder = None,
+    live: Live = False,
+    port: LivePort = 5001,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report (Markdown, CSV, HTML) and import the sweep into MLflow.
+
+    With a second sweep, by its name or its folder, compare the two instead: `trisweep report A B`.
+    """
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    if live and (out is not None or as_json):
+        raise UsageError("--live serves a page and writes nothing", "Leave out --out and --json.")
+    second, overrides = second_sweep(overrides)
+    if live and second is not None:
+        raise UsageError("--live serves the report of one sweep, and two were named", "Name one.")
+    if second is not None:
+        compare(name, second, overrides, out, as_json=as_json)
+        return
+    asked = composed(name, overrides)
+    if as_json:
+        leave_stdout_to_json()
+    if live:
+        serve_live(existing_folder(asked), lambda sweep: _asked_part(sweep, asked), port)
+        return
+    sweep = Sweep.stored_in(existing_folder(asked))
+    tracking = asked.settings.tracking
+    content = report_on(sweep, tracking, asked) if out is None else report_elsewhere(sweep, out, asked)
+    if as_json:
+        print_json("report", content)
+
+
+def report_elsewhere(sweep: Sweep, out: Path, asked: Composition) -> dict[str, Any]:
+    """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
+    from launcher.state import reconciled
+
+    shown = _asked_part(sweep, asked)
+    return _report_into(out, shown, reconciled(shown.read()))
+
+
+def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None = None) -> dict[str, Any]:
+    """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
+
+    Args:
+        configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
+        asked: where it names a part of the sweep, the report is of that part, and that of the whole stays.
+    """
+    from launcher.slurm.job_records import keep_job_records
+    from launcher.state import reconciled
+    from results.mlflow.sweep_import import import_sweep
+
+    whole, sweep = sweep, _asked_part(sweep, asked)
+    readings = reconciled(sweep.read())
+    keep_job_records(readings)
+    content = _report_into(None, sweep, readings)
+    tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
+    imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
+    changed = imported.created + imported.updated
+    console.print(f"MLflow: {counted(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
+    print_unwrapped(f"  {ui_command(root)}")
+    return content | {"mlflow": asdict(imported)}
+
+
+def _asked_part(sweep: Sweep, asked: Composition | None) -> Sweep:
+    """The sweep, or the part of it that the overrides restrict it to."""
+    from sweeps.later_command.restriction import restriction_of
+
+    restriction = restriction_of(asked, proxy=sweep.record.mode == "proxy") if asked else None
+    return restriction.part(sweep) if restriction else sweep
+
+
+def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
+    from results.collect import collect
+    from results.documents import report_document
+    from results.report.findings.verdict import verdict
+    from results.report.report import write_report
+    from results.terminal import ranked_table
+    from sweeps.reading import ranked
+
+    paths = write_report(sweep, readings, out)
+    console.print(ranked_table(collect(readings), (each.experiment for each in readings if each.experiment)))
+    console.print(verdict(sweep.record, readings, ranked(readings), folder_words(sweep.folder.path.parent)).text)
+    console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
+    return report_document(sweep, readings, asdict(paths))

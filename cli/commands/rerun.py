@@ -1,0 +1,141 @@
+"""`trisweep rerun`: one trial of a sweep again, with the code and configuration that it had, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.output.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from conf.units import GIBIBYTE, TERA
+
+if TYPE_CHECKING:
+    from conf.load import Composition
+    from conf.sites import SlurmSpec
+    from launcher.rerun import Rerun
+    from sweeps.reading import Reading
+    from sweeps.sweep import Sweep
+
+TrialName = Annotated[str, typer.Argument(metavar="TRIAL", help="A trial, or a part of its name; status lists them.")]
+Print = Annotated[bool, typer.Option("--print", help="Print the commands that do it by hand, and run nothing.")]
+COMPARED = (
+    ("step_seconds", "step s", 1.0),
+    ("model_flops_per_second_per_device", "TFLOPS", TERA),
+    ("tokens_per_second", "tokens/s", 1.0),
+    ("peak_memory_bytes", "GiB", GIBIBYTE),
+    ("final_loss", "final loss", 1.0),
+)
+
+
+def rerun(
+    name: SweepName,
+    trial: TrialName,
+    overrides: OverrideTexts = None,
+    print_only: Print = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a trial again beside its sweep, with its own code and configuration, and say how the numbers compare."""
+    from launcher.rerun import plan_rerun
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+    from sweeps.watch.log_choice import reading_called
+
+    asked = composed(name, overrides)
+    sweep = Sweep.stored_in(existing_folder(asked))
+    chosen = reading_called(sweep.read(), trial)
+    planned = plan_rerun(sweep, chosen, _slurm(sweep, asked, print_only=print_only))
+    if print_only:
+        for line in planned.commands():
+            print_unwrapped(line)
+        return
+    if as_json:
+        leave_stdout_to_json()
+    again = _run(planned)
+    document = _document(chosen, again, planned)
+    console.print(_table(document))
+    console.print(f"Folder: {shown_path(planned.folder.path)}. Both were measured; neither replaces the other.")
+    if as_json:
+        print_json("rerun", document)
+    if again.performance is None:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec | None:
+    """The settings with which the sweep was begun, changed as was asked now; None where no Slurm answers."""
+    from conf.overrides import Overrides
+    from launcher.where import compose_for_slurm, slurm_answers
+    from sweeps.folder.history import History
+
+    if not (print_only or slurm_answers()):
+        return None
+    begun = History.kept_in(sweep.folder).begun
+    before = Overrides.parse(begun.overrides if begun else sweep.record.overrides)
+    # The sweep's own overrides may name the sweep, as those with which it was begun do; it is chosen once.
+    return compose_for_slurm(before.without({"sweep"}) + asked.overrides).settings.slurm
+
+
+def _run(planned: Rerun) -> Reading:
+    console.print(f"Running {planned.trial.name} again, with {shown_path(planned.code)}")
+    told = ""
+
+    def tell(reading: Reading) -> None:
+        nonlocal told
+        step = f", step {reading.num_steps_done}/{reading.num_steps}" if reading.num_steps_done else ""
+        line = f"  {reading.outcome}{step}"
+        if line != told and (console.is_terminal or not step):
+            told = line
+            console.print(line, end="\r" if console.is_terminal else "\n")
+
+    try:
+        return planned.run(tell)
+    except KeyboardInterrupt:
+        console.print(f"\nInterrupted. What there is so far is in {shown_path(planned.folder.path)}.")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]:
+    numbers = {}
+    for name, _, _ in COMPARED:
+        first, second = _value(before, name), _value(again, name)
+        ratio = second / first if first and second is not None else None
+        numbers[name] = {"measured_before": first, "measured_again": second, "ratio": ratio}
+    return {
+        "trial_id": before.name,
+        "folder": str(planned.folder.path),
+        "code": str(planned.code),
+        "outcome_before": before.outcome and before.outcome.value,
+        "outcome_again": again.outcome and again.outcome.value,
+        "cause_again": again.cause,
+        "same_losses": _losses(before) == _losses(again) if _losses(before) and _losses(again) else None,
+        "numbers": numbers,
+    }
+
+
+def _value(reading: Reading, name: str) -> float | None:
+    """A measured number; of the memory that of the rank which needs most."""
+    value = getattr(reading.performance, name) if reading.performance else None
+    return max(value, default=None) if isinstance(value, tuple) else value
+
+
+def _losses(reading: Reading) -> Sequence[float]:
+    return reading.performance.losses if reading.performance else ()
+
+
+def _table(document: dict[str, Any]) -> Table:
+    table = Table(title=document["trial_id"], title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("", "before", "again", "again / before"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    table.add_row("outcome", document["outcome_before"] or "", document["outcome_again"] or "", "")
+    for name, heading, unit in COMPARED:
+        numbers = document["numbers"][name]
+        cells = [numbers["measured_before"], numbers["measured_again"]]
+        shown = ["" if value is None else f"{value / unit:.4g}" for value in cells]
+        table.add_row(heading, *shown, "" if numbers["ratio"] is None else f"{numbers['ratio']:.3f}")
+    same = {True: "every loss is the same", False: "losses differ", None: ""}[document["same_losses"]]
+    table.caption = document["cause_again"] or same
+    table.caption_justify = "left"
+    return table

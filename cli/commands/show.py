@@ -1,0 +1,67 @@
+"""`trisweep show`: what a configuration comes to, with the file that each group was taken from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from cli.command_line.arguments import AsJson, OverrideTexts, composed
+from cli.output.console import print_json, print_unwrapped
+from conf.catalogue import option_called, shown_source
+from conf.credentials import hide_credentials, shown_tree
+from conf.folders import options
+from conf.model_from import KEY
+from conf.overrides import Overrides
+
+if TYPE_CHECKING:
+    from conf.load import Composition
+
+All = Annotated[bool, typer.Option("--all", help="Show every group, not just those that were named.")]
+
+
+def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJson = False) -> None:
+    """Show the values of the named groups, or of all, and the file that each was taken from."""
+    asked = composed(None, overrides)
+    assert asked.settings  # reading them validates the configuration
+    given = Overrides.parse(overrides or ())
+    sources = _sources(asked)
+    if (file := given.chosen(KEY)) is not None:
+        sources["model"] = {KEY: str(Path(file).absolute())}
+    named = {_place_of(override.group, sources) for override in asked.overrides}
+    tree = shown_tree(asked.tree)
+    parts = {name: tree[name] for name in tree if everything or not named or name in named}
+    if as_json:
+        print_json("show", {"groups": {name: _document(name, parts[name], sources) for name in parts}})
+        return
+    for name, values in parts.items():
+        for key, path in sources.get(name, {}).items():
+            print_unwrapped(f"# {key}: {path}")
+        for override in (each for each in given if each.group == name and each.pins):
+            print_unwrapped(f"# {hide_credentials(override.text)} from the command line")
+        print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
+
+
+def _place_of(group: str, sources: dict[str, dict[str, str]]) -> str:
+    """The top of the tree under which a group's values stand: a device is a part of its cluster."""
+    within = (place for place, files in sources.items() if any(key.startswith(f"{group}=") for key in files))
+    return next(within, group)
+
+
+def _document(name: str, values: Any, sources: dict[str, dict[str, str]]) -> dict[str, Any]:
+    return {"sources": sources.get(name, {}), "values": values}
+
+
+def _sources(asked: Composition) -> dict[str, dict[str, str]]:
+    """The files of each group: its own, then those that it takes parts from, by what was chosen."""
+    from conf.load import choices
+
+    found: dict[str, dict[str, str]] = {}
+    for key, option in choices(asked.overrides).items():
+        group, _, package = key.partition("@")
+        if option in options(group):
+            place = (package or group).partition(".")[0]
+            found.setdefault(place, {})[f"{group}={option}"] = shown_source(option_called(group, option).path)
+    return found

@@ -1,0 +1,89 @@
+"""`trisweep status`: how every trial of a sweep stands, and every training that was begun from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.commands.status.allocation_line import print_allocation
+from cli.output.console import console, headed, print_json, shown_path
+from conf.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.slurm.answers import Patience
+    from sweeps.folder.history import History
+    from sweeps.reading import Reading, TrialReading
+    from sweeps.sweep import Sweep
+
+Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few seconds; Ctrl-C leaves the sweep alone.")]
+
+
+def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
+    """Show every trial: state, age, progress, cause of failure, last log line, log path."""
+    from launcher.slurm.answers import Patience
+    from launcher.where import existing_folder
+    from sweeps.sweep import Sweep
+
+    asked = composed(name, overrides)
+    folder = existing_folder(asked)
+    if watch:
+        from cli.commands.status.watch import watch as watch_sweep
+
+        _require_no_json(as_json)
+        watch_sweep(folder, name, console)
+        return
+    stored = Sweep.stored_in(folder)
+    trials, trainings = _standing(stored, name, Patience(asked.settings.slurm.poll_seconds))
+    if as_json:
+        from results.documents import status_document
+
+        print_json("status", status_document(stored, trials, trainings, _history(stored)))
+        return
+    _print_tables(stored, trials, trainings)
+    print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
+
+
+def _require_no_json(as_json: bool) -> None:
+    if as_json:
+        raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
+
+
+def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
+    """Every trial of the sweep, and every training that was begun from it."""
+    from launcher.state import reconciled
+    from launcher.trainings.begun import trainings_of
+    from sweeps.reading import TrialReading
+
+    trainings = [run.read() for run in trainings_of(stored.folder.path.parent, name)]
+    # They go together, because every call of Slurm's tools costs time and load on its controller.
+    known = reconciled([*stored.read(), *trainings], patience)
+    trials = [each for each in known if isinstance(each, TrialReading)]
+    return trials, known[len(trials) :]
+
+
+def _history(stored: Sweep) -> History:
+    """What the sweep's journal comes to."""
+    from sweeps.folder.history import History
+
+    return History.kept_in(stored.folder)
+
+
+def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
+    from cli.commands.status.sweep_state import state_lines
+    from cli.commands.status.table import status_table
+    from launcher.control.retries import bad_nodes
+
+    console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
+    console.print(status_table(trials, console.width))
+    for bad in bad_nodes(trials):
+        failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
+        console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
+    for line in state_lines(stored):
+        console.print(line)
+    if trainings:
+        where = shown_path(trainings[0].folder.path.parent)
+        console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
+        console.print(status_table(trainings, console.width))

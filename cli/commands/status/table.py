@@ -1,0 +1,69 @@
+"""`trisweep status` on a terminal: a line per trial; why, and where to look, under those that stopped or failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cli.output.progress import outcome_counts
+from cli.output.state_table import state_table
+from results.terminal import outcome_style
+from sweeps.reading import Reading
+from train_core.measurement import Outcome
+
+# The line of such a trial in the table says all that there is to say.
+UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
+
+
+def status_table(states: Sequence[Reading], width: int) -> RenderableType:
+    """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
+    shown = [state for state in states if state.outcome is not None]
+    details = [_details(state) for state in shown if _has_more_to_say(state)]
+    impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]
+    return Group(state_table(shown, width), *details, *impossible, _counts(states))
+
+
+def _has_more_to_say(state: Reading) -> bool:
+    was_stopped = state.outcome is Outcome.PENDING and bool(state.cause)
+    return state.outcome not in UNEVENTFUL or was_stopped or bool(state.quarantined)
+
+
+def _details(state: Reading) -> RenderableType:
+    """Cause, last log line and log path, each on a line of its own that a terminal may wrap."""
+    outcome = state.outcome or Outcome.PENDING
+    title = Text(f"\n{state.name} ", style="bold") + Text(outcome.value, style=outcome_style(outcome))
+    job = f"job {state.job_id}" + (f" ({state.scheduler_state})" if state.scheduler_state else "")
+    lines = {
+        "cause": state.cause,
+        "rank": "" if state.failing_rank is None else str(state.failing_rank),
+        "job": job if state.job_id else "",
+        "last line": state.last_log_line,
+        "log": _short(state.log),
+        "aside": ", ".join(_short(path) for path in state.quarantined),
+    }
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in lines.items():
+        if value:
+            grid.add_row(name, Text(value))
+    return Group(title, Padding(grid, (0, 0, 0, 2)))
+
+
+def _reason(state: Reading) -> RenderableType:
+    return Text.assemble("\n", (f"{state.name} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
+
+
+def _short(path: Path | None) -> str:
+    """The path, or its form relative to the current folder if that is shorter."""
+    return min((str(path), os.path.relpath(path)), key=len) if path else ""
+
+
+def _counts(states: Sequence[Reading]) -> Text:
+    return Text(f"\n{outcome_counts(states)}", style="bold")

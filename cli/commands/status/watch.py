@@ -1,0 +1,80 @@
+"""`trisweep status --watch`: how a sweep stands, drawn again every few seconds until it has ended or Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from cli.output.progress import LiveProgress, PlainProgress, outcome_counts
+from launcher.folder_lock import holder
+from launcher.trainings.begun import trainings_of
+from launcher.watch import SlurmWatch
+from sweeps.folder.history import History
+from sweeps.reading import Reading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from train_core.measurement import Outcome
+
+LEAVES = "Ctrl-C leaves; the sweep goes on."
+REDRAW_SECONDS = 2.0
+SHARE_OF_TIME = 5
+"""Reading thousands of folders takes a while, and is to take at most one second in so many."""
+
+REPEAT_SECONDS = 60.0
+
+
+class PlainWatch(PlainProgress):
+    """What starts and ends, and once a minute how many trials stand how; for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._last, self._told = "", float("-inf")
+
+    def show(self, states: Sequence[Reading]) -> None:
+        super().show(states)
+        counts = outcome_counts(states)
+        if counts != self._last or time.monotonic() - self._told >= REPEAT_SECONDS:
+            self._last, self._told = counts, time.monotonic()
+            self._line(f"{time.strftime('%H:%M:%S')}  {counts}")
+
+
+def watch(folder: SweepFolder, name: str, console: Console) -> None:
+    """Show the sweep in `folder` until all of it has ended, or until Ctrl-C, which ends nothing but this."""
+    slurm = SlurmWatch()
+    try:
+        with _screen(console) as screen:
+            while True:
+                began = time.monotonic()
+                # The record is read anew each time, because a search adds trials to it.
+                states = slurm.told(_readings(folder, name))
+                screen.show(states)
+                if _has_ended(folder, states):
+                    return
+                time.sleep(max(REDRAW_SECONDS, SHARE_OF_TIME * (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        return
+
+
+def _screen(console: Console) -> LiveProgress | PlainWatch:
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    return LiveProgress(console, LEAVES, stays=True) if is_live else PlainWatch(console)
+
+
+def _readings(folder: SweepFolder, name: str) -> list[Reading]:
+    """Every trial, and the trainings from the sweep that have not ended."""
+    trainings = [run.read() for run in trainings_of(folder.path.parent, name)]
+    return [*Sweep.stored_in(folder).read(), *(each for each in trainings if not _is_final(each))]
+
+
+def _has_ended(folder: SweepFolder, states: Sequence[Reading]) -> bool:
+    if holder(folder) is not None or not all(_is_final(state) for state in states):
+        return False
+    # A search that has asked for trials may ask for more, until it says that it has ended.
+    history = History.kept_in(folder)
+    return not history.asked or bool(history.finished) or history.is_cancelled
+
+
+def _is_final(state: Reading) -> bool:
+    return state.outcome is None or state.outcome.is_final or state.outcome is Outcome.INFEASIBLE

@@ -1,0 +1,254 @@
+"""`trisweep sweep`: plan, measure and report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.command_line.arguments import (
+    AsJson,
+    OverrideTexts,
+    ShowConfig,
+    SweepName,
+    composed,
+    overrides_of,
+    print_config,
+)
+from cli.commands.plan.command import print_plan, print_question, print_space
+from cli.commands.sweep.allocation import show_allocation, sweep_in_allocation
+from cli.commands.sweep.end import end_command
+from cli.commands.sweep.on_slurm import hours_at_most
+from cli.commands.sweep.replay import is_replayed, print_replay
+from cli.commands.sweep.what_is_measured import (
+    num_attempts,
+    print_left_out,
+    print_left_out_now,
+    print_nothing_to_do,
+    print_part,
+    print_remeasured,
+)
+from cli.live_import import followed_in_mlflow
+from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_verbatim
+from cli.output.state_document import print_state
+from conf.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from conf.load import Composition
+    from launcher.control.advance import Rules
+    from launcher.where import Place
+    from sweeps.later_command.restriction import Restriction
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepFolder, SweepRecord
+
+Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed or timed out.")]
+Remeasure = Annotated[bool, typer.Option("--remeasure", help="Measure again what is measured; earlier runs stay.")]
+FailFast = Annotated[int | None, typer.Option(help="Stop once so many trials have failed.", min=1)]
+
+
+def sweep(
+    name: SweepName,
+    overrides: OverrideTexts = None,
+    dry_run: DryRun = False,
+    here: Here = False,
+    retry_failed: RetryFailed = False,
+    remeasure: Remeasure = False,
+    fail_fast: FailFast = None,
+    cfg: ShowConfig = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan, measure and report: through Slurm with cluster=NAME, else the sweep's proxy on this machine.
+
+    The same command continues a sweep that was interrupted, and never runs a finished point twice. On this machine the
+    leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
+    """
+    from launcher.control.orders import remeasure_finished, require_not_paused
+    from launcher.control.rules import rules_for
+    from launcher.provenance import keep_configuration
+    from launcher.tokens import prepare_tokens
+    from launcher.where import choose_place
+    from sweeps.later_command.kept import keep_measured
+    from sweeps.sweep import Sweep
+
+    if fail_fast is not None:
+        overrides = [*(overrides or ()), f"controller.fail_fast={fail_fast}"]
+    if cfg:
+        print_config(composed(name, overrides))
+        return
+    if as_json:
+        leave_stdout_to_json()
+    place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
+    if is_replayed(place):
+        print_replay(place, as_json=as_json)
+        return
+    in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
+    record, restriction = _planned(place)
+    if dry_run:
+        shown = restriction.record if restriction else record
+        show_allocation(place, shown) if in_allocation else _show_what_would_run(place, shown)
+        if as_json:
+            print_json("sweep", _would_run(place, shown))
+        return
+    require_not_paused(place.folder, name)
+    rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
+    prepare_tokens(place.folder, record)
+    keep_configuration(place.folder, place.composition)
+    planned = Sweep(place.folder, record)
+    if rules.draft is not None and place.settings.search.kind == "grid":
+        print_left_out_now(keep_measured(planned, rules.draft))
+    if remeasure:
+        print_remeasured(remeasure_finished(planned, rules.wants))
+    print_part(planned, restriction)
+    with _state_at_the_end(place.folder, as_json=as_json):
+        _carry_out(place, planned, rules, retry_failed=retry_failed)
+
+
+def _carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
+    if place.on_slurm and place.settings.launcher.kind == "allocation":
+        sweep_in_allocation(place, planned, rules, retry_failed=retry_failed)
+    elif place.on_slurm:
+        from cli.commands.sweep.on_slurm import carry_out
+
+        carry_out(place, planned, rules, retry_failed=retry_failed)
+    else:
+        _run_here(place, planned, rules, retry_failed)
+
+
+@contextmanager
+def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
+    """Print how the sweep stands when the command ends, whatever its exit code; after an error, nothing."""
+    try:
+        yield
+    except typer.Exit:
+        if as_json:
+            print_state("sweep", folder, would_run=None)
+        raise
+    if as_json:
+        print_state("sweep", folder, would_run=None)
+
+
+def _would_run(place: Place, record: SweepRecord) -> dict[str, Any]:
+    """What a dry run answers with."""
+    chosen = [trial.trial_id for trial in record.trials if trial.selected]
+    return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
+
+
+def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
+    """The record of the whole sweep, and which part of it the command names."""
+    from sweeps.later_command.restriction import restriction_of
+    from sweeps.points.plan import plan_sweep
+    from train_core.process.git_sha import git_sha
+
+    sha = git_sha()
+    restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
+    record = restriction.completed() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    # A sweep that goes on keeps its record, because planning it again would give it another date.
+    return place.folder.continued(record), restriction
+
+
+def _show_what_would_run(place: Place, record: SweepRecord) -> None:
+    """The points, and, for Slurm, each request with the text that sbatch would get."""
+    from launcher.sweep import dry_run
+    from sweeps.sweep import Sweep
+
+    print_plan(record, place.composition)
+    print_space(place.composition, record)
+    chosen = [trial for trial in record.trials if trial.selected]
+    _print_costs(place, record)
+    if not place.on_slurm:
+        print_left_out(record)
+        console.print(f"{counted(len(chosen), 'trial')} would run on this machine:")
+        for trial in chosen:
+            console.print(f"  {trial.trial_id}")
+        return
+    requests = dry_run(Sweep(place.folder, record), place.settings.slurm)
+    hours = sum(request.device_hours for request in requests)
+    for request in requests:
+        each = hours_at_most(place, request.device_hours / len(request.trials))
+        console.rule(f"{counted(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
+        for index, trial in enumerate(request.trials):
+            console.print(f"  [{index}] {trial.trial_id}")
+        print_verbatim(request.sbatch)
+    print_left_out(record)
+    trials, arrays = counted(len(chosen), "trial"), counted(len(requests), "job array")
+    console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
+
+
+def _print_costs(place: Place, record: SweepRecord) -> None:
+    """What the points cost, of which a search that chooses one after another knows only the first."""
+    from cli.commands.sweep.costs import costs_table, num_too_long
+    from launcher.control.rules import budget_of
+
+    chosen = [trial for trial in record.trials if trial.selected]
+    budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
+    console.print(costs_table(chosen, budget))
+    if number := num_too_long(chosen, budget):
+        console.print(f"Predicted to take longer than the time limit: {counted(number, 'trial')}.")
+    if place.settings.search.asks_later:
+        further = record.spec.max_trials - len(chosen)
+        console.print(
+            f"The search chooses up to {further} further points; each counts at its time limit until it ends."
+        )
+
+
+def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+    from cli.commands.report.command import report_on
+    from cli.commands.sweep.on_slurm import print_why_it_ended
+    from cli.output.progress import progress_on
+    from launcher.control.rules import time_limit_here
+    from launcher.sweep import run_here
+    from sweeps.sweep import Sweep
+
+    if place.proxy:
+        _print_full_size_summary(planned.record, place.composition)
+    # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
+    limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
+    texts = place.composition.overrides.without({"tracking"}).texts
+    try:
+        with followed_in_mlflow(planned.folder.path, place.settings.tracking):
+            run_here(
+                planned,
+                time_limit_seconds=limit,
+                progress=progress,
+                retry_failed=retry_failed,
+                rules=rules,
+                overrides=texts,
+            )
+    except KeyboardInterrupt:
+        stored = Sweep.stored_in(planned.folder)
+        ended = sum(reading.outcome is not None and reading.outcome.is_final for reading in stored.read())
+        console.print(
+            f"Interrupted with {ended} of {len(stored.record.trials)} points ended. The same command continues."
+        )
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    stored = Sweep.stored_in(planned.folder)
+    print_why_it_ended(stored, rules)
+    print_nothing_to_do(stored, before)
+    report_on(stored, place.settings.tracking, place.composition)
+    end_command(stored, place)
+
+
+def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
+    """What the plan says of the full size, in a few lines, before the proxy is measured."""
+    from launcher.control.rules import rounds_of
+
+    print_question(record, asked)
+    search = asked.settings.search
+    if search.asks_later:
+        most = record.spec.max_trials
+        console.print(
+            f"Measured here: its proxy, at most {most} points. search={search.kind} chooses each by those before."
+        )
+        return
+    fitting = sum(trial.infeasible_reason is None for trial in record.plan)
+    impossible = sum(trial.experiment is None for trial in record.plan)
+    lacking = len(record.plan) - fitting - impossible
+    points = counted(len(record.plan), "point")
+    console.print(f"{points}: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
+    chosen, rounds = sum(trial.selected for trial in record.trials), rounds_of(search, record)
+    often = f", {'each' if rounds.every_point else 'the leaders up to'} {rounds.most} times" if rounds else ""
+    console.print(f"Measured here: {counted(chosen, 'point')} of its proxy{often}.")

@@ -1,0 +1,37 @@
+"""How a sweep's command ends: what to do about trials that failed, and exit code 1 if nothing was measured."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.output.console import console, counted, print_unwrapped
+from cli.output.next_command import next_command
+from conf.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from launcher.where import Place
+    from sweeps.sweep import Sweep
+
+
+def end_command(sweep: Sweep, place: Place) -> None:
+    """Name the commands that say why trials failed and run them again.
+
+    Raises:
+        typer.Exit: no point of the sweep has a measurement.
+    """
+    from cli.output.worth_showing import is_troubled
+    from launcher.where import slurm_answers
+
+    states = sweep.read()
+    if failed := sum(is_troubled(state) for state in states):
+        console.print(f"{counted(failed, 'trial')} failed. Why, and to run what failed again:")
+        print_unwrapped(f"  {next_command('status', sweep)}")
+        given = place.composition.overrides.without({"sweep", "tracking"}).texts
+        here = [] if place.on_slurm or not slurm_answers() else ["--here"]
+        print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep.record.name, *given, *here, '--retry-failed'])}")
+    if not any(state.performance for state in states):
+        console.print("Nothing was measured.")
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,115 @@
+"""`trisweep sweep` through Slurm: all of it at once, or step after step by this command or by a job of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.commands.sweep.end import end_command
+from cli.live_import import followed_in_mlflow
+from cli.output.console import console, counted, print_unwrapped, shown_path
+from cli.output.next_command import next_command
+from conf.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from launcher.control.advance import Rules
+    from launcher.where import Place
+    from sweeps.sweep import Sweep
+
+
+def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
+    """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
+    from launcher.control.rules import goes_on_by_steps
+
+    if place.settings.controller.kind == "slurm":
+        _hand_over(place, planned, rules, retry_failed)
+    elif goes_on_by_steps(place.settings):
+        _go_on(place, planned, rules, retry_failed)
+    else:
+        _submit(place, planned, rules, retry_failed)
+
+
+def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
+    """What ended a sweep that chose points or measured some again, and what its search has learned."""
+    from sweeps.folder.history import History
+
+    finished = History.kept_in(stored.folder).finished
+    if finished and (rules.rounds is not None or rules.max_trials is not None):
+        console.print(f"The sweep has ended: {finished}.")
+        for sentence in rules.search.learned(stored.read()):
+            console.print(f"  {sentence}")
+
+
+def hours_at_most(place: Place, hours: float) -> str:
+    """What a request costs if every job runs into its time limit."""
+    unit = "GPU-hours" if place.settings.cluster.device.kind == "gpu" else "core-hours"
+    return f"{hours:,.0f} {unit} at most"
+
+
+def print_next_commands(planned: Sweep, *commands: str) -> None:
+    """Commands to copy; they repeat an output folder that was chosen."""
+    for command in commands:
+        print_unwrapped(f"  {next_command(command, planned)}")
+
+
+def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+    from launcher.sweep import submit
+
+    texts = place.composition.overrides.without({"tracking"}).texts
+    done = submit(planned, place.settings.slurm, retry_failed=retry_failed, rules=rules, overrides=texts)
+    for array in done.arrays:
+        console.print(f"  job {array.job_id}: {counted(len(array.trial_ids), 'trial')} of {array.shape} tasks")
+    console.print(
+        f"{counted(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)}),"
+        f" {done.num_live} queued or"
+        f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
+    )
+    if not (done.num_submitted or done.num_live or done.step.held):
+        console.print("Nothing to do: all is finished. --remeasure measures every point again.")
+    if done.step.held:
+        console.print(f"{counted(done.step.num_waiting, 'trial')} held back: {done.step.held}.")
+    print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
+
+
+def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+    from cli.commands.report.command import report_on
+    from cli.output.progress import progress_on
+    from launcher.sweep import carry_out_on_slurm
+    from sweeps.sweep import Sweep
+
+    try:
+        with followed_in_mlflow(planned.folder.path, place.settings.tracking):
+            carry_out_on_slurm(
+                planned,
+                place.settings.slurm,
+                rules=rules,
+                progress=progress_on(console),
+                poll_seconds=place.settings.controller.poll_seconds,
+                retry_failed=retry_failed,
+                overrides=place.composition.overrides.without({"tracking"}).texts,
+            )
+    except KeyboardInterrupt:
+        console.print("Stopped. The jobs go on; the same command goes on with the sweep, and so does each of:")
+        print_next_commands(planned, "advance", "status", "cancel")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    stored = Sweep.stored_in(planned.folder)
+    print_why_it_ended(stored, rules)
+    report_on(stored, place.settings.tracking, place.composition)
+    end_command(stored, place)
+
+
+def _hand_over(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+    from launcher.sweep import hand_over
+
+    job_id = hand_over(
+        planned,
+        place.settings.slurm,
+        place.settings.controller,
+        rules=rules,
+        retry_failed=retry_failed,
+        overrides=place.composition.overrides.without({"tracking"}).texts,
+    )
+    console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
+    console.print(f"Folder: {shown_path(place.folder.path)}")
+    print_next_commands(planned, "status", "pause", "cancel")

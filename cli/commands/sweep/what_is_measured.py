@@ -1,0 +1,81 @@
+"""What a sweep measures, and what it leaves out, in the sentences that `trisweep sweep` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli.output.console import console, counted
+
+if TYPE_CHECKING:
+    from sweeps.later_command.kept import Earlier
+    from sweeps.later_command.restriction import Restriction
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepRecord
+
+MOST_NAMED = 5
+
+
+def print_left_out(record: SweepRecord) -> None:
+    """Where `sweep.max_trials` cuts: how many points it leaves out, and which."""
+    fitting = [trial for trial in record.trials if trial.infeasible_reason is None]
+    left_out = [trial.trial_id for trial in fitting if not trial.selected]
+    if not left_out:
+        return
+    more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
+    console.print(
+        f"{len(fitting)} fit, {len(fitting) - len(left_out)} are measured: sweep.max_trials={record.spec.max_trials}"
+        f" takes the baseline and the best predicted. Left out: {', '.join(left_out[:MOST_NAMED])}{more}."
+    )
+
+
+def print_part(planned: Sweep, restriction: Restriction | None) -> None:
+    """Which part of the sweep a command with values of its axes takes."""
+    if restriction is None:
+        return
+    part = [trial for trial in planned.runnable if restriction.holds(trial)]
+    values = " ".join(f"{key}={value}" for key, value in restriction.values.items())
+    console.print(
+        f"{values}: {counted(len(part), 'trial')} of {len(planned.runnable)}. The sweep keeps the others, with what"
+        " they have measured; this part has a report of its own."
+    )
+
+
+def print_left_out_now(earlier: Earlier) -> None:
+    """Which results the sweep no longer shows, because the configuration is another one than at the last command."""
+    if earlier.left_out:
+        console.print(
+            f"The configuration is another one than before: {counted(len(earlier.left_out), 'trial')} that it measured"
+            " are no longer shown; the command of before shows them again."
+        )
+
+
+def print_remeasured(trial_ids: Sequence[str]) -> None:
+    if trial_ids:
+        console.print(f"{counted(len(trial_ids), 'point')} to measure again; earlier measurements stay.")
+    else:
+        console.print("Nothing was measured yet that could be measured again.")
+
+
+def num_attempts(sweep: Sweep) -> int:
+    """Attempts at all trials so far."""
+    from sweeps.folder.history import History
+
+    return sum(course.num_attempts for course in History.kept_in(sweep.folder).courses.values())
+
+
+def print_nothing_to_do(stored: Sweep, before: int) -> None:
+    """Where a command started nothing, because there was nothing left to start.
+
+    Args:
+        before: attempts before the command.
+    """
+    if num_attempts(stored) > before:
+        return
+    readings = [reading for reading in stored.read() if reading.outcome is not None and reading.outcome.is_final]
+    failed = sum(reading.measurement is not None and reading.performance is None for reading in readings)
+    measured = sum(reading.performance is not None for reading in readings)
+    ended_badly = f", {failed} ended without one (--retry-failed runs them again)" if failed else ""
+    console.print(
+        f"Nothing to do: {counted(measured, 'trial')} measured{ended_badly}. --remeasure measures every point again."
+    )

@@ -1,0 +1,230 @@
+"""`trisweep train`: one experiment here, or with `--from-best` the long run of a sweep's best plan."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_line.arguments import complete_sweep, composed, overrides_of
+from cli.output.console import print_unwrapped
+from cli.output.next_command import ui_command
+from conf.errors import EXIT_FAILED, ConfigError, UsageError
+from conf.model_from import expanded
+from conf.overrides import Overrides
+from conf.units import GIBIBYTE, TERA
+
+if TYPE_CHECKING:
+    from launcher.trainings.begun import LongRun
+    from launcher.where import Place
+    from train_core.costs import Estimate
+    from train_core.measurement import Measurement, StepMetrics
+
+LINE_SECONDS = 2.0
+
+FromBest = Annotated[
+    str | None,
+    typer.Option(
+        help="Train the best plan of this sweep, with checkpoints; give training.num_steps=N.",
+        autocompletion=complete_sweep,
+    ),
+]
+RunName = Annotated[str | None, typer.Option("--name", help="Folder of the training below OUTPUT/train.")]
+Here = Annotated[bool, typer.Option("--here", help="Train on this machine even where Slurm is.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Hydra overrides and options of python -m train_core.")]
+
+
+def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName = None, here: Here = False) -> None:
+    """Train one experiment here: the same as `python -m train_core`.
+
+    With --from-best SWEEP the sweep's best plan, as a Slurm job with cluster=NAME, else here. The same command goes on
+    where a training stopped, and shows how far it is.
+    """
+    given = overrides or []
+    if from_best is not None:
+        _train_best(overrides_of(from_best, given), name, here=here)
+        return
+    if name is not None or here:
+        raise UsageError(
+            "--name and --here apply only to a training from a sweep", "Give --from-best SWEEP, or leave them out."
+        )
+    # With options of Hydra's own, such as --cfg, nothing is trained, and only Hydra can say what they mean.
+    if not any(argument.startswith("-") for argument in given):
+        from train_core.costs import estimate
+
+        require_memory(estimate(composed(None, given).settings.experiment()))
+    from train_core.__main__ import main
+
+    # Hydra reads the arguments of the process itself.
+    sys.argv = ["train_core", *expanded(given)]
+    main()
+
+
+def require_memory(predicted: Estimate) -> None:
+    if not predicted.fits:
+        raise UsageError(
+            f"A rank of stage {predicted.worst_stage} is predicted to need {predicted.peak_memory_bytes / GIBIBYTE:.1f}"
+            f" GiB, and cluster.device.memory_bytes is {predicted.memory_capacity_bytes / GIBIBYTE:.1f} GiB",
+            "Use more ranks, a smaller model or batch, or correct cluster.device.memory_bytes.",
+        )
+
+
+def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
+    from conf.load import is_name
+    from launcher.trainings.long_run import long_run, write_extension, write_long_run
+    from launcher.where import choose_place
+    from train_core.costs import estimate
+    from train_core.data.tokens import prepare, token_folder
+    from train_core.job.training_folder import extension_lines
+
+    # The name becomes a folder, which must not lie outside of the output folder.
+    if name is not None and not is_name(name):
+        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
+        raise ConfigError("--name", name, "is not a plain name for a folder", remedy)
+    place = choose_place(overrides, here=here, dry_run=False)
+    sweep, own = str(overrides.chosen("sweep")), overrides.without({"sweep"})
+    if not place.folder.record.exists():
+        again = shlex.join(("trisweep", "sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
+        raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")
+    run = long_run(place.folder, own, name)
+    if not run.experiment.trainer.is_own:
+        problem = f"{run.source} was measured with trainer {run.experiment.trainer.name}, whose checkpoints are its own"
+        raise UsageError(problem, "Start the long training with that program.")
+    if run.experiment.checkpoint.every_steps is None:
+        raise ConfigError(
+            "checkpoint.every_steps", None, "would lose a long run at its first interruption", "Give a number."
+        )
+    require_memory(estimate(run.experiment))
+    prepare(run.experiment, token_folder(run.folder, run.experiment))
+    # A folder that was there already keeps the plan that its training was begun with.
+    if run.best is not None:
+        write_long_run(run, sweep, own)
+    if run.extends:
+        write_extension(run, own)
+    print_unwrapped(_introduction(run))
+    for line in extension_lines(run.schedules, run.experiment.training.num_steps):
+        print_unwrapped(line)
+    # MLflow is brought up to date even after Ctrl-C or a failure, as the steps until then are worth a look.
+    try:
+        if place.on_slurm:
+            _on_slurm(run, place)
+        else:
+            on_this_machine(run)
+    finally:
+        if run.folder.metrics.exists():
+            _into_mlflow(run, place)
+
+
+def _into_mlflow(run: LongRun, place: Place) -> None:
+    from results.mlflow.sweep_import import import_training
+
+    record = place.folder.read_record()
+    tracking = record.tracking.signed_in_as(place.settings.tracking)
+    imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
+    if not imported.unchanged:
+        ui = ui_command(place.folder.path.parent)
+        print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: {ui}")
+
+
+def _introduction(run: LongRun) -> str:
+    if run.best is None:
+        return f"Goes on: {run.source} in {run.folder.path}{_progress(run)}"
+    how = "measured" if run.best.is_measured else "predicted, as nothing has been measured"
+    return (
+        f"Best plan: {run.source} ({run.best.flops_per_second_per_device / TERA:.4g} TFLOPS per device, {how}),"
+        f" in {run.folder.path}"
+    )
+
+
+def _progress(run: LongRun) -> str:
+    steps = run.folder.read_metrics()
+    return f"; {_step_line(steps[-1])}" if steps else ""
+
+
+def _step_line(metrics: StepMetrics) -> str:
+    from cli.output.state_table import duration
+
+    held_out = "" if metrics.held_out_loss is None else f", held out {metrics.held_out_loss:.4f}"
+    left = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)
+    return (
+        f"step {metrics.step} of {metrics.num_steps}, loss {metrics.loss:.4f}{held_out},"
+        f" {metrics.tokens_per_second:,.0f} tokens/s, {left} left"
+    )
+
+
+class _Lines:
+    """Prints a line now and then, and always for a held-out loss and for the last step."""
+
+    def __init__(self) -> None:
+        self._said = 0.0
+
+    def __call__(self, metrics: StepMetrics) -> None:
+        due = time.monotonic() - self._said >= LINE_SECONDS
+        if due or metrics.held_out_loss is not None or metrics.step == metrics.num_steps:
+            print_unwrapped(_step_line(metrics))
+            self._said = time.monotonic()
+
+
+def on_this_machine(run: LongRun) -> None:
+    from launcher.trainings.slurm import starting
+
+    measurement = run.read().measurement
+    if measurement is None or measurement.performance is None:
+        with starting(run.folder) as job:
+            if job is not None:
+                raise job.in_the_way(run.folder)
+            measurement = _trained_here(run)
+    _conclude(measurement)
+
+
+def _trained_here(run: LongRun) -> Measurement:
+    from launcher.this_machine.capacity import this_machine, why_impossible
+    from train_core.costs import estimate
+    from train_core.job.trial import run_trial_here
+    from train_core.process.stop import Stopped
+
+    machine = this_machine()
+    if reason := why_impossible(run.experiment, estimate(run.experiment), machine):
+        raise UsageError(f"The best plan cannot run here: {reason}", "Choose a cluster with cluster=NAME.")
+    devices = tuple(range(run.experiment.parallel.world_size)) if machine.num_devices else ()
+    try:
+        return run_trial_here(run.folder.path, devices, on_step=_Lines())
+    except Stopped as stopped:
+        print_unwrapped(f"Saved after step {stopped.step}. The same command goes on from there.")
+        raise
+
+
+def _conclude(measurement: Measurement) -> None:
+    performance = measurement.performance
+    if performance is None:
+        print_unwrapped(f"{measurement.outcome}: {measurement.cause}")
+        raise typer.Exit(EXIT_FAILED)
+    print_unwrapped(
+        f"COMPLETED: loss {performance.final_loss:.4f}, {performance.step_seconds:.3g} s per step,"
+        f" {performance.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+    )
+
+
+def _on_slurm(run: LongRun, place: Place) -> None:
+    from launcher.state import reconciled
+    from launcher.trainings.slurm import starting, submit_long_run
+
+    # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
+    (reading,) = reconciled([run.read()])
+    measurement = reading.measurement
+    if measurement is not None and measurement.performance is not None:
+        _conclude(measurement)
+        return
+    if measurement is not None:
+        print_unwrapped(f"Its last job ended: {measurement.outcome}: {measurement.cause}")
+    with starting(run.folder) as job:
+        job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
+    if job is None:
+        print_unwrapped(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")
+        print_unwrapped(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
+        print_unwrapped(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")
+        return
+    print_unwrapped(f"Job {job.job_id} is {job.state}.")

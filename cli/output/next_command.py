@@ -1,0 +1,47 @@
+"""Commands that are printed to be copied: each names the folder that the command before it worked in."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.output.console import shown_path
+
+if TYPE_CHECKING:
+    from sweeps.sweep import Sweep
+
+DEFAULT_FOLDER = "runs"
+PLAIN = re.compile(r"[\w./:+@%-]+", re.ASCII)
+"""What Hydra reads as a value without quotes."""
+
+
+def next_command(command: str, sweep: Sweep, *words: str) -> str:
+    """`trisweep COMMAND` about the same sweep in the same folder, whatever chose that."""
+    record, folder = sweep.record, sweep.folder.path
+    cluster = [f"cluster={folder.name.removeprefix(f'{record.name}-')}"] if record.mode == "cluster" else []
+    return shlex.join(["trisweep", command, record.name, *words, *cluster, *folder_words(folder.parent)])
+
+
+def folder_words(output_dir: Path) -> list[str]:
+    """The override that chooses an output folder; none where a command would choose it by itself."""
+    if output_dir.absolute() == Path(DEFAULT_FOLDER).absolute():
+        return []
+    path = shown_path(output_dir)
+    quoted = path.replace("\\", "\\\\").replace("'", "\\'")
+    return [f"output_dir={path}" if PLAIN.fullmatch(path) else f"output_dir='{quoted}'"]
+
+
+def ui_command(output_dir: Path) -> str:
+    """The command that opens the MLflow UI on this folder, by make where a person has come here by make."""
+    words = folder_words(output_dir)
+    if "MAKELEVEL" not in os.environ:
+        return shlex.join(["trisweep", "ui", *words])
+    return f"make ui{_as_make_overrides(words)}"
+
+
+def _as_make_overrides(words: Sequence[str]) -> str:
+    return f" {shlex.quote(f'OVERRIDES={shlex.join(words)}')}" if words else ""

@@ -1,0 +1,150 @@
+"""Live progress of a sweep on this machine: a table in a terminal, and elsewhere a plain line for each event."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from cli.output.state_table import duration, state_table
+from cli.output.worth_showing import is_troubled, worth_showing
+from conf.units import TERA
+from launcher.control.progress import Progress
+from sweeps.reading import Reading
+from train_core.measurement import Outcome
+
+GOES_ON = "Ctrl-C stops; the same command continues."
+MOST_CAUSES = 5
+MARGIN_LINES = 4
+"""Lines of a terminal beside those of trials and causes: the table's head, the two last lines, and the prompt's."""
+
+
+class LiveProgress:
+    """A table that is drawn again in place, as wide as the terminal, and below it why trials failed.
+
+    Args:
+        hint: what Ctrl-C does, for the last line.
+        stays: leave the last table on the screen.
+    """
+
+    def __init__(self, console: Console, hint: str = GOES_ON, *, stays: bool = False) -> None:
+        self._console, self._hint = console, hint
+        # rich would draw from a thread of its own, several times a second, on cores that are being measured.
+        self._live = Live(console=console, auto_refresh=False, transient=not stays)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, states: Sequence[Reading]) -> None:
+        self._live.update(self._picture(states), refresh=True)
+
+    def _picture(self, states: Sequence[Reading]) -> RenderableType:
+        # A table that is taller than the terminal could not be drawn again in place.
+        room, width = max(3, self._console.height - MARGIN_LINES), self._console.width
+        causes = [state for state in worth_showing(states, room) if is_troubled(state)][: min(MOST_CAUSES, room // 3)]
+        shown = worth_showing(states, room - len(causes))
+        left_out = sum(state.outcome is not None for state in states) - len(shown)
+        lines = [_cause_line(state, width) for state in causes]
+        return Group(state_table(shown, width), *lines, *_footer(states, left_out, self._hint))
+
+
+class PlainProgress:
+    """A line when a trial starts and one when it ends, without control codes; for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: dict[str, Outcome | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, states: Sequence[Reading]) -> None:
+        """Tell what has changed. The first call only remembers what had ended before the sweep went on."""
+        before, self._seen = self._seen, {state.name: state.outcome for state in states}
+        for state in states:
+            known = state.outcome if not before and state.outcome is not Outcome.RUNNING else before.get(state.name)
+            if state.outcome is not known:
+                self._tell(state, states)
+
+    def _tell(self, state: Reading, states: Sequence[Reading]) -> None:
+        if state.outcome is Outcome.RUNNING:
+            self._line(f"started   {state.name}")
+        elif state.outcome is not None and state.outcome.is_final:
+            took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
+            self._line(f"finished  {state.name}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def progress_on(console: Console) -> Progress:
+    """Live in a terminal, plain lines elsewhere."""
+    return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
+
+
+def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
+    """Time until the last trial ends, from the trials that this sweep has completed; None before the first has.
+
+    It assumes that the others last as long as those that ended, and that as many go on running at once as do now.
+    """
+    spans = [(s.started, s.ended) for s in states if s.outcome is Outcome.COMPLETED and s.started and s.ended]
+    unfinished = sum(state.outcome in (Outcome.PENDING, Outcome.RUNNING) for state in states)
+    if not spans or not unfinished:
+        return None
+    busy = sum(ended - started for started, ended in spans)
+    running = [state.started for state in states if state.outcome is Outcome.RUNNING and state.started]
+    spent = sum(now - started for started in running)
+    return max(0.0, (unfinished * busy / len(spans) - spent) / max(1, len(running)))
+
+
+def _cause_line(state: Reading, width: int) -> Text:
+    line = Text.assemble((f"{state.name}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, Text]:
+    left = sweep_seconds_left(states, time.time())
+    about = "" if left is None else f", about {duration(left)} left"
+    unseen = f"; {left_out} more are not shown" if left_out else ""
+    return (
+        Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
+        Text(f"{_counted(states)}{about}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def outcome_counts(states: Sequence[Reading]) -> str:
+    """`3 RUNNING, 2 COMPLETED`, the most frequent first."""
+    counted = Counter(state.outcome.value if state.outcome else "left out" for state in states)
+    return ", ".join(f"{number} {name}" for name, number in counted.most_common())
+
+
+def _counted(states: Sequence[Reading]) -> str:
+    # Points that cannot run are no work, neither done nor to do.
+    chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
+    ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
+    return f"{ended} of {len(chosen)} trials ended"
+
+
+def _numbers(state: Reading) -> str:
+    if state.outcome is not Outcome.COMPLETED or state.model_flops_per_second_per_device is None:
+        return f"; {state.cause}" if state.cause else ""
+    rate = f"{state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
+    return f"; {state.step_seconds:.3g} s per step, {rate}, loss {state.loss:.3f}"

@@ -1,0 +1,8 @@
+"""What a sweep's folder holds beside its record and the files of its trials.
+
+journal     what was done with a sweep since it was planned; `history` is what its entries come to
+submission  which job works in a folder
+attempts    how the attempts before the last one ended
+logs        where a job's own output is, and how it ends
+long_lived  values read from there, at which the garbage collector need not look
+"""

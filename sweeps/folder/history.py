@@ -1,0 +1,147 @@
+"""What the entries of a journal come to: which trials were asked for, what was ordered, what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sweeps.folder.journal import (
+    Asked,
+    Begun,
+    Cancelled,
+    Dropped,
+    Ended,
+    Entry,
+    Excluded,
+    Finished,
+    Journal,
+    Paused,
+    Pruned,
+    Resumed,
+    Retried,
+    Started,
+    Submitted,
+)
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+
+
+@dataclass
+class Course:
+    """What became of one trial, over all its attempts. Each attempt is known by the time of its submission.
+
+    Attributes:
+        submitted: the last attempt that was submitted; `started` and `ended` likewise.
+        retry_after: a person wants another attempt after this one.
+        pruned: why an attempt is to end.
+        is_cancelled: a person ended the trial for good.
+        ended_earlier: its last end was known before the present command was given.
+    """
+
+    num_attempts: int = 0
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    device_seconds: float = 0.0
+    retry_after: float | None = None
+    pruned: dict[float, str] = field(default_factory=dict)
+    is_cancelled: bool = False
+    ended_earlier: bool = False
+
+    def wants_another(self, submitted: float) -> bool:
+        """Whether a person asked for one more attempt, and the last one is not it."""
+        return self.retry_after is not None and submitted in (self.retry_after, 0.0)
+
+
+@dataclass
+class History:
+    """All that the journal has told so far.
+
+    Attributes:
+        begun: the command that goes on; None where the sweep was begun before there were journals.
+        first_begun: when the sweep was begun; None likewise.
+        is_cancelled: as a whole.
+        finished: why nothing is left to do; empty while something is.
+        excluded: nodes that no further job may use, and why.
+    """
+
+    asked: dict[str, Trial] = field(default_factory=dict)
+    courses: dict[str, Course] = field(default_factory=dict)
+    begun: Begun | None = None
+    first_begun: float | None = None
+    is_paused: bool = False
+    is_cancelled: bool = False
+    finished: str = ""
+    excluded: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> History:
+        history = cls()
+        history.add(entries)
+        return history
+
+    @classmethod
+    def kept_in(cls, folder: SweepFolder) -> History:
+        """What the journal in a sweep's folder comes to."""
+        return cls.of(Journal(folder.journal).read_new())
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._add(entry)
+
+    def course_of(self, trial_id: str) -> Course:
+        return self.courses.setdefault(trial_id, Course())
+
+    @property
+    def device_seconds(self) -> float:
+        """What all attempts that ended took."""
+        return sum(course.device_seconds for course in self.courses.values())
+
+    def completed(self, record: SweepRecord) -> SweepRecord:
+        """The record with the trials that were asked for since it was written."""
+        known = {trial.trial_id for trial in record.trials}
+        later = tuple(trial for trial_id, trial in self.asked.items() if trial_id not in known)
+        return record.model_copy(update={"trials": (*record.trials, *later)}) if later else record
+
+    def _add(self, entry: Entry) -> None:
+        match entry:
+            case Submitted() | Started() | Ended() | Pruned() | Retried() | Cancelled(trial_id=str()):
+                self._add_to_course(entry, self.course_of(str(entry.trial_id)))
+            case Asked(trial=trial):
+                self.asked[trial.trial_id] = trial
+                self.finished = ""
+            case Dropped(trial_ids=trial_ids):
+                self.asked = {name: trial for name, trial in self.asked.items() if name not in trial_ids}
+            case Cancelled():
+                self.is_cancelled = True
+            case Paused() | Resumed():
+                self.is_paused = isinstance(entry, Paused)
+            case Begun():
+                self._begin(entry)
+            case Excluded(node=node, because=because):
+                self.excluded[node] = because
+            case Finished(because=because):
+                self.finished = because
+
+    def _add_to_course(self, entry: Submitted | Started | Ended | Pruned | Retried | Cancelled, course: Course) -> None:
+        match entry:
+            case Submitted(submitted=submitted):
+                course.submitted, course.num_attempts, self.finished = submitted, course.num_attempts + 1, ""
+                if submitted != course.retry_after:
+                    course.retry_after = None
+            case Started(submitted=submitted):
+                course.started = submitted
+            case Ended(submitted=submitted, device_seconds=device_seconds):
+                course.ended, course.ended_earlier = submitted, False
+                course.device_seconds += device_seconds
+            case Pruned(submitted=submitted, because=because):
+                course.pruned[submitted] = because
+            case Retried(submitted=submitted):
+                course.retry_after, course.is_cancelled, self.finished = submitted, False, ""
+            case Cancelled():
+                course.is_cancelled, course.retry_after = True, None
+
+    def _begin(self, entry: Begun) -> None:
+        self.begun, self.is_cancelled = entry, False
+        self.first_begun = self.first_begun or entry.time
+        for course in self.courses.values():
+            course.ended_earlier = True

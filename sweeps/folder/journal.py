@@ -1,0 +1,212 @@
+"""`journal.jsonl`: what was done with a sweep since it was planned, one line an event, only ever appended to.
+
+How a trial stands is told by its folder. The journal holds what no folder tells: which points were asked for later and
+why, what people ordered, and what earlier attempts took. Any process may append to it while another reads it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from conf.schema import Frozen
+from sweeps.folder.long_lived import long_lived
+from sweeps.trial import Trial
+from train_core.measurement import Outcome
+from train_core.whole_files import append_whole
+
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Event(Frozen):
+    """What all entries have: seconds since the epoch, by the clock of the machine that wrote it."""
+
+    time: float = Field(default_factory=time.time)
+
+
+class Begun(Event):
+    """`trisweep sweep` was given; whoever goes on with the sweep does so with these overrides.
+
+    Attributes:
+        config_dirs: the person's own folders of configuration, those first that hold before others.
+    """
+
+    event: Literal["begun"] = "begun"
+    overrides: Texts
+    on_slurm: bool
+    config_dirs: Texts = ()
+
+
+class Asked(Event):
+    """The search asked for a trial, which from now on belongs to the sweep."""
+
+    event: Literal["asked"] = "asked"
+    trial: Trial
+
+
+class Dropped(Event):
+    """Trials that were asked for under another configuration no longer belong to the sweep; their folders stay."""
+
+    event: Literal["dropped"] = "dropped"
+    trial_ids: Texts
+
+
+class OfAttempt(Event):
+    """What one attempt of a trial has in common with no other.
+
+    Attributes:
+        submitted: when it was, as its `Submission` says; 0.0 where it has none. The number of an attempt tells less: it
+            comes twice if whoever submitted it was killed before that was written down.
+    """
+
+    trial_id: str
+    submitted: float
+
+
+class Submitted(OfAttempt):
+    """An attempt was submitted."""
+
+    event: Literal["submitted"] = "submitted"
+    attempt: int
+
+
+class Started(OfAttempt):
+    """An attempt was seen to run."""
+
+    event: Literal["started"] = "started"
+
+
+class Ended(OfAttempt):
+    """An attempt ended.
+
+    Attributes:
+        outcome: None where it was interrupted together with the sweep.
+        device_seconds: devices that it kept from others, times the seconds that it did.
+    """
+
+    event: Literal["ended"] = "ended"
+    outcome: Outcome | None
+    device_seconds: float
+
+
+class Pruned(OfAttempt):
+    """A running attempt is to end, because it is not worth its further steps."""
+
+    event: Literal["pruned"] = "pruned"
+    because: str
+
+
+class Retried(OfAttempt):
+    """A person wants another attempt after this one."""
+
+    event: Literal["retried"] = "retried"
+
+
+class Cancelled(Event):
+    """A person ended a trial, or the whole sweep where `trial_id` is None."""
+
+    event: Literal["cancelled"] = "cancelled"
+    trial_id: str | None
+
+
+class Paused(Event):
+    """Nothing new is started."""
+
+    event: Literal["paused"] = "paused"
+
+
+class Resumed(Event):
+    """New trials are started again."""
+
+    event: Literal["resumed"] = "resumed"
+
+
+class Excluded(Event):
+    """A node failed too often, and no further job may use it."""
+
+    event: Literal["excluded"] = "excluded"
+    node: str
+    because: str
+
+
+class Finished(Event):
+    """Nothing is left to do, or the sweep stopped itself."""
+
+    event: Literal["finished"] = "finished"
+    because: str
+
+
+Entry = (
+    Begun
+    | Asked
+    | Dropped
+    | Submitted
+    | Started
+    | Ended
+    | Pruned
+    | Retried
+    | Cancelled
+    | Paused
+    | Resumed
+    | Excluded
+    | Finished
+)
+PARSER: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="event")])
+
+
+class Journal:
+    """The journal as far as it was read. Reading it again takes only what has been appended since.
+
+    Attributes:
+        damaged: numbers of the lines, from 1, that cannot be read and are passed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged: list[int] = []
+        self._offset = 0
+        self._num_lines = 0
+
+    def read_new(self) -> list[Entry]:
+        """The entries since the last call. A last line that is still being written comes with the next one."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._offset += len(whole) + len(newline)
+        with long_lived():
+            return [entry for line in whole.split(b"\n") if newline and (entry := self._parsed(line)) is not None]
+
+    def append(self, *entries: Entry) -> None:
+        """Append all of the entries, or none. Raises OSError."""
+        if not entries:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{entry.model_dump_json()}\n" for entry in entries)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            append_whole(self.path, ("\n" if _is_torn(descriptor) else "") + text)
+        finally:
+            os.close(descriptor)
+
+    def _parsed(self, line: bytes) -> Entry | None:
+        self._num_lines += 1
+        try:
+            return PARSER.validate_json(line)
+        except ValidationError:
+            self.damaged.append(self._num_lines)
+            return None
+
+
+def _is_torn(descriptor: int) -> bool:
+    """Whether the last line breaks off, because its writer was killed or the machine lost its power."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    return end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"

@@ -1,0 +1,197 @@
+"""Blocks of axes made ready for a configuration: what depends on what, and every point of the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from conf.axes import Axis, AxisBlock, followed
+from conf.errors import ConfigError
+from conf.expression import BadExpression, Expression, parsed
+from conf.schema import Value
+from conf.tree import Tree, has_key, nearest_key, part_at, value_at
+from sweeps.points.token_budget import NEEDED, NUM_STEPS, budgeted_steps
+
+Point = dict[str, Value]
+Row = tuple[Value, ...]
+DERIVED = "data_parallel_size"
+"""A name that expressions may use although it is no key of the configuration."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key, or several keys that take their values side by side.
+
+    Attributes:
+        rows: what the keys may take together; None of a continuous range.
+        axis: of a single key that varies over a range; None of a list.
+        when: the dimension exists only where this holds.
+    """
+
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...] | None
+    axis: Axis | None = None
+    when: Expression | None = None
+
+    @property
+    def name(self) -> str:
+        return ",".join(self.keys)
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """The names that have to be known before this dimension takes a value."""
+        expressions = [followed(value) for row in self.rows or () for value in row]
+        return frozenset(name for each in (self.when, *expressions) if each for name in each.names)
+
+
+@dataclass(frozen=True)
+class AxisSpace:
+    """One block of axes over one configuration.
+
+    Attributes:
+        dimensions: each after those that its condition and its values need; otherwise in the order of the file.
+        tree: the configuration, for keys that points leave unsaid.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    constraints: tuple[Expression, ...]
+    tree: Tree
+
+    @classmethod
+    def of(cls, block: AxisBlock, tree: Tree, pinned: Mapping[str, Value]) -> AxisSpace:
+        """Raises:
+        ConfigError: an expression names an unknown key, or axes wait for each other in a circle.
+        """
+        axes = [_dimension(key, axis, pinned) for key, axis in block.axes.items()]
+        zipped = [Dimension(tuple(group), tuple(zip(*group.values(), strict=True))) for group in block.zip]
+        constraints = tuple(parsed(text) for text in block.constraints)
+        space = cls(tuple(_in_order_of_need([*axes, *zipped])), constraints, tree)
+        space._require_known_names()
+        return space
+
+    @property
+    def num_combinations(self) -> float:
+        """Points of the grid, conditions and constraints aside; infinite where a range is continuous."""
+        return math.prod(math.inf if dimension.rows is None else len(dimension.rows) for dimension in self.dimensions)
+
+    def require_listed(self) -> None:
+        """Refuse a continuous range, of which nobody knows which values a grid is to take.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        for dimension in self.dimensions:
+            if dimension.rows is None:
+                raise _without_number(dimension)
+
+    def grid(self) -> Iterator[Point]:
+        """Every point that the constraints allow, the first axis varying slowest; of no continuous range."""
+        yield from (point for point in self._from({}, 0) if self.allows(point))
+
+    def _from(self, point: Point, depth: int) -> Iterator[Point]:
+        if depth == len(self.dimensions):
+            yield point
+            return
+        dimension = self.dimensions[depth]
+        if not self.exists(dimension, point):
+            yield from self._from(point, depth + 1)
+            return
+        for row in dimension.rows or ():
+            yield from self._from(point | self.resolved(dimension, row, point), depth + 1)
+
+    def exists(self, dimension: Dimension, point: Point) -> bool:
+        """Whether the condition of a dimension holds at a point that has all that it needs."""
+        return dimension.when is None or bool(self._computed(dimension.when, point, f"{dimension.name}.when"))
+
+    def resolved(self, dimension: Dimension, row: Row, point: Point) -> Point:
+        """The values of a row, with those computed that follow from others."""
+        return {key: self.plain(value, point, f"axes.{key}") for key, value in zip(dimension.keys, row, strict=True)}
+
+    def plain(self, value: Value, point: Point, key: str) -> Value:
+        expression = followed(value)
+        return value if expression is None else self._computed(expression, point, key)
+
+    def allows(self, point: Point) -> bool:
+        """Whether every constraint holds."""
+        return all(self._computed(constraint, point, "constraints") for constraint in self.constraints)
+
+    def _computed(self, expression: Expression, point: Point, key: str) -> Value:
+        try:
+            return expression.value(lambda name: value_in(name, point, self.tree))
+        except BadExpression as bad:
+            where = ", ".join(f"{name}={value}" for name, value in point.items())
+            raise ConfigError(f"sweep.{key}", expression.text, f"{bad.problem} at {where}", bad.remedy) from None
+
+    def _require_known_names(self) -> None:
+        for dimension in self.dimensions:
+            for key in dimension.keys:
+                if not has_key(self.tree, key):
+                    raise ConfigError(
+                        "sweep.axes", key, "is not a key of the configuration", nearest_key(self.tree, key)
+                    )
+            self._require_names(f"sweep.axes.{dimension.name}", dimension.needs)
+        for number, constraint in enumerate(self.constraints):
+            self._require_names(f"sweep.constraints.{number}", frozenset(constraint.names))
+
+    def _require_names(self, where: str, names: frozenset[str]) -> None:
+        for name in sorted(names - {DERIVED}):
+            if not has_key(self.tree, name) or isinstance(part_at(self.tree, name), dict):
+                remedy = nearest_key(self.tree, name, DERIVED)
+                raise ConfigError(where, name, "is not a key of the configuration that has a single value", remedy)
+
+
+def value_in(name: str, point: Point, tree: Tree) -> Value:
+    """What a name in an expression stands for: the point's value, else the configuration's."""
+    if name == DERIVED:
+        sizes = [value_in(f"parallel.{key}_parallel_size", point, tree) for key in ("tensor", "pipeline")]
+        world_size = value_in("parallel.world_size", point, tree)
+        # Sizes that do not divide make the plan infeasible, which the plan's own checks say better than a 0 here.
+        return max(1, _product([world_size]) // max(1, _product(sizes)))
+    value = point[name] if name in point else value_at(tree, name)
+    if name == NUM_STEPS and (steps := budgeted_steps(tree, lambda key: value_in(key, point, tree))) is not None:
+        return steps
+    if name == "parallel.world_size" and value is None:
+        return _product(value_in(f"cluster.{key}", point, tree) for key in ("num_nodes", "devices_per_node"))
+    return value
+
+
+def _product(sizes: Iterable[Value]) -> int:
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _dimension(key: str, axis: Axis, pinned: Mapping[str, Value]) -> Dimension:
+    if key in pinned:
+        return Dimension((key,), ((pinned[key],),))
+    rows = None if axis.listed is None else tuple((value,) for value in axis.listed)
+    return Dimension((key,), rows, axis if axis.values is None else None, parsed(axis.when) if axis.when else None)
+
+
+def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
+    """The dimensions, each as early as what it needs allows."""
+    waiting = list(dimensions)
+    while waiting:
+        open_keys = {key for dimension in waiting for key in dimension.keys}
+        ready = next((each for each in waiting if not _needed_keys(each) & open_keys), None)
+        if ready is None:
+            names = sorted(open_keys)
+            remedy = "Let one of them have values that need none of the others."
+            raise ConfigError("sweep.axes", ", ".join(names), "wait for each other in a circle", remedy)
+        waiting.remove(ready)
+        yield ready
+
+
+def _needed_keys(dimension: Dimension) -> frozenset[str]:
+    """Dotted keys that the dimension needs."""
+    sizes = [f"parallel.{name}" for name in ("world_size", "tensor_parallel_size", "pipeline_parallel_size")]
+    behind = {DERIVED: sizes, NUM_STEPS: NEEDED}
+    return dimension.needs.union(*(behind.get(name, ()) for name in dimension.needs))
+
+
+def _without_number(dimension: Dimension) -> ConfigError:
+    assert dimension.axis is not None
+    stated = dimension.axis.model_dump(exclude_defaults=True)
+    problem = "is a continuous range, and a grid takes single values"
+    remedy = "Give `num`, the number of values, or `step`; or search the range with search=random or search=bayes."
+    return ConfigError(f"sweep.axes.{dimension.name}", stated, problem, remedy)

@@ -1,0 +1,318 @@
+"""Make the trials of a sweep: estimate every point on paper, and choose those worth measuring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from conf.errors import ConfigError, InfeasiblePlan, UsageError
+from conf.experiment import Experiment
+from conf.knobs import KNOBS
+from conf.load import Composition, compose, settings_of
+from conf.overrides import Overrides
+from conf.schema import Value
+from conf.settings import Settings
+from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
+from conf.tree import Tree, part_at, value_at, with_values
+from conf.units import GIBIBYTE
+from sweeps.planner.points import planned_points
+from sweeps.planner.request import KNOB_KEYS, request
+from sweeps.points.axes import Point, value_in
+from sweeps.points.expansion import baseline_of, expand, stated_points
+from sweeps.points.objectives import Comparison
+from sweeps.points.suiting_devices import on_suiting_devices
+from sweeps.points.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
+from sweeps.trial import SweepRecord, Trial
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
+
+LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
+"""Every key that decides how a model is laid out and fed."""
+
+MEMORY_MARGIN = 1.1
+"""The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
+
+JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
+"""Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
+
+
+def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
+    """The whole sweep before it runs.
+
+    Args:
+        asked: the configuration, with the choice of a sweep in it.
+        proxy: measure the sweep's stand-in instead of the full-size points, which are then predicted only.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        UsageError: no sweep was named, or `proxy` was asked of a sweep that has none.
+    """
+    settings = asked.settings
+    spec = _sweep_of(settings)
+    plan = _trials_of(part_of(asked, spec, proxy=False), spec.max_trials)
+    return SweepRecord(
+        name=spec.name,
+        mode="proxy" if proxy else "cluster",
+        spec=spec,
+        tracking=settings.tracking.without_credentials(),
+        overrides=asked.overrides.without(JOB_GROUPS).texts,
+        git_sha=git_sha,
+        created=time.time(),
+        plan=plan,
+        trials=_trials_of(part_of(asked, spec, proxy=True)) if proxy else plan,
+    )
+
+
+@dataclass(frozen=True)
+class SweepPart:
+    """A half of a sweep: its full size, or its stand-in.
+
+    Attributes:
+        composition: the configuration that the points change.
+        pinned: what the user overrode of the keys that the points set; points of another value are left out.
+    """
+
+    composition: Composition
+    points: PointSet
+    pinned: Point
+
+    @property
+    def tree(self) -> Tree:
+        return self.composition.tree
+
+    def require_comparable(self) -> None:
+        """Raises:
+        ConfigError: the points cannot be compared by what the search seeks.
+        """
+        search = settings_of(self.tree).search
+        Comparison(search.objective, self.points, self.composition.overrides.pinned(), self.tree).require_sound()
+
+
+def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
+    """The half of a sweep that is measured, or predicted.
+
+    Raises:
+        UsageError: the sweep has no stand-in.
+        ConfigError: the stand-in does not measure what the user asks for.
+    """
+    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
+    if proxy:
+        return _proxy_part(spec, asked, pinned)
+    return SweepPart(on_suiting_devices(asked, spec, whole_grid=asked.settings.search.kind == "grid"), spec, pinned)
+
+
+def _trials_of(part: SweepPart, max_trials: int | None = None) -> tuple[Trial, ...]:
+    """The trials that are known before any is measured; at most `max_trials` of them are selected."""
+    part.require_comparable()
+    match value_at(part.tree, "search.kind"):
+        case "planner":
+            return _planned_trials(part.composition, part.points, max_trials)
+        case "grid":
+            return make_trials(part.tree, part.points, part.pinned, max_trials)
+    # The search asks for all others one after another.
+    first = PointSet(points=(), baseline=part.points.baseline)
+    return make_trials(part.tree, first, {}, max_trials) if stated_points(first, part.tree, part.pinned) else ()
+
+
+def make_trials(
+    tree: Tree, points: PointSet, pinned: Mapping[str, Value], max_trials: int | None = None
+) -> tuple[Trial, ...]:
+    """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
+    *drafts, baseline = _drafts(tree, [*expand(points, tree, pinned), baseline_of(points, tree)])
+    # Different points may come to the same experiment, such as one that names a default and one that does not.
+    distinct = {draft.trial_id: draft for draft in drafts}
+    named = [
+        draft.model_copy(update={"is_baseline": draft.trial_id == baseline.trial_id}) for draft in distinct.values()
+    ]
+    return _selected(named, max_trials)
+
+
+def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
+    """The trial of a point that a search proposes; one that cannot exist or does not fit is a row with its reason.
+
+    Args:
+        expected_gain: see `Trial`.
+        repeat: 1 for the second measurement of the same point, whose folder ends with `-r2`.
+
+    Raises:
+        ConfigError: the point names a key that the configuration does not have.
+    """
+    draft = _draft(tree, point)
+    # A search may have learned that plans need less memory than predicted, so what nearly fits on paper is tried.
+    reason = None if nearly_fits(draft) else draft.infeasible_reason
+    name, chosen = repeat_id(draft.trial_id, repeat), {"chosen_because": because, "expected_gain": expected_gain}
+    judged = {"selected": reason is None, "infeasible_reason": reason} | chosen
+    return draft.model_copy(update=judged | {"trial_id": name, "repeat": repeat})
+
+
+def repeat_id(first: str, repeat: int) -> str:
+    """The id of a further measurement of the trial that was the first of its point."""
+    return f"{first}-r{repeat + 1}" if repeat else first
+
+
+def nearly_fits(trial: Trial) -> bool:
+    """Whether its memory is at most a little more than the device's, on paper."""
+    predicted = trial.estimate
+    return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
+
+
+def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
+    """The baseline, and what the planner chooses for the devices that the sweep asks for."""
+    costs_of = str(value_at(asked.tree, "trainer.costs_of") or "trisweep")
+    wanted = request(asked, implementation=costs_of)
+    # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
+    spread = {"parallel.layers_per_stage": None, **wanted.padding}
+    baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(
+        update={"is_baseline": True}
+    )
+    trials = {baseline.trial_id: baseline}
+    for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
+        trial = _draft(asked.tree, {**wanted.padding, **chosen.values()})
+        # The planner may choose the baseline as well, which then stays one trial with both marks.
+        trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": chosen.because})
+    return _selected(list(trials.values()), max_trials)
+
+
+def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart:
+    """The stand-in.
+
+    An override of the user restricts its trials where they vary that key and measure that value; another key is the
+    full model's, and does not concern them.
+    """
+    if spec.proxy is None:
+        raise UsageError(
+            f"Sweep {spec.name} has no proxy to measure on this machine",
+            "Choose a Slurm cluster with cluster=NAME, or give the sweep a `proxy` section.",
+        )
+    proxy = compose(_proxy_overrides(spec.proxy, asked.overrides))
+    if chooses_layouts(proxy.settings, spec.proxy):
+        return SweepPart(_with_knobs(proxy, asked), spec.proxy, {})
+    tree = proxy.tree
+    # Beside the axes, a key varies that any single point sets: between that value and the one of the proxy itself.
+    varied = {
+        key: set[Value]() if key in spec.proxy.axes else {value_at(tree, key)} for key, _ in spec.proxy.listed_values()
+    }
+    for key, value in spec.proxy.listed_values():
+        varied[key].add(value)
+    restricting = {key: value for key, value in pinned.items() if key in varied}
+    for key, value in restricting.items():
+        if value not in varied[key] and not spec.proxy.is_open(key, value):
+            known = ", ".join(sorted(map(str, varied[key])))
+            raise ConfigError(
+                key,
+                value,
+                f"is not a value that the proxy of sweep {spec.name} measures",
+                f"Use one of {known}, or choose a Slurm cluster with cluster=NAME to measure the full size.",
+            )
+    return SweepPart(proxy, spec.proxy, restricting)
+
+
+def chooses_layouts(settings: Settings, points: PointSet) -> bool:
+    """Whether the search chooses among all layouts by itself, so that what the user pins narrows its choice."""
+    kind = settings.search.kind
+    return kind == "planner" or (kind == "bayes" and points.varied_keys <= LAYOUT_KEYS)
+
+
+def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
+    """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
+    own = Overrides.parse(proxy.overrides)
+    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
+
+
+def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
+    """The proxy's configuration, in which the knobs that the user pinned are pinned too."""
+    knobs = Overrides(tuple(override for override in asked.overrides if override.key in KNOB_KEYS))
+    values = {key: part_at(asked.tree, key) for key in knobs.pinned()}
+    return Composition(proxy.overrides + knobs, with_values(proxy.tree, values))
+
+
+def _sweep_of(settings: Settings) -> SweepSpec:
+    if settings.sweep is None:
+        raise UsageError("No sweep was named", "Give one, such as `trisweep plan 175b`.")
+    return settings.sweep
+
+
+def _draft(tree: Tree, point: Point) -> Trial:
+    """The trial of one point, not yet selected."""
+    return _drafts(tree, [point])[0]
+
+
+def _drafts(tree: Tree, points: Sequence[Point]) -> list[Trial]:
+    """The trials of the points, not yet selected; what can exist is priced together, which is much faster."""
+    experiments = [_experiment_or_reason(tree, point) for point in points]
+    possible = [each for each in experiments if not isinstance(each, str)]
+    predicted = iter(estimates([(each, IMPLEMENTATIONS[each.trainer.costs_of]) for each in possible]))
+    return [
+        _trial(_name_of(point), point, None, None, each)
+        if isinstance(each, str)
+        else _named(point, each, next(predicted))
+        for point, each in zip(points, experiments, strict=True)
+    ]
+
+
+def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
+    """Why a point cannot exist is a row of its own. A grid has many of them, and one must not stop the sweep."""
+    try:
+        return _experiment(tree, point)
+    except InfeasiblePlan as reason:
+        return str(reason)
+
+
+def _named(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
+    """The trial of an experiment; its fingerprint gives a changed configuration a folder, so earlier results stay."""
+    name = f"{experiment.label}-{experiment.fingerprint[:6]}"
+    return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
+
+
+def _experiment(tree: Tree, point: Point) -> Experiment:
+    """Raises:
+    InfeasiblePlan: the values cannot exist together.
+    """
+    steps = budgeted_steps(tree, lambda key: value_in(key, point, tree))
+    values = point if steps is None else {**point, NUM_STEPS: steps}
+    experiment = settings_of(with_values(tree, values)).experiment()
+    if "loss" in part_at(tree, "search.objective"):
+        require_last_step_evaluated(experiment)
+    return experiment
+
+
+def _trial(
+    trial_id: str, point: Point, experiment: Experiment | None, predicted: Estimate | None, reason: str | None
+) -> Trial:
+    return Trial(
+        trial_id=trial_id,
+        point=point,
+        experiment=experiment,
+        estimate=predicted,
+        infeasible_reason=reason,
+        selected=False,
+        is_baseline=False,
+    )
+
+
+def _name_of(point: Point) -> str:
+    """A folder-safe name for a point that is no experiment."""
+    parts = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in point.items()]
+    return "infeasible-" + "-".join(parts).replace("/", "_")
+
+
+def _shortfall(predicted: Estimate) -> str:
+    return (
+        f"does not fit: stage {predicted.worst_stage} needs {predicted.peak_memory_bytes / GIBIBYTE:.1f} GiB of"
+        f" {predicted.memory_capacity_bytes / GIBIBYTE:.1f} GiB per device,"
+        f" {predicted.shortfall_bytes / GIBIBYTE:.1f} GiB short"
+    )
+
+
+def _selected(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...]:
+    """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected."""
+    runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
+    # The baseline comes before all others, as nothing can be compared if max_trials leaves it out.
+    ranked = sorted(runnable, key=lambda trial: (not trial.is_baseline, -_predicted_rate(trial)))
+    chosen = {trial.trial_id for trial in ranked[:max_trials]}
+    return tuple(trial.model_copy(update={"selected": trial.trial_id in chosen}) for trial in trials)
+
+
+def _predicted_rate(trial: Trial) -> float:
+    assert trial.estimate is not None
+    return trial.estimate.model_flops_per_second_per_device

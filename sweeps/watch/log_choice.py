@@ -1,0 +1,78 @@
+"""Which trial's log a person wants to read, and which of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from conf.errors import UsageError
+from sweeps.folder.logs import LOG_SUFFIXES
+from sweeps.reading import Reading
+from train_core.measurement import Outcome
+
+MOST_NAMED = 8
+UNEVENTFUL = (None, Outcome.PENDING, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
+
+AnyReading = TypeVar("AnyReading", bound=Reading)
+
+
+def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
+    """The trial or training of that name, or the only one whose name contains it.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    exact = [reading for reading in readings if reading.name == name]
+    found = exact or [reading for reading in readings if name in reading.name]
+    if len(found) == 1:
+        return found[0]
+    problem = f"{len(found)} trials have {name} in their names" if found else f"No trial has {name} in its name"
+    raise UsageError(problem, f"Give more of one of these: {_names(found or readings)}.")
+
+
+def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyReading:
+    """The trial to look at where none was named: the last that failed, else one that runs, else the last that ended.
+
+    Args:
+        to_follow: one that runs comes first, as the others write nothing more.
+
+    Raises:
+        UsageError: none of them has written a log yet, or, where one is to be followed, none was submitted.
+    """
+    spoken = [reading for reading in readings if reading.log is not None]
+    if to_follow and not spoken:
+        spoken = [reading for reading in readings if reading.submission is not None and reading.measurement is None]
+    if not spoken:
+        raise UsageError("No trial has written a log yet", "`trisweep status` shows what they wait for.")
+    return max(spoken, key=lambda reading: (_interest(reading, to_follow), reading.ended or reading.started or 0.0))
+
+
+def log_file(reading: Reading, rank: int | None) -> Path | None:
+    """The log to read: of the rank, else of the rank that failed, else the one written last; None while there is none.
+
+    Raises:
+        UsageError: the rank has no log, although others have.
+    """
+    if rank is None:
+        return reading.log
+    submission = reading.submission
+    own = [reading.folder.rank_log(rank)]
+    own += [submission.output_of(rank), submission.error_of(rank)] if submission else []
+    there = sorted((path for path in own if path.exists()), key=lambda path: -path.stat().st_size)
+    if there or reading.log is None:
+        return there[0] if there else None
+    logs = sorted(path.name for path in reading.folder.logs.glob("*") if path.suffix in LOG_SUFFIXES)
+    raise UsageError(f"Rank {rank} of {reading.name} has no log", f"Its folder has: {', '.join(logs)}.")
+
+
+def _interest(reading: Reading, to_follow: bool) -> int:
+    if reading.outcome is Outcome.RUNNING:
+        return 3 if to_follow else 1
+    return 0 if reading.outcome in UNEVENTFUL else 2
+
+
+def _names(readings: Sequence[Reading]) -> str:
+    names = [reading.name for reading in readings if reading.outcome is not None]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

@@ -1,0 +1,248 @@
+"""`trisweep calibrate` as typed, with a folder of configuration that may be written to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conf.folders import CONF_DIR
+from conf.load import load_cluster
+from sweeps.points.plan import plan_sweep
+from sweeps.replay.run import as_measured
+from sweeps.trial import SweepFolder, Trial
+from tests.composed import composed
+from tests.results.conftest import ENVIRONMENT
+
+PROGRAM = "from cli.main import main; main()"
+EVEN_ON_A_GPU_MACHINE = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of configuration with a file of cluster `local`, which holds before the package's."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "cluster").mkdir()
+    shutil.copy(CONF_DIR / "cluster" / "local.yaml", folder / "cluster")
+    return folder
+
+
+@pytest.fixture
+def local_file(own: Path) -> Path:
+    return own / "cluster" / "local.yaml"
+
+
+def start(own: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+    """In a process group of its own, as a terminal starts it."""
+    environment = {**os.environ, **EVEN_ON_A_GPU_MACHINE, "TRISWEEP_CONFIG_DIR": str(own), "COLUMNS": "160"}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", PROGRAM, "calibrate", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(own, cwd, *arguments)
+    said, complained = process.communicate(timeout=60)
+    return process.returncode, " ".join(said.split()), " ".join(complained.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "No cluster was named"),
+        (("cluster=nowhere",), "cluster = 'nowhere': is not an option of this group"),
+        (("cluster=local", "--output", "../there"), "--output = '../there': is not a name"),
+        (("cluster=local", "--output", "selene"), "selene.yaml exists already"),
+        (("cluster=frontier", "--here"), "The devices of frontier are GPUs (MI250X GCD), but this machine has none"),
+        (("cluster=local", "--here", "--nodes", "2"), "this is a single machine"),
+        (("--from-results", "smoke"), "No sweep smoke has been started"),
+        (("--from-results", "smoke", "cluster=selene"), "No sweep smoke with trials on cluster selene"),
+        (("--from-results", "nothing"), "sweep = 'nothing': is not an option of this group"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(
+    own: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    status, _, complained = run(own, tmp_path, *arguments)
+    assert status == 2
+    assert words in complained
+    assert "Traceback" not in complained
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(own: Path, tmp_path: Path, local_file: Path) -> None:
+    before = local_file.read_text()
+    status, said, _ = run(own, tmp_path, "cluster=local", "--here", "--dry-run", "cluster.devices_per_node=2")
+    assert status == 0
+    assert "for cluster/local.yaml" in said
+    assert "8 matrix products and 3 attentions in each of bf16, fp32" in said
+    assert "Nothing was run or written." in said
+    assert list(tmp_path.iterdir()) == []
+    assert local_file.read_text() == before
+
+
+def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(own: Path, tmp_path: Path) -> None:
+    status, said, complained = run(own, tmp_path, "cluster=frontier", "--dry-run")
+    assert status == 0, complained
+    assert "2 x 8 tasks on gpus would measure, for cluster/frontier.yaml" in said
+    assert "link card: groups of 2 link node: groups of 2, 4 link slingshot: groups of 2" in said
+    assert "#SBATCH --nodes=2" in said
+    assert "#SBATCH --ntasks-per-node=8" in said
+    assert "--gpu-bind=closest" in said  # conf/slurm/frontier.yaml, by its name
+    status, said, _ = run(own, tmp_path, "cluster=frontier", "--dry-run", "--nodes", "1")
+    assert "slingshot" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path: Path, local_file: Path) -> None:
+    before = local_file.read_text()
+    process = start(own, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
+    progress = tmp_path / "runs" / "calibrate-local" / "progress"
+    deadline = time.monotonic() + 60
+    while not progress.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    said, complained = process.communicate(timeout=30)
+    assert process.returncode == 130, complained
+    assert "Interrupted. What was running has been ended, and local.yaml is as it was." in " ".join(said.split())
+    assert "Traceback" not in complained
+    assert local_file.read_text() == before
+    assert [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in (one.info["cmdline"] or [])] == []
+
+
+def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
+    """As if the trial had been run, every rank on a core of its own."""
+    assert trial.experiment
+    measured = as_measured(trial.experiment, step_seconds, 1.0)
+    folder.trial(trial.trial_id).write_measurement(measured.model_copy(update={"environment": ENVIRONMENT}))
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """The smoke sweep, whose trials took three times what was predicted."""
+    record = plan_sweep(composed(["sweep=smoke", "cluster=local"]), proxy=False, git_sha="")
+    folder = SweepFolder(tmp_path / "runs" / "smoke-local")
+    folder.write_record(record)
+    for trial in record.trials:
+        if trial.estimate:
+            finish(folder, trial, 3 * trial.estimate.step_seconds)
+    return tmp_path
+
+
+def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
+    own: Path, finished: Path, local_file: Path
+) -> None:
+    before = load_cluster("local", own)
+    status, said, complained = run(own, finished, "--from-results", "smoke")
+    assert status == 0, complained
+    assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
+    assert "Each of them predicted by a fit without it:" in said
+    after = load_cluster("local", own)
+    assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
+    assert "attention: left as it was, hardly any effect here" in said
+    assert after.links == before.links
+    assert after.device == before.device
+    text = local_file.read_text()
+    assert "fitted to 5 trials of sweep smoke" in text.splitlines()[0]
+    assert "measured on made-up-host with torch 2.0.0" in text.splitlines()[0]
+    assert "# kernel_seconds fitted: 5 trials of sweep smoke, mean error 66.7 % ->" in text
+    assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
+
+
+def test_a_dry_run_of_the_refinement_writes_nothing(own: Path, finished: Path, local_file: Path) -> None:
+    before = local_file.read_text()
+    status, said, _ = run(own, finished, "--from-results", "smoke", "cluster=local", "--dry-run")
+    assert status == 0
+    assert "Nothing was written." in said
+    assert local_file.read_text() == before
+
+
+def test_one_trial_is_enough_to_learn_from(own: Path, finished: Path, local_file: Path) -> None:
+    before = local_file.read_text()
+    for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[1:]:
+        measurement.unlink()
+    status, said, complained = run(own, finished, "--from-results", "smoke")
+    assert status == 0, complained
+    assert "Too few trials to leave one out" in said
+    assert local_file.read_text() != before
+
+
+def test_a_sweep_of_which_nothing_was_measured_leaves_the_file_alone(
+    own: Path, finished: Path, local_file: Path
+) -> None:
+    before = local_file.read_text()
+    for measurement in finished.glob("runs/smoke-local/trials/*/measurement.json"):
+        measurement.unlink()
+    status, _, complained = run(own, finished, "--from-results", "smoke")
+    assert status == 2
+    assert "No trial has a step time to fit to" in complained
+    assert local_file.read_text() == before
+
+
+TABLE = """cluster,layers,hidden,heads,seq,num_gpus,tp,pp,micro_batch,global_batch,precision,iter_time_s
+selene,96,12288,96,2048,512,8,16,1,1536,bf16,30
+selene,48,8192,64,2048,64,8,1,4,512,bf16,40
+"""
+
+
+def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path, tmp_path: Path) -> None:
+    table = tmp_path / "ours.csv"
+    table.write_text(TABLE)
+    status, said, complained = run(own, tmp_path, "--from-csv", str(table), "--output", "ours")
+    path = own / "cluster" / "ours.yaml"
+    try:
+        assert status == 0, complained
+        assert "2 rows of ours.csv, selene as its file says now." in said
+        assert "fitted to 2 rows of ours.csv, measured where the table says" in path.read_text().splitlines()[0]
+        new, old = load_cluster("ours", own), load_cluster("selene", own)
+        assert new.efficiency.matmul != old.efficiency.matmul
+        assert new.efficiency.source.startswith("matmul")
+        assert new.efficiency.runs is not None
+        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-lm", 512)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_the_runs_to_measure_first_are_proposed_with_a_command_that_measures_one_of_them(
+    own: Path, tmp_path: Path
+) -> None:
+    status, said, complained = run(own, tmp_path, "--propose", "smoke")
+    assert status == 0, complained
+    assert "Of 5 points of sweep smoke, their steps would say most of the constants of local" in said
+    assert "trisweep sweep smoke parallel.world_size=" in said
+    assert said.endswith("Then: trisweep calibrate --from-results smoke")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "complaint"),
+    [
+        (TABLE.replace("iter_time_s", "seconds"), (), "No row of ours.csv holds a measured step that can be priced"),
+        (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
+        (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
+        (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
+        (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
+        ("a,b\n1,2\n", (), "lacks the columns"),
+    ],
+)
+def test_a_table_that_says_nothing_is_refused_in_a_sentence(
+    own: Path, tmp_path: Path, text: str, arguments: tuple[str, ...], complaint: str
+) -> None:
+    (tmp_path / "ours.csv").write_text(text)
+    status, _, complained = run(own, tmp_path, "--from-csv", "ours.csv", "--dry-run", *arguments)
+    assert status == 2
+    assert complaint in complained
+    assert "Traceback" not in complained

@@ -1,0 +1,319 @@
+"""`trisweep plan` as a search: what a person types, and what comes out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from cli.output.console import console
+from results.units import significant
+from sweeps.planner.search import search_space
+from sweeps.planner.space import Space
+from sweeps.points.plan import plan_sweep
+from tests.composed import composed, load
+from train_core.costs import IMPLEMENTATIONS, estimate
+from train_core.costs.setting import Setting
+
+GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+Plan = Callable[..., str]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `trisweep plan` with the arguments and returns its output."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(console, "width", 100)
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert not ended.value.code, captured.err
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `trisweep plan` with arguments that it refuses, and returns what it says."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert ended.value.code == 2
+        assert captured.out == ""
+        return " ".join(captured.err.split())
+
+    return run
+
+
+def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    settings = load(GPT_22B)
+    space = Space(Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"]), 16, 64)
+    found = search_space(space, top=10)
+    assert document["strategies"] == found.num_strategies
+    assert document["feasible"] == found.num_feasible
+    assert 0 < document["seconds"] < 60
+    assert [one["predicted_step_seconds"] for one in document["best"]] == found.step_seconds.tolist()
+
+
+def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(plan: Plan) -> None:
+    best = json.loads(plan(*GPT_22B, "--format", "json", "--top", "3"))["best"]
+    assert len(best) == 3
+    for one in best:
+        predicted = estimate(load([*GPT_22B, *one["overrides"]]).experiment())
+        assert predicted.step_seconds == one["predicted_step_seconds"]
+        assert predicted.peak_memory_bytes / 2**30 == one["predicted_peak_memory_gib"]
+
+
+def test_csv_is_a_line_for_every_plan_with_columns_that_say_what_is_predicted(plan: Plan) -> None:
+    rows = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--top", "4", "--tokens", "1e9"))))
+    assert len(rows) == 4
+    assert {"tensor_parallel_size", "micro_batch_size", "schedule", "predicted_step_seconds"} <= set(rows[0])
+    seconds = [float(row["predicted_step_seconds"]) for row in rows]
+    assert seconds == sorted(seconds)
+    assert float(rows[0]["predicted_hours"]) == pytest.approx(7630 * seconds[0] / 3600)
+    assert float(rows[0]["predicted_dollars"]) == pytest.approx(float(rows[0]["predicted_device_hours"]) * 3.43)
+
+
+def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Plan) -> None:
+    shown = plan(*GPT_22B, "--devices", "16,32", "--tokens", "1e9", "--explain", "best")
+    assert max(len(line) for line in shown.splitlines()) <= 100
+    assert shown.count("Predicted, not measured") == 1
+    assert "What binds: compute" in shown
+    assert "plans," in shown
+
+
+def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> None:
+    training = ("--tokens", "1e9", "--top", "1")
+    (best,) = json.loads(plan(*GPT_22B, *training, "--format", "json"))["best"]
+    of_a_token = [significant(best[f"predicted_{name}"]) for name in ("dollars_per_million_tokens", "joules_per_token")]
+    assert {*of_a_token} <= {*plan(*GPT_22B, "--top", "1").split()}
+    of_all = [significant(best["predicted_hours"]), f"{best['predicted_dollars']:,.0f}"]
+    assert {*of_all} <= {*plan(*GPT_22B, *training).split()}
+
+
+def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> None:
+    (best,) = json.loads(plan("175b", "--search", "--format", "json", "--top", "1"))["best"]
+    assert (best["model"], best["cluster"], best["world_size"]) == ("gpt-175b", "frontier", 1024)
+    assert best["global_batch_size"] == 5120
+
+
+def test_a_sweep_whose_points_are_searched_shows_those_that_it_will_run_and_why(plan: Plan) -> None:
+    shown = " ".join(plan("smoke", "search=planner").split())
+    assert "points at full size" in shown
+    points = plan_sweep(composed(["sweep=smoke", "search=planner"]), proxy=False, git_sha="").plan
+    chosen = [f"{point.trial_id}: {point.chosen_because}" for point in points if point.chosen_because]
+    assert len(chosen) > 5
+    assert all(line in shown for line in chosen)
+    assert ": tests " in shown
+
+
+def test_a_search_that_was_asked_for_is_of_all_plans_whatever_the_sweep_runs(plan: Plan) -> None:
+    assert "plans," in plan("smoke", "search=planner", "--search")
+
+
+def test_a_plan_without_search_options_is_the_sweeps_points(plan: Plan) -> None:
+    assert "points at full size" in plan("smoke")
+
+
+def test_knobs_are_listed_where_asked_for(plan: Plan) -> None:
+    knobs = json.loads(plan(*GPT_22B, "--exhaustive-knobs", "--format", "json"))["knobs"]
+    assert knobs["tensor_parallel_size"] == [1, 2, 4, 8]
+    assert knobs["schedule"] == ["1f1b", "interleaved", "zero-bubble"]
+    assert knobs["recompute"] == ["none", "selective", "full", "pointwise"]
+    assert knobs["zero_stage"] == [0, 1, 2, 3]
+    assert knobs["sequence_parallel"] == [False, True]
+    assert set(knobs["micro_batch_size"]) == {1, 2, 4, 8, 16, 32, 64}
+    assert knobs["virtual_pipeline_size"][0] == 1
+    assert len(knobs["first_stage_layers"]) > len(knobs["pipeline_parallel_size"])
+
+
+def test_pinned_knobs_stay(plan: Plan) -> None:
+    pinned = ("parallel.recompute=full", "parallel.tensor_parallel_size=2")
+    best = json.loads(plan(*GPT_22B, *pinned, "--format", "json"))["best"]
+    assert {(one["recompute"], one["tensor_parallel_size"]) for one in best} == {("full", 2)}
+
+
+def test_a_named_plan_is_explained_with_its_neighbours(plan: Plan) -> None:
+    named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
+    (explained,) = json.loads(plan(*GPT_22B, "--explain", named, "--format", "json"))["explanations"]
+    assert explained["layout"] == "tp8-pp1-dp2-mb1-gb64-sp-zero1"
+    assert {one["knob"] for one in explained["alternatives"]} >= {"tensor_parallel_size", "recompute", "zero_stage"}
+    assert explained["predicted_compute_seconds"] > 0
+
+
+def test_a_named_plan_that_does_not_fit_says_by_how_much(plan: Plan) -> None:
+    (explained,) = json.loads(plan(*GPT_22B, "--explain", "parallel.zero_stage=0", "--format", "json"))["explanations"]
+    assert "GiB short" in explained["infeasible_reason"]
+
+
+def test_a_named_plan_is_explained_where_the_search_took_place(plan: Plan) -> None:
+    named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
+
+    def explained(cluster: str, *arguments: str) -> object:
+        found = json.loads(plan(*GPT_22B, *arguments, "--format", "json"))["explanations"]
+        alone = json.loads(plan(*GPT_22B, f"cluster={cluster}", "--explain", named, "--format", "json"))["explanations"]
+        return found == alone
+
+    assert explained("dgx-h100", "--clusters", "dgx-h100", "--explain", named)
+    assert explained("dgx-h100", "--clusters", "dgx-h100", "--explain", f"cluster.device.price_per_hour=1 {named}")
+    assert explained("dgx-h200", "--clusters", "dgx-h100", "--explain", f"cluster=dgx-h200 {named}")
+
+
+def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Plan) -> None:
+    (explained,) = json.loads(
+        plan(*GPT_22B, "--devices", "32", "--explain", "parallel.tensor_parallel_size=8", "--format", "json")
+    )["explanations"]
+    assert explained["layout"].startswith("tp8-pp1-dp4-")
+
+
+@pytest.mark.parametrize("output_format", ["table", "json", "csv"])
+def test_a_named_plan_is_explained_where_no_plan_fits(
+    output_format: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ("--explain", "best", "--explain", "parallel.tensor_parallel_size=8 parallel.pipeline_parallel_size=1")
+    arguments = ("model=gpt-175b", "cluster=selene", "precision=bf16", "--devices", "8", *named)
+    monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments, "--format", output_format])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown, refused = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "the one that needs least takes" in " ".join(refused.split())
+    if output_format == "json":
+        (explained,) = json.loads(shown)["explanations"]
+        assert "GiB short" in explained["infeasible_reason"]
+    else:
+        assert ("GiB short" in " ".join(shown.split())) == (output_format == "table")
+
+
+def test_time_against_money_over_clusters(plan: Plan) -> None:
+    offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--format", "json")
+    front = json.loads(plan(*GPT_22B, *offered))["pareto"]
+    seconds = [one["predicted_step_seconds"] for one in front]
+    dollars = [one["predicted_dollars_per_million_tokens"] for one in front]
+    assert seconds == sorted(seconds)
+    assert dollars == sorted(dollars, reverse=True)
+    assert len(front) > 1
+
+
+@pytest.mark.parametrize(
+    ("unfit", "reason", "overrides", "number"),
+    [
+        ("dgx1-v100", "precision.dtype = 'bf16': has no peak on", (), "16"),
+        (
+            "local",
+            "devices = 64: is not a number of devices that a job can have on cluster local",
+            ("precision=fp32",),
+            "64",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_run_the_job_is_left_out_and_said_so(
+    unfit: str, reason: str, overrides: tuple[str, ...], number: str, plan: Plan
+) -> None:
+    asked = (*GPT_22B, *overrides, "--devices", number, "--clusters", f"{unfit},selene")
+    document = json.loads(plan(*asked, "--format", "json"))
+    (left_out,) = document["left_out"]
+    assert left_out["cluster"] == unfit
+    assert reason in left_out["reason"]
+    assert {one["cluster"] for one in document["best"]} == {"selene"}
+    shown = " ".join(plan(*asked).split())
+    assert f"searched in {shown.split('searched in ')[1].split()[0]} s. Left out: {unfit}: {reason}" in shown
+
+
+def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
+    curve = json.loads(plan(*GPT_22B, "--scaling", "strong", "--format", "json"))["scaling"]
+    assert [point["world_size"] for point in curve["points"]] == [8, 16]
+    assert "weak scaling" in plan(*GPT_22B, "--scaling", "weak")
+
+
+def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
+    on_dgx_h100 = ("--devices", "16", "--scaling", "strong", "--format", "json")
+    curve = json.loads(plan(*GPT_22B, "--clusters", "dgx-h100", *on_dgx_h100))["scaling"]
+    assert curve == json.loads(plan(*GPT_22B, "cluster=dgx-h100", *on_dgx_h100))["scaling"]
+    assert curve != json.loads(plan(*GPT_22B, *on_dgx_h100))["scaling"]
+
+
+def test_one_job_over_two_types(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--format", "json"))
+    best = document["best"][0]
+    assert [block["num_devices"] for block in best["blocks"]] == [16, 16]
+    assert sum(sum(block["layers_per_stage"]) for block in best["blocks"]) == 48
+    shown = plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16")
+    assert "One job over all of them" in shown
+    command = shlex.split(shown[shown.index("trisweep train") :])
+    assert estimate(load(command[2:]).experiment()).step_seconds == best["predicted_step_seconds"]
+    assert set(best["overrides"]) <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Nothing to plan was named"),
+        (["175"], "Did you mean 175b?"),
+        (["model=gpt-176b"], "model = 'gpt-176b'"),
+        ([*GPT_22B, "--format", "xml"], "Use one of table, json, csv"),
+        ([*GPT_22B, "--objective", "speed"], "Use one of time, cost, energy, device-hours"),
+        ([*GPT_22B, "--scaling", "up"], "Use one of weak, strong"),
+        ([*GPT_22B, "--budget", "100"], "nothing says how long that is"),
+        ([*GPT_22B, "--budget", "100", "--tokens", "1e12"], "the cheapest costs $"),
+        ([*GPT_22B, "--budget", "-1", "--tokens", "1e12"], "budget = -1.0: is not above zero"),
+        ([*GPT_22B, "--deadline", "0.1", "--steps", "1000000"], "the fastest takes"),
+        ([*GPT_22B, "--steps", "10", "--tokens", "100"], "--tokens and --steps both say"),
+        ([*GPT_22B, "--devices", "13"], "devices = 13"),
+        ([*GPT_22B, "--devices", "9" * 4401], "is not a list of numbers"),
+        ([*GPT_22B, "--devices", f"8-{'9' * 4401}"], "is not a list of numbers"),
+        ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is not a list of clusters and devices"),
+        ([*GPT_22B, "--tokens", "9" * 400], "--tokens = inf: must be a number"),
+        ([*GPT_22B, "--steps", "9" * 400], "must be a number from 1 to 1e+18"),
+        ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
+        (
+            [*GPT_22B, "--clusters", "selene,dgx-h100", "cluster.num_nodes=4"],
+            "does not say which of --clusters it is for",
+        ),
+        ([*GPT_22B, "--implementation", "mine"], "Known: trisweep"),
+        ([*GPT_22B, "--mixed", "selene:16"], "names fewer than two clusters"),
+        ([*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--pareto"], "--mixed says which devices"),
+        ([*GPT_22B, "--explain", "parallel.tensor_size=3"], "is not a key"),
+        (["22b", "--objective", "cost"], "cluster.device.price_per_hour = None"),
+        (["22b", "--pareto"], "cluster.device.price_per_hour = None"),
+        (["model=gpt-1t", "cluster=selene", "precision=bf16", "--devices", "8"], "the one that needs least takes"),
+        (
+            [*GPT_22B, "--devices", "4096", "--clusters", "selene,dgx-h100"],
+            "devices = 4096: is not a number of devices",
+        ),
+        ([*GPT_22B, "--devices", "x", "--clusters", "selene,dgx-h100"], "devices = 'x': is not a list of numbers"),
+        (["model=gpt-22b", "cluster=dgx1-v100", "precision=bf16"], "has no peak"),
+    ],
+)
+def test_bad_input_is_one_message_on_stderr(arguments: list[str], message: str, refusal: Plan) -> None:
+    assert message in refusal(*arguments)
+
+
+def test_the_search_imports_neither_torch_nor_mlflow_nor_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['trisweep', 'plan', *sys.argv[1:]]\n"
+        "from cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print([name for name in ('torch', 'mlflow', 'pandas', 'submitit') if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *GPT_22B, "--format", "json", "--explain", "best"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+    assert json.loads(done.stdout)["strategies"] > 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,123 @@
+"""`trisweep plan` shows families with intervals, pads vocabularies, and leaves memory free where it is told to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from cli.main import main
+from conf.units import GIBIBYTE
+from tests.composed import load
+from train_core.costs import estimate
+
+GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+Plan = Callable[..., str]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `trisweep plan` with arguments, and returns what it prints."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert (ended.value.code, captured.err) == (0, "")
+        return captured.out
+
+    return run
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--format", "json", "--top", "6"))
+    families = document["families"]
+    sizes = [(one["tensor_parallel_size"], one["pipeline_parallel_size"]) for one in families]
+    assert len(set(sizes)) == len(families) == 6 < document["num_families"]
+    steps = [one["predicted_step_seconds"] for one in families]
+    assert steps == sorted(steps)
+    assert steps[0] == document["best"][0]["predicted_step_seconds"]
+    for one in families:
+        assert one["predicted_low_step_seconds"] < one["predicted_step_seconds"] < one["predicted_high_step_seconds"]
+        experiment = load(one["overrides"] + [*GPT_22B[:3]]).experiment()
+        assert estimate(experiment).step_seconds == one["predicted_step_seconds"]
+        assert one["layout"] in experiment.label.replace("-gb64", "")
+
+
+def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    rivals = document["not_told_apart"]
+    assert len(document["trials_that_decide"]) == min(rivals, 10) > 1
+    said = words(plan(*GPT_22B, "--top", "3"))
+    assert f"The first {rivals} families cannot be told apart" in said
+    assert "The trials that would decide are #1 to #3." in said
+    assert f"--top {rivals} shows all of them." in said
+
+
+def test_a_flat_list_and_csv_hold_plans_and_families(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--format", "json", "--flat"))
+    assert "families" not in document
+    flat = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--flat"))))
+    assert [float(row["predicted_step_seconds"]) for row in flat] == [
+        one["predicted_step_seconds"] for one in document["best"]
+    ]
+    families = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv"))))
+    sizes = [(row["tensor_parallel_size"], row["pipeline_parallel_size"]) for row in families]
+    assert len(set(sizes)) == len(sizes) == 10
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_the_table_of_families_fits_the_terminal(columns: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.output.console.console.width", int(columns))
+    assert max(map(len, plan(*GPT_22B).splitlines())) <= int(columns)
+
+
+def test_a_vocabulary_as_it_comes_from_a_tokenizer_is_padded_and_said_so(plan: Plan) -> None:
+    odd = (*GPT_22B, "model.vocab_size=50257")
+    document = json.loads(plan(*odd, "--format", "json", "--top", "3"))
+    assert document["padded"] == {"model.vocab_size": 50304}
+    for one in document["families"]:
+        assert "model.vocab_size=50304" in one["overrides"]
+        experiment = load([*odd, *one["overrides"]]).experiment()
+        assert estimate(experiment).step_seconds == one["predicted_step_seconds"]
+    assert max(one["tensor_parallel_size"] for one in document["families"]) > 1
+    said = words(plan(*odd, "--explain", "parallel.tensor_parallel_size=2", "--top", "1"))
+    assert "Vocabulary padded from 50,257 to 50,304 rows" in said
+    assert "cannot exist" not in said
+    assert json.loads(plan(*odd, "parallel.tensor_parallel_size=1", "--format", "json"))["padded"] == {}
+
+
+def test_headroom_is_left_free_by_every_plan(plan: Plan) -> None:
+    free = {"6GiB": 6.0, "10%": 8.0}
+    for text, least in free.items():
+        found = json.loads(plan(*GPT_22B, "--headroom", text, "--format", "json"))
+        for one in (*found["best"], *found["families"]):
+            assert one["memory_capacity_gib"] - one["predicted_peak_memory_gib"] >= least * 10**9 / GIBIBYTE
+
+
+def test_a_plan_that_nearly_fills_the_memory_says_so(plan: Plan) -> None:
+    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    full = [f"#{place}" for place, one in enumerate(document["families"], 1) if one["predicted_memory_percent"] > 90]
+    assert full
+    said = words(plan(*GPT_22B))
+    assert f"! {', '.join(full)} need more than 90% of the memory" in said
+    assert "!" not in plan(*GPT_22B, "--headroom", "10%").split("searched in")[0]
+
+
+@pytest.mark.parametrize("text", ["6", "6 gigs", "-1GiB", "80GiB", "100%", ""])
+def test_headroom_that_is_no_amount_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *GPT_22B, "--headroom", text])
+    with pytest.raises(SystemExit):
+        main()
+    assert "headroom = " in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""`trisweep report` of a sweep that has been measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from cli.commands.report.comparison import folder_called
+from conf.errors import UsageError
+from tests.cli.conftest import Command
+
+COMMAND = "from cli.main import main; main()"
+
+
+def test_a_corrupt_measurement_is_put_aside_and_the_rest_is_reported(
+    finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    victim = next((copy / "runs" / "smoke-local" / "trials").glob("tp1-pp1-dp1*")) / "measurement.json"
+    victim.write_text('{"outcome": "COMPL')
+    done = trisweep("report", "smoke", cwd=copy)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list(victim.parent.glob("measurement.corrupt-*.json"))) == 1
+    assert done.stdout.count("COMPLETED") == 4
+    text = (copy / "runs" / "smoke-local" / "report.md").read_text()
+    assert "corrupt" in text
+
+
+def test_two_sweeps_are_compared_by_their_folders(finished: Path, tmp_path: Path, trisweep: Command) -> None:
+    before = tmp_path / "before"
+    shutil.copytree(finished / "runs" / "smoke-local", before)
+    done = trisweep("report", str(before), "smoke-local", "--out", str(tmp_path / "out"), cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert "B trains 1.00 times as many tokens a second as A" in " ".join(done.stdout.split())
+    assert (tmp_path / "out" / "compared-with-before.html").exists()
+
+
+def test_a_folder_of_several_sweeps_is_refused_with_their_names(finished: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds 1 sweep\. Name .*/smoke-local"):
+        folder_called(str(finished / "runs"), [])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("smoke-local", "smoke-local"), "was given twice"),
+        (("smoke-local", "nowhere/at-all"), "nowhere/at-all holds no sweep"),
+        (("a", "b", "c"), "two sweeps can be compared"),
+        (("smoke", "--live", "--json"), "serves a page and writes nothing"),
+    ],
+)
+def test_what_cannot_be_compared_or_served_is_one_message(
+    finished: Path, trisweep: Command, words: tuple[str, ...], said: str
+) -> None:
+    done = trisweep("report", *words, cwd=finished)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_live_report_ends_with_ctrl_c_and_leaves_nothing(finished: Path, no_slurm: dict[str, str]) -> None:
+    command = [sys.executable, "-c", COMMAND, "report", "smoke", "--live", "--port", "0"]
+    environment = os.environ | no_slurm
+    with subprocess.Popen(command, cwd=finished, env=environment, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        address = served.stdout.readline().removeprefix("Report: ").strip()
+        with urlopen(address, timeout=20) as answer:
+            assert b"The sweep is finished" in answer.read()
+        served.send_signal(signal.SIGINT)
+        assert served.wait(timeout=20) == 0
+    with pytest.raises(URLError):
+        urlopen(address, timeout=5)

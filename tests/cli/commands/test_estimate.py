@@ -1,0 +1,161 @@
+"""`trisweep estimate` as a person runs it: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import csv
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.commands.estimate import TRAINERS
+from tests.forked_command import run_forked
+from train_core.costs import IMPLEMENTATIONS
+
+PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "published.csv"
+HEADER = (
+    "source,table,layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,recompute,iter_time_s,confirmed\n"
+)
+GOOD = "A paper,1,24,2304,24,2048,A100-80GB-SXM,32,1,1,16,512,full,3.5,yes\n"
+BAD = "A paper,1,24,wide,24,2048,A100-80GB-SXM,32,1,1,16,512,full,3.5,yes\n"
+
+
+def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run_forked(arguments, cwd, {**os.environ, "COLUMNS": "160"})
+
+
+def test_the_help_names_every_trainer_that_is_known() -> None:
+    assert ", ".join(IMPLEMENTATIONS) == TRAINERS
+
+
+def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD + BAD + GOOD)
+    done = trisweep("estimate", "in.csv", "--out", "new/out.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 3 rows priced; 1 not: see column reason" in done.stdout
+    assert "Predicted, not measured: new/out.csv" in done.stdout
+    with (tmp_path / "new" / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [bool(row["reason"]) for row in rows] == [False, True, False]
+    assert float(rows[0]["pred_low_s"]) < float(rows[0]["pred_iter_time_s"]) < float(rows[0]["pred_high_s"])
+    assert float(rows[0]["pred_iter_time_s"]) > 0
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_without_a_file_to_write_the_rows_stand_on_the_screen_beside_what_they_measured(
+    width: int, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD + BAD + GOOD.replace(",3.5,", ",,") + BAD)
+    done = run_forked(("estimate", "in.csv"), tmp_path, {**os.environ, "COLUMNS": str(width)})
+    assert done.returncode == 0, done.stderr
+    assert all(len(line) <= width for line in done.stdout.splitlines())
+    first, second = (line.split() for line in done.stdout.splitlines() if line.startswith(("    2 ", "    4 ")))
+    assert first[-2] == "3.50"
+    assert float(first[-1]) == pytest.approx(100 * (float(first[-5]) / 3.5 - 1), abs=0.2)
+    assert second[-2:] == ["-", "-"]
+    assert "2 of 4 rows priced; 2 not\n  line 3 and 1 more: hidden = 'wide': is not a number" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_a_table_may_be_named_as_scripts_of_old_do_but_not_twice(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD)
+    assert trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path).returncode == 0
+    twice = trisweep("estimate", "in.csv", "--csv", "in.csv", cwd=tmp_path)
+    assert (twice.returncode, twice.stderr) == (2, "trisweep: Two tables were named. Leave out --csv.\n")
+    none = trisweep("estimate", cwd=tmp_path)
+    assert none.returncode == 2
+    assert "No table was named. Name a CSV file: trisweep estimate TABLE.csv" in none.stderr
+
+
+def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -> None:
+    unreadable = GOOD.replace(",3.5,", ",fast,")
+    (tmp_path / "in.csv").write_text(HEADER + GOOD + GOOD.replace("yes", "no") + unreadable)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Predicted against measured" in done.stdout
+    assert "A paper, 1" in done.stdout
+    assert "1 rows with confirmed=no are left out." in done.stdout
+    assert "Left out: iter_time_s = 'fast': is not a number" in done.stdout
+
+
+def test_a_score_without_measurements_says_so(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD.replace(",3.5,", ",,"))
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "No row that was priced holds a measurement." in done.stdout
+
+
+def test_the_trainer_can_be_chosen(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD)
+    for name in ("trisweep", "megatron-lm"):
+        done = trisweep("estimate", "in.csv", "--out", f"{name}.csv", "--implementation", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "trisweep.csv").read_text() != (tmp_path / "megatron-lm.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        ("model,layers\na,1\n", [], "lacks the columns hidden, heads, seq"),
+        (None, [], "in.csv cannot be read: No such file or directory"),
+        (HEADER + GOOD, ["--implementation", "colossal"], "implementation = 'colossal': is not a trainer known here"),
+        (HEADER + '"unfinished', [], "is not CSV"),
+    ],
+)
+def test_what_cannot_be_read_is_one_message_and_nothing_is_written(
+    content: str | None, options: list[str], said: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "in.csv").write_text(content)
+    before = sorted(tmp_path.iterdir())
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", *options, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD)
+    (tmp_path / "out.csv").mkdir()
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "out.csv is not a file. Name another one with --out." in " ".join(done.stderr.split())
+
+
+def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['trisweep', 'estimate', sys.argv[1], '--out', 'out.csv', '--score']\n"
+        "from cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print('heavy:', [name for name in ('torch', 'mlflow', 'pandas') if name in sys.modules])"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(PUBLISHED)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+    assert seconds < 8  # of one core, some seconds more than on a quiet machine
+
+
+def test_reasons_and_columns_that_look_misspelt_are_on_the_screen(tmp_path: Path) -> None:
+    header = HEADER.replace("recompute", "recomputing").replace("confirmed", "kvheads")
+    (tmp_path / "in.csv").write_text(header + GOOD.replace("yes", "8") + BAD)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "line 3: hidden = 'wide': is not a number" in done.stdout
+    assert "Column recomputing was not read: did you mean recompute?" in done.stdout
+    assert "Column kvheads was not read: did you mean kv_heads?" in done.stdout
+
+
+def test_a_table_of_which_nothing_could_be_priced_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + BAD)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "0 of 1 rows priced" in done.stdout
+    assert (tmp_path / "out.csv").exists()

@@ -1,0 +1,67 @@
+"""`trisweep logs`: which log is printed, and how one is followed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli.commands.logs.growing_file import GrowingFile
+from tests.cli.conftest import Command
+
+
+def test_the_log_goes_to_stdout_and_its_name_to_stderr(finished: Path, trisweep: Command) -> None:
+    done = trisweep("logs", "smoke", "tp2-pp1", cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert "Job completed successfully" in done.stdout
+    assert "step 4/4: loss" in done.stdout
+    assert done.stderr.startswith("==> tp2-pp1-dp1-mb1-gb8")
+
+
+def test_without_a_name_the_one_that_failed_is_chosen(finished: Path, tmp_path: Path, trisweep: Command) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    (trial,) = (tmp_path / "runs/smoke-local/trials").glob("tp1-pp2-*")
+    measurement = trial / "measurement.json"
+    measurement.write_text(measurement.read_text().replace('"COMPLETED"', '"FAILED"'))
+    done = trisweep("logs", "smoke", cwd=tmp_path)
+    assert done.stderr.startswith("==> tp1-pp2-"), done.stderr
+
+
+def test_following_a_trial_that_has_ended_prints_it_and_ends(finished: Path, trisweep: Command) -> None:
+    done = trisweep("logs", "smoke", "zero1-c", "--follow", cwd=finished)
+    assert done.returncode == 0
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[-4:]] == [f"step {n}/4" for n in range(1, 5)]
+    assert "ended: COMPLETED" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tp2",), "2 trials have tp2 in their names"),
+        (("absent",), "No trial has absent in its name"),
+        (("tp2-pp1", "tp1-pp1"), "2 trials were named"),
+        (("infeasible",), "INFEASIBLE and has written no log"),
+        (("tp2-pp1", "--rank", "9"), "Rank 9 of tp2-pp1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_log_that_is_not_there_is_refused(
+    arguments: tuple[str, ...], words: str, finished: Path, trisweep: Command
+) -> None:
+    done = trisweep("logs", "smoke", *arguments, cwd=finished)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in " ".join(done.stderr.split())
+
+
+def test_a_growing_file_is_read_on_and_a_new_one_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    growing = GrowingFile(path)
+    assert list(growing.news()) == []
+    path.write_bytes("one\ngrün".encode()[:-2])  # in the middle of a letter
+    assert "".join(growing.news()) == "one\ngr"
+    with path.open("ab") as file:
+        file.write("grün".encode()[-2:])
+    assert "".join(growing.news()) == "ün"
+    path.write_text("new")
+    assert "".join(growing.news()) == "new"

@@ -1,0 +1,70 @@
+"""Commands that are printed to be copied, and how a sweep's command ends."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from cli.commands.sweep.end import end_command
+from cli.output.next_command import folder_words, next_command, ui_command
+from conf.load import compose
+from conf.overrides import Overrides
+from launcher.where import Place
+from tests.composed import composed
+from tests.results.conftest import WriteSweep, write_sweep
+from tests.results.report.test_report import HOW, PROXY_TRIALS
+from train_core.measurement import Outcome
+
+__all__ = ["write_sweep"]
+
+FAILED = {trial.trial_id: (Outcome.FAILED, "rank 0 ran out of luck") for trial in PROXY_TRIALS if trial.experiment}
+
+
+@pytest.fixture(autouse=True)
+def no_make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MAKELEVEL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_folder_that_everybody_uses_is_not_named(tmp_path: Path) -> None:
+    assert folder_words(tmp_path / "runs") == []
+    assert ui_command(tmp_path / "runs") == "trisweep ui"
+
+
+@pytest.mark.parametrize("name", ["results", "my results", "é(1)=2", "it's"])
+def test_a_folder_that_was_chosen_is_named_so_that_shell_and_hydra_read_it_back(name: str, tmp_path: Path) -> None:
+    words = shlex.split(ui_command(tmp_path / name))[2:]
+    assert compose(Overrides.parse(words)).settings.output_dir == name
+
+
+def test_who_came_by_make_is_told_a_target_of_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAKELEVEL", "1")
+    assert ui_command(tmp_path / "runs") == "make ui"
+    assert ui_command(tmp_path / "elsewhere") == "make ui OVERRIDES=output_dir=elsewhere"
+
+
+def test_a_sweep_on_a_cluster_is_named_with_it(write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(PROXY_TRIALS, mode="cluster", name="many-frontier")
+    record = sweep.record.model_copy(update={"name": "many"})
+    command = next_command("retry", type(sweep)(sweep.folder, record), "--failed")
+    assert command == "trisweep retry many --failed cluster=frontier"
+
+
+def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(composed(["sweep=smoke"]), on_slurm=True, proxy=True)
+    with pytest.raises(typer.Exit) as ended:
+        end_command(write_sweep(PROXY_TRIALS, FAILED), place)
+    assert ended.value.exit_code == 1
+    said = capsys.readouterr().out
+    assert f"{len(FAILED)} trials failed" in said
+    assert "  trisweep status made-up" in said
+    assert "--retry-failed" in said
+
+
+def test_a_sweep_that_measured_something_ends_well(write_sweep: WriteSweep) -> None:
+    end_command(write_sweep(PROXY_TRIALS, HOW), Place(composed(["sweep=smoke"]), on_slurm=True, proxy=True))

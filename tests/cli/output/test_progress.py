@@ -1,0 +1,125 @@
+"""What a person sees while a sweep runs."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from rich.console import Console
+
+from cli.output.progress import LiveProgress, PlainProgress, progress_on, sweep_seconds_left
+from cli.output.state_table import duration, trial_seconds_left
+from launcher.slurm.query import JobState
+from sweeps.folder.submission import write_submission
+from sweeps.reading import Reading
+from tests.results.conftest import experiment, in_slurm, performance, step
+from train_core.measurement import Measurement, Outcome
+from train_core.trial_folder import TrialFolder
+
+EXPERIMENT = experiment()
+LONG_NAME = "tp2-pp2-dp2-mb1-gb8-sp-zero1-full-3598a7-and-a-name-that-is-far-too-long-for-eighty-columns"
+RATE = 5.4e10
+
+
+class Read(Protocol):
+    """`read(stage, name)`: the reading of a trial that waits, runs, is done or failed, from a folder that says so."""
+
+    def __call__(self, stage: str, name: str = "") -> Reading: ...
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def build(stage: str, name: str = "") -> Reading:
+        folder = TrialFolder(tmp_path / (name or stage))
+        folder.path.mkdir(exist_ok=True)
+        if stage in ("runs", "done"):
+            write_submission(folder, in_slurm(folder).model_copy(update={"submitted": 1000.0}))
+            told = {"num_steps": 6, "step_seconds": 2.5, "model_flops_per_second_per_device": RATE, "loss": 5.3951}
+            folder.append_metrics(step(6 if stage == "done" else 2).model_copy(update=told))
+        if stage in ("done", "failed"):
+            folder.write_measurement(measurement(stage))
+        job = JobState("RUNNING") if stage == "runs" else None
+        return Reading(folder=folder, experiment=EXPERIMENT, job=job)
+
+    return build
+
+
+def measurement(stage: str) -> Measurement:
+    has_failed = stage == "failed"
+    measured = performance(1.0, model_flops_per_second_per_device=RATE, final_loss=5.3951)
+    return Measurement(
+        fingerprint=EXPERIMENT.fingerprint,
+        outcome=Outcome.FAILED if has_failed else Outcome.COMPLETED,
+        cause="ValueError: bad" if has_failed else "",
+        performance=None if has_failed else measured,
+        started=1.0 if has_failed else 900.0,
+        ended=2.0 if has_failed else 960.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "numbers"), [(80, ("2/6", "0.0540")), (120, ("2/6", "0.0540", "5.395", "10s"))], ids=["80", "120"]
+)
+def test_a_terminal_shows_as_many_numbers_as_fit_its_width(read: Read, width: int, numbers: tuple[str, ...]) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, height=30, color_system=None, legacy_windows=False)
+    with LiveProgress(console) as progress:
+        progress.show([read("done"), read("runs"), read("waits", LONG_NAME), read("failed")])
+    text = stream.getvalue()
+    row = next(line for line in text.splitlines() if line.startswith("runs"))
+    assert all(part in row for part in ("RUNNING", *numbers))
+    lines = [line.replace("\x1b[2K", "").replace("\x1b[1A", "") for line in text.splitlines()]
+    assert max(len(line) for line in lines if "\x1b" not in line) <= width
+    assert "2 of 4 trials ended" in text
+
+
+def test_a_terminal_says_why_a_trial_failed(read: Read) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=30, color_system=None)
+    with LiveProgress(console) as progress:
+        progress.show([read("runs"), read("failed")])
+    assert "failed: ValueError: bad" in stream.getvalue()
+
+
+def test_a_terminal_that_is_too_low_shows_the_running_trials_first(read: Read) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=10, color_system=None)
+    with LiveProgress(console) as progress:
+        progress.show([*(read("waits", f"waits{n}") for n in range(50)), read("runs")])
+    assert "runs" in stream.getvalue()
+
+
+def test_a_pipe_gets_one_plain_line_per_event(read: Read) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80)
+    progress = progress_on(console)
+    assert isinstance(progress, PlainProgress)
+    failed = read("failed")
+    with progress:
+        progress.show([read("waits", "one"), failed])
+        progress.show([read("waits", "one"), failed])
+        progress.show([read("runs", "one"), failed])
+        progress.show([read("done", "one"), failed])
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["started", "finished"]
+    assert "0.054 TFLOPS per device, loss 5.395 [2 of 2 trials ended]" in lines[1]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_failure_tells_its_cause(read: Read) -> None:
+    stream = io.StringIO()
+    with PlainProgress(Console(file=stream)) as progress:
+        progress.show([read("runs", "one")])
+        progress.show([read("failed", "one")])
+    assert "FAILED after 1s; ValueError: bad" in stream.getvalue()
+
+
+def test_time_left_follows_from_what_ended(read: Read) -> None:
+    running, waiting = read("runs"), read("waits")
+    assert trial_seconds_left(running) == 10
+    assert sweep_seconds_left([running, waiting], now=time.time()) is None
+    assert sweep_seconds_left([read("done"), running, waiting], now=1020.0) == pytest.approx(2 * 60 - 20)
+    assert [duration(seconds) for seconds in (42, 185, 7620, 500_000)] == ["42s", "3m05s", "2h07m", "5d18h"]

@@ -1,0 +1,47 @@
+"""A command that names values of what its sweep varies measures a part of it; the sweep stays what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeps.later_command.restriction import restriction_of
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.composed import composed
+
+
+def test_a_value_of_an_axis_names_a_part_that_shares_the_whole_record(tmp_path: Path) -> None:
+    part = restriction_of(composed(["sweep=1t", "batch.micro_batch_size=2"]), proxy=True)
+    assert part is not None
+    assert part.name == "micro_batch_size=2"
+    whole = part.whole_record
+    assert len(whole.trials) == 10
+    assert [trial.point for trial in whole.trials if part.holds(trial)] == [{"batch.micro_batch_size": 2}]
+
+    sweep = Sweep(SweepFolder(tmp_path), part.completed())
+    assert sweep.record.trials == whole.trials
+    shown = part.part(sweep)
+    assert [trial.point for trial in shown.record.trials] == [{"batch.micro_batch_size": 2}]
+    assert shown.folder.report("html").name == "report-micro_batch_size=2.html"
+    assert sweep.folder.report("html").name == "report.html"
+    assert shown.record.overrides == ("batch.micro_batch_size=2",)
+
+
+def test_what_the_sweep_does_not_vary_names_no_part() -> None:
+    assert restriction_of(composed(["sweep=strong-175b", "training.num_steps=5"]), proxy=True) is None
+    assert restriction_of(composed(["sweep=strong-175b"]), proxy=True) is None
+
+
+def test_a_value_that_makes_other_points_is_a_sweep_of_its_own() -> None:
+    """Points that do not state the number of devices would get another one."""
+    points = "sweep.points=[{parallel.tensor_parallel_size: 8}, {parallel.world_size: 512}]"
+    assert restriction_of(composed(["sweep=strong-175b", points, "parallel.world_size=512"]), proxy=False) is None
+
+
+def test_points_beyond_max_trials_are_measured_where_they_are_asked_for() -> None:
+    asked = composed(["sweep=strong-175b", "parallel.world_size=256", "sweep.max_trials=1"])
+    part = restriction_of(asked, proxy=False)
+    assert part is not None
+    whole = part.whole_record
+    assert [trial.selected for trial in whole.trials] == [True, False, False, False]
+    assert [trial.selected for trial in part.completed().trials] == [True, True, False, False]

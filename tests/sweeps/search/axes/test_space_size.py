@@ -1,0 +1,32 @@
+"""The size of a space is said without going through it."""
+
+from __future__ import annotations
+
+from sweeps.points.plan import part_of
+from sweeps.search.axes.space_size import space_size
+from tests.composed import composed
+
+
+def size_of(*overrides: str) -> str:
+    asked = composed(["sweep=smoke", *overrides])
+    assert asked.settings.sweep is not None
+    return space_size(part_of(asked, asked.settings.sweep, proxy=False))
+
+
+def test_a_space_says_how_many_of_some_drawn_points_can_exist_and_fit() -> None:
+    text = size_of("+sweep.axes={batch.micro_batch_size:[1,2,4],parallel.world_size:[1,2,3]}")
+    assert text.startswith("The axes make 9 combinations. Of 200 that were drawn, ")
+    assert text.endswith(" fit.")
+
+
+def test_a_huge_space_is_no_surprise() -> None:
+    keys = ("training.seed", "training.num_steps", "batch.micro_batch_size")
+    axes = ",".join(f"{key}:{{low:1,high:100000}}" for key in keys)
+    assert "The axes make 1,000,000,000,000,000 combinations" in size_of(f"+sweep.axes={{{axes}}}")
+    rates = "+sweep.axes={training.learning_rate:{low:1e-5,high:1e-3}}"
+    text = size_of(rates, "+sweep.constraints=['training.seed < 0']")
+    assert "a continuous space. Of 200 that were drawn, 0 keep the constraints, 0 can exist and 0 fit." in text
+
+
+def test_a_sweep_without_axes_has_no_space() -> None:
+    assert size_of() == ""
