@@ -52,6 +52,6 @@ def require_read(row: Row) -> None:
     for pattern, what in UNREAD_MODELS:
         if said(row, pattern, ("model", "series")):
             raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")
-    if said(row, WAITING_HOST):
+    if waiting := said(row, WAITING_HOST):
         problem = "was run with launch blocking, in which the host waits for every kernel: that is not modelled"
-        raise ConfigError("notes", text_of(row, "notes"), problem, "Measure without it.")
+        raise ConfigError("notes", waiting.group(), problem, "Measure without it.")
