@@ -35,7 +35,7 @@ class WaitUntil(Protocol):
         folder: SweepFolder,
         record: SweepRecord,
         reached: Callable[[list[TrialReading]], bool],
-        seconds: float = 60,
+        seconds: float = 120,
     ) -> list[TrialReading]: ...
 
 
@@ -46,7 +46,7 @@ def has_ended(state: TrialReading) -> bool:
 class StateOf(Protocol):
     """The state of the trial that ends in the given way, once it has ended."""
 
-    def __call__(self, end: str, seconds: float = 60) -> TrialReading: ...
+    def __call__(self, end: str, seconds: float = 120) -> TrialReading: ...
 
 
 ENDS = ["raises", "loses its peer", "is killed", "takes too much memory", "is cancelled", "runs too long", "exits"]
@@ -105,7 +105,7 @@ def record_of(build_record: BuildRecord) -> RecordOf:
 @pytest.fixture(scope="session")
 def wait_until() -> WaitUntil:
     def wait(
-        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 60
+        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 120
     ) -> list[TrialReading]:
         deadline = time.monotonic() + seconds
         while True:
@@ -174,7 +174,7 @@ def ending(
 def state_of(ending: Ending, wait_until: WaitUntil) -> StateOf:
     folder, record, _ = ending
 
-    def state(end: str, seconds: float = 60) -> TrialReading:
+    def state(end: str, seconds: float = 120) -> TrialReading:
         index = ENDS.index(end)
         return wait_until(folder, record, lambda states: has_ended(states[index]), seconds)[index]
 

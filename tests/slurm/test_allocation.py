@@ -165,13 +165,13 @@ def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
 ) -> None:
     record = build_record(points((1, 100), (1, 60_000)), GPU_NODES)
     submitted(folder, record, slurm, num_nodes=1)
-    wait_until(folder, record, lambda states: has_ended(states[0]) and states[1].submission is not None, 30)
+    wait_until(folder, record, lambda states: has_ended(states[0]) and states[1].submission is not None)
     controller = holder(folder)
     assert controller is not None
     os.kill(controller.pid, signal.SIGKILL)
-    _, interrupted = wait_until(folder, record, have_ended, 30)
+    _, interrupted = wait_until(folder, record, have_ended)
     assert interrupted.outcome is Outcome.PREEMPTED
     (interrupted.folder.path / "go").touch()
     submitted(folder, record, slurm, num_nodes=1)
-    both = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED, 30)
+    both = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED)
     assert [each.submission.attempt for each in both if each.submission] == [1, 2]
