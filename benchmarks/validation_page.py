@@ -124,7 +124,7 @@ def _miss_cells(table: TableResult, tested: TestedRow) -> tuple[str, ...]:
     return (
         table.name,
         tested.row.compared.row.get("model", ""),
-        tested.row.run.setup.label.replace("-", " "),
+        tested.row.run.setup.label,
         significant(tested.row.seconds, 4),
         significant(tested.without.left_out_s, 4),
         f"{100 * tested.without.error:+.1f}",
