@@ -10,9 +10,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -39,7 +40,10 @@ def seeds(count: int) -> list[dict[str, Value]]:
 
 
 def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunction:
-    """A job that measures like the trainer, or ends otherwise. Defined inside, so that it travels by value."""
+    """A job that measures like the trainer, or ends otherwise, after `seconds` or once its folder holds `go`.
+
+    Defined inside, so that it travels by value.
+    """
 
     def job(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
         import os
@@ -55,7 +59,9 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
         with held(trial.running_lock):
             with (trial.path / "runs").open("a") as file:
                 file.write(f"{started} {','.join(map(str, devices))}\n")
-            time.sleep(seconds)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not Path(folder, "go").exists():
+                time.sleep(0.02)
             if behaviour == "raise":
                 raise ValueError("this trial is bad")
             if behaviour == "be killed":
@@ -112,7 +118,7 @@ def num_runs(folder: SweepFolder, record: SweepRecord) -> list[int]:
     ]
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -279,6 +285,7 @@ def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(
 SWEEP = """
 import importlib.util, sys
 from pathlib import Path
+from typing import Any
 from rich.console import Console
 from cli.output.progress import PlainProgress
 from launcher.sweep import run_here
@@ -322,10 +329,10 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     sign = "submission.json" if moment == "while a job starts" else "runs"
     until((folder.trial(record.trials[0].trial_id).path / sign).exists)
     sweep.send_signal(number)
-    _, words = sweep.communicate(timeout=20)
+    _, words = sweep.communicate(timeout=90)
     assert sweep.returncode != 0
     assert b"KeyboardInterrupt" in words
-    until(lambda: jobs_of(folder) == [], seconds=5.0)  # a process that was told to end takes a moment
+    until(lambda: jobs_of(folder) == [], seconds=60.0)  # a process that was told to end takes a moment
     assert [folder.trial(trial.trial_id).measurement.exists() for trial in record.trials] == [False, False]
     assert "interrupted" in Sweep(folder, record).read()[0].cause
     states = run(folder, record, progress, make_job())
@@ -333,11 +340,19 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
 
 
 def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(
-    folder: SweepFolder, record_of: RecordOf, progress: Silent
+    folder: SweepFolder, record_of: RecordOf
 ) -> None:
+    class LetsItEnd(Silent):
+        """Lets the job end only once it has been shown."""
+
+        def show(self, states: Sequence[Any]) -> None:
+            super().show(states)
+            (states[0].folder.path / "go").touch()
+
+    progress = LetsItEnd()
     record = record_of(seeds(1))
     folder.write_record(record)
-    sweep = start_sweep(folder, seconds=5)
+    sweep = start_sweep(folder, seconds=50)
     trial = folder.trial(record.trials[0].trial_id)
     until((trial.path / "runs").exists)
     sweep.kill()
@@ -357,7 +372,7 @@ def test_cancel_ends_a_sweep_that_another_process_runs(folder: SweepFolder, reco
     sweep = start_sweep(folder, seconds=60)
     until((folder.trial(record.trials[0].trial_id).path / "runs").exists)
     assert cancel_sweep(Sweep(folder, record)) == 1
-    sweep.communicate(timeout=20)
+    sweep.communicate(timeout=90)
     assert jobs_of(folder) == []
     assert not folder.trial(record.trials[0].trial_id).measurement.exists()
 

@@ -35,7 +35,7 @@ class WaitUntil(Protocol):
         folder: SweepFolder,
         record: SweepRecord,
         reached: Callable[[list[TrialReading]], bool],
-        seconds: float = 60,
+        seconds: float = 120,
     ) -> list[TrialReading]: ...
 
 
@@ -46,7 +46,7 @@ def has_ended(state: TrialReading) -> bool:
 class StateOf(Protocol):
     """The state of the trial that ends in the given way, once it has ended."""
 
-    def __call__(self, end: str, seconds: float = 60) -> TrialReading: ...
+    def __call__(self, end: str, seconds: float = 120) -> TrialReading: ...
 
 
 ENDS = ["raises", "loses its peer", "is killed", "takes too much memory", "is cancelled", "runs too long", "exits"]
@@ -54,7 +54,7 @@ TWO_DEVICE_NODES = ("cluster.devices_per_node=2", "cluster.num_nodes=4")
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Path]:
+def slurm_cluster() -> Iterator[Path]:
     """The cluster's folder. SLURM_CONF points to it for the whole session.
 
     A cluster that is up already is used, and left up, when SLURM_TEST_DIR names its folder.
@@ -105,7 +105,7 @@ def record_of(build_record: BuildRecord) -> RecordOf:
 @pytest.fixture(scope="session")
 def wait_until() -> WaitUntil:
     def wait(
-        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 60
+        folder: SweepFolder, record: SweepRecord, reached: Callable[[list[TrialReading]], bool], seconds: float = 120
     ) -> list[TrialReading]:
         deadline = time.monotonic() + seconds
         while True:
@@ -158,7 +158,9 @@ def make_job(ends: list[str]) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def ending(tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: SlurmSpec, record_of: RecordOf) -> Ending:
+def ending(
+    tmp_path_factory: pytest.TempPathFactory, slurm_cluster: Path, slurm: SlurmSpec, record_of: RecordOf
+) -> Ending:
     """One job array in which every trial ends in its own way; submitted once, so that the ends run side by side."""
     folder = SweepFolder(tmp_path_factory.mktemp("ends") / "sweep")
     size: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
@@ -172,7 +174,7 @@ def ending(tmp_path_factory: pytest.TempPathFactory, cluster: Path, slurm: Slurm
 def state_of(ending: Ending, wait_until: WaitUntil) -> StateOf:
     folder, record, _ = ending
 
-    def state(end: str, seconds: float = 60) -> TrialReading:
+    def state(end: str, seconds: float = 120) -> TrialReading:
         index = ENDS.index(end)
         return wait_until(folder, record, lambda states: has_ended(states[index]), seconds)[index]
 

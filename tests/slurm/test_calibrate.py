@@ -16,7 +16,7 @@ from sweeps.folder.submission import JobShape, read_submission
 from tests.conftest import TinyRatesPlan
 from train_core.rates.folder import RatesFolder
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 TWO_NODES = JobShape(num_nodes=2, tasks_per_node=1, uses_gpus=False)
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.mark.parametrize("name", ["answer-of-sbatch-lost", "memory-of-a-device-met", "files-torn"])
-def test_a_sweep_survives(cluster: Path, tmp_path: Path, name: str) -> None:
-    found = run(CATALOGUE.scenarios[name], tmp_path / "sweep", Cluster(cluster))
+def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> None:
+    found = run(CATALOGUE.scenarios[name], tmp_path / "sweep", Cluster(slurm_cluster))
     assert found.num_faults
     assert found.survived, found.note

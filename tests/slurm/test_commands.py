@@ -23,7 +23,7 @@ SHAPES = (
 
 PATIENCE_SECONDS = 200
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def trisweep(*arguments: str, cwd: Path) -> str:

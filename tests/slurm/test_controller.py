@@ -25,7 +25,7 @@ ADAPTIVE = (
 )
 GOES_ON = 75
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,7 @@ def test_a_job_goes_on_with_the_sweep_there_is_only_one_and_what_was_killed_is_c
     again = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
     assert f"Job {first.job_id} goes on" in again.stdout
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not history(folder).courses:  # the first trial has been submitted
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -80,14 +80,14 @@ def test_the_foreground_leaves_its_jobs_when_it_is_interrupted_and_cancel_ends_t
         stderr=subprocess.PIPE,
         text=True,
     )
-    folder, deadline = folder_in(tmp_path), time.monotonic() + 60
+    folder, deadline = folder_in(tmp_path), time.monotonic() + 120
     while not history(folder).courses:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     held = trisweep("advance", "smoke", cwd=tmp_path)
     assert f"in use by process {process.pid} on {os.uname().nodename}" in held.stderr
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=90)
     assert process.returncode == 130
     assert "The jobs go on" in said
     assert "trisweep advance smoke cluster=local" in said

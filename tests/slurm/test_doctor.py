@@ -13,7 +13,7 @@ import pytest
 TRISWEEP = Path(sys.executable).with_name("trisweep")
 TWO_NODES = ("cluster=local", "cluster.num_nodes=2", "cluster.devices_per_node=2")
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def doctor(*arguments: str, cwd: Path, code: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.slurm
 TRISWEEP = str(Path(sys.executable).with_name("trisweep"))
 
 
-def test_partition_devices_and_types_are_those_of_slurm(cluster: Path, tmp_path: Path) -> None:
+def test_partition_devices_and_types_are_those_of_slurm(slurm_cluster: Path, tmp_path: Path) -> None:
     command = [TRISWEEP, "init", "--name", "ours", "--partition", "urgent"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "trisweep doctor cluster=ours" in done.stdout
     with further_folders([tmp_path / "config"]):

@@ -23,7 +23,7 @@ from tests.composed import compose_tree, load
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 OVERRIDES = ("sweep=smoke", "training.num_steps=3", "cluster.devices_per_node=2", "cluster.num_nodes=2")
 PIPELINE: dict[str, object] = {"model.num_layers": 4, "parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
 

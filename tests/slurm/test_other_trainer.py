@@ -16,7 +16,7 @@ from tests.conftest import RecordOf
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 
 PROGRAM = """
 import os, sys

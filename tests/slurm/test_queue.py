@@ -23,7 +23,7 @@ from tests.conftest import RecordOf
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def seeds(count: int) -> list[dict[str, Value]]:
@@ -62,7 +62,7 @@ def scontrol(*arguments: str) -> None:
     subprocess.run(["scontrol", *arguments], check=True, capture_output=True)
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -114,7 +114,7 @@ def test_a_job_that_is_suspended_or_requeued_and_held_has_not_ended(
     assert waiting[0].scheduler_state in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
     until(lambda: subprocess.run(["scontrol", "release", job_id], capture_output=True, check=False).returncode == 0)
 
-    until(lambda: len((trial.path / "starts").read_text().splitlines()) == 2, 60)
+    until(lambda: len((trial.path / "starts").read_text().splitlines()) == 2)
     assert trial.read_measurement() is None
     assert cancel_sweep(Sweep(folder, record)) == 1
 

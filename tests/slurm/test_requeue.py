@@ -20,7 +20,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("slurm_cluster")]
 ASKED = [
     *("training.num_steps=150", "checkpoint.every_steps=1000", "data.max_bytes=20000"),
     *("model.num_layers=2", "model.seq_length=32", "batch.global_batch_size=2"),
@@ -63,15 +63,15 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     submit_long_run(cancelled, unhurried.model_copy(update={"extra_sbatch": {"hold": True}}))
     assert state_of(cancelled).outcome is Outcome.PENDING
     cancel_training(cancelled)
-    wait(lambda: state_of(cancelled).outcome is Outcome.CANCELLED, 30)
+    wait(lambda: state_of(cancelled).outcome is Outcome.CANCELLED, 120)
 
     job_id = submit_long_run(warned, unhurried)
-    wait(lambda: live_job(warned.folder) == (job_id, "RUNNING"), 60)
+    wait(lambda: live_job(warned.folder) == (job_id, "RUNNING"), 120)
     assert state_of(warned).outcome is Outcome.RUNNING
     wait(lambda: len(warned.folder.read_metrics()) > 2, 200)
     # Nothing may come in between: on a fast machine the training ends in a second or two, and saves no more.
     subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
-    wait(lambda: (job := live_job(warned.folder)) is not None and job.state != "RUNNING", 30)
+    wait(lambda: (job := live_job(warned.folder)) is not None and job.state != "RUNNING", 120)
     saved = len(warned.folder.read_metrics())
     assert saved < 150
     submit_long_run(left_alone, unhurried)  # trains while the other waits for Slurm to run it again

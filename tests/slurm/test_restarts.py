@@ -23,10 +23,10 @@ from tests.slurm.conftest import WaitUntil
 from train_core.attempt import Attempt, last_attempt
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 
 
-def until(condition: Callable[[], object], sweep: Sweep, seconds: float = 60) -> None:
+def until(condition: Callable[[], object], sweep: Sweep, seconds: float = 120) -> None:
     """Wait, and where that is in vain say how the trials of the sweep stand."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -25,7 +25,7 @@ from tests.conftest import RecordOf
 from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 REAL = "/usr/bin/sbatch"
 BEFORE_IT_IS_CALLED = "kill -9 $PPID; exit 1"

@@ -17,7 +17,7 @@ from tests.conftest import RecordOf
 from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 LAYOUTS: list[dict[str, Value]] = [
     {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2},
     {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2},

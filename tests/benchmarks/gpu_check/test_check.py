@@ -24,7 +24,7 @@ def run_all(checks: list[Check], num_devices: int = 2, seconds: float = 60.0) ->
 
 
 def test_checks_run_beside_each_other_on_devices_of_their_own() -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
 
     def meeting(devices: tuple[int, ...]) -> Finding:
         both.wait()

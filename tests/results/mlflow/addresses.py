@@ -15,5 +15,5 @@ def free_port() -> int:
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=90) as answer:
         return str(answer.read().decode())

@@ -33,7 +33,7 @@ def live(sweep: Sweep) -> LiveReport:
 
 
 def text_at(address: str, **headers: str) -> str:
-    with urlopen(Request(address, headers=headers), timeout=10) as answer:
+    with urlopen(Request(address, headers=headers), timeout=90) as answer:
         content: bytes = answer.read()
     return content.decode()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,25 +15,34 @@ from train_core.checkpoints.same_model import require_same_shapes, require_same_
 AT = Path("checkpoints/step-000007")
 
 
-def spec(*overrides: str) -> ModelSpec:
-    return load(["model=tiny", *overrides]).model
+class Named(NamedTuple):
+    """A model by the overrides that compose it, which takes too long for every worker that collects tests."""
+
+    overrides: tuple[str, ...]
+
+    def spec(self) -> ModelSpec:
+        return load(self.overrides).model
 
 
-def llama(*overrides: str) -> ModelSpec:
-    return load(["model=llama-3.1-8b", *overrides]).model
+def tiny(*overrides: str) -> Named:
+    return Named(("model=tiny", *overrides))
+
+
+def llama(*overrides: str) -> Named:
+    return Named(("model=llama-3.1-8b", *overrides))
 
 
 @pytest.mark.parametrize(
     ("saved", "wanted"),
     [
-        (spec(), spec("model.name=other")),
-        (spec("model.num_attention_heads=8"), spec("model.num_attention_heads=8", "model.head_size=4")),
+        (tiny(), tiny("model.name=other")),
+        (tiny("model.num_attention_heads=8"), tiny("model.num_attention_heads=8", "model.head_size=4")),
         (llama("model.seq_length=4096"), llama("model.seq_length=8192")),
         (llama("model.rotary_base=null"), llama("model.rotary_base=10000.0")),
     ],
 )
-def test_what_changes_no_result_may_differ(saved: ModelSpec, wanted: ModelSpec) -> None:
-    require_same_spec(AT, saved, wanted)
+def test_what_changes_no_result_may_differ(saved: Named, wanted: Named) -> None:
+    require_same_spec(AT, saved.spec(), wanted.spec())
 
 
 @pytest.mark.parametrize(
@@ -49,17 +59,17 @@ def test_what_changes_no_result_may_differ(saved: ModelSpec, wanted: ModelSpec) 
         (llama(), llama("model.rotary_base=10000.0"), "model.rotary_base = 10000.0: is not the 500000.0 of"),
         (llama(), llama("model.rotary_scaling=null"), "model.rotary_scaling = None: is not the {"),
         (llama(), llama("model.gated_mlp=false"), "model.gated_mlp = False: is not the true of"),
-        (spec(), spec("model.seq_length=48"), "model.seq_length = 48: is not the"),
-        (spec(), llama(), "model.family = 'llama': is not the gpt of"),
-        (llama(), spec(), "model.family = 'gpt': is not the llama of"),
+        (tiny(), tiny("model.seq_length=48"), "model.seq_length = 48: is not the"),
+        (tiny(), llama(), "model.family = 'llama': is not the gpt of"),
+        (llama(), tiny(), "model.family = 'gpt': is not the llama of"),
     ],
 )
-def test_what_shapes_need_not_tell_is_refused_by_name(saved: ModelSpec, wanted: ModelSpec, told: str) -> None:
+def test_what_shapes_need_not_tell_is_refused_by_name(saved: Named, wanted: Named, told: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        require_same_spec(AT, saved, wanted)
+        require_same_spec(AT, saved.spec(), wanted.spec())
     assert str(refused.value).startswith(told), str(refused.value)
 
 
 def test_tensors_that_differ_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"of embedding\.positions\.weight it holds nothing, .* has \(64,"):
-        require_same_shapes(AT, {}, spec("model.seq_length=64"))
+        require_same_shapes(AT, {}, tiny("model.seq_length=64").spec())

@@ -153,7 +153,7 @@ def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     measurement = run_trial_here(trial.path, time_limit_seconds=2.5)
     assert measurement.outcome is Outcome.TIMED_OUT
     assert "2.5 s" in measurement.cause
-    assert 2.4 < time.monotonic() - started < 20
+    assert 2.4 < time.monotonic() - started < 60
 
 
 def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
@@ -281,7 +281,7 @@ def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: Tria
     ranks = ranks_of(process)
     assert len(ranks) == 2
     process.send_signal(number)
-    assert process.wait(30) != 0
+    assert process.wait(90) != 0
     assert not any(is_running(rank) for rank in ranks)
     assert not trial.measurement.exists()
     assert is_free(trial)

@@ -12,7 +12,7 @@ from conf.experiment import Experiment
 from tests.covering import covering
 
 GLOBAL_BATCH_SIZE = 16
-NUM_STEPS = 5
+NUM_STEPS = 3
 TRAINING = {
     "batch.global_batch_size": GLOBAL_BATCH_SIZE,
     "training.num_steps": NUM_STEPS,

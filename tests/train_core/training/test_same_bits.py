@@ -14,11 +14,11 @@ from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.watch.agreement import require_equal_replicas
 
-SAVED_STEP, NUM_STEPS = 4, 6
+SAVED_STEP, NUM_STEPS = 2, 3
 SIX: dict[str, object] = {
     "parallel.world_size": 6,
     "model.num_layers": 2,
-    "batch.global_batch_size": 12,
+    "batch.global_batch_size": 6,
     "training.num_steps": NUM_STEPS,
     "checkpoint.every_steps": SAVED_STEP,
 }

@@ -19,6 +19,7 @@ from sweeps.points.plan import plan_sweep
 from sweeps.replay.run import as_measured
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
+from tests.forked_command import run_forked
 from tests.results.conftest import ENVIRONMENT
 
 PROGRAM = "from cli.main import main; main()"
@@ -39,13 +40,16 @@ def local_file(own: Path) -> Path:
     return own / "cluster" / "local.yaml"
 
 
+def environment_with(own: Path) -> dict[str, str]:
+    return {**os.environ, **EVEN_ON_A_GPU_MACHINE, "TRISWEEP_CONFIG_DIR": str(own), "COLUMNS": "160"}
+
+
 def start(own: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     """In a process group of its own, as a terminal starts it."""
-    environment = {**os.environ, **EVEN_ON_A_GPU_MACHINE, "TRISWEEP_CONFIG_DIR": str(own), "COLUMNS": "160"}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", PROGRAM, "calibrate", *arguments],
         cwd=cwd,
-        env=environment,
+        env=environment_with(own),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,9 +58,8 @@ def start(own: Path, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
-    process = start(own, cwd, *arguments)
-    said, complained = process.communicate(timeout=60)
-    return process.returncode, " ".join(said.split()), " ".join(complained.split())
+    done = run_forked(("calibrate", *arguments), cwd, environment_with(own))
+    return done.returncode, " ".join(done.stdout.split()), " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -111,12 +114,12 @@ def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path
     before = local_file.read_text()
     process = start(own, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
     progress = tmp_path / "runs" / "calibrate-local" / "progress"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not progress.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    said, complained = process.communicate(timeout=30)
+    said, complained = process.communicate(timeout=90)
     assert process.returncode == 130, complained
     assert "Interrupted. What was running has been ended, and local.yaml is as it was." in " ".join(said.split())
     assert "Traceback" not in complained
@@ -132,7 +135,7 @@ def finish(folder: SweepFolder, trial: Trial, step_seconds: float) -> None:
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
+def measured(tmp_path: Path) -> Path:
     """The smoke sweep, whose trials took three times what was predicted."""
     record = plan_sweep(composed(["sweep=smoke", "cluster=local"]), proxy=False, git_sha="")
     folder = SweepFolder(tmp_path / "runs" / "smoke-local")
@@ -144,10 +147,10 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
-    own: Path, finished: Path, local_file: Path
+    own: Path, measured: Path, local_file: Path
 ) -> None:
     before = load_cluster("local", own)
-    status, said, complained = run(own, finished, "--from-results", "smoke")
+    status, said, complained = run(own, measured, "--from-results", "smoke")
     assert status == 0, complained
     assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
     assert "Each of them predicted by a fit without it:" in said
@@ -163,31 +166,31 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
 
 
-def test_a_dry_run_of_the_refinement_writes_nothing(own: Path, finished: Path, local_file: Path) -> None:
+def test_a_dry_run_of_the_refinement_writes_nothing(own: Path, measured: Path, local_file: Path) -> None:
     before = local_file.read_text()
-    status, said, _ = run(own, finished, "--from-results", "smoke", "cluster=local", "--dry-run")
+    status, said, _ = run(own, measured, "--from-results", "smoke", "cluster=local", "--dry-run")
     assert status == 0
     assert "Nothing was written." in said
     assert local_file.read_text() == before
 
 
-def test_one_trial_is_enough_to_learn_from(own: Path, finished: Path, local_file: Path) -> None:
+def test_one_trial_is_enough_to_learn_from(own: Path, measured: Path, local_file: Path) -> None:
     before = local_file.read_text()
-    for measurement in sorted(finished.glob("runs/smoke-local/trials/*/measurement.json"))[1:]:
+    for measurement in sorted(measured.glob("runs/smoke-local/trials/*/measurement.json"))[1:]:
         measurement.unlink()
-    status, said, complained = run(own, finished, "--from-results", "smoke")
+    status, said, complained = run(own, measured, "--from-results", "smoke")
     assert status == 0, complained
     assert "Too few trials to leave one out" in said
     assert local_file.read_text() != before
 
 
 def test_a_sweep_of_which_nothing_was_measured_leaves_the_file_alone(
-    own: Path, finished: Path, local_file: Path
+    own: Path, measured: Path, local_file: Path
 ) -> None:
     before = local_file.read_text()
-    for measurement in finished.glob("runs/smoke-local/trials/*/measurement.json"):
+    for measurement in measured.glob("runs/smoke-local/trials/*/measurement.json"):
         measurement.unlink()
-    status, _, complained = run(own, finished, "--from-results", "smoke")
+    status, _, complained = run(own, measured, "--from-results", "smoke")
     assert status == 2
     assert "No trial has a step time to fit to" in complained
     assert local_file.read_text() == before

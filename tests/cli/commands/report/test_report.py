@@ -74,9 +74,9 @@ def test_a_live_report_ends_with_ctrl_c_and_leaves_nothing(finished: Path, no_sl
     with subprocess.Popen(command, cwd=finished, env=environment, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
         address = served.stdout.readline().removeprefix("Report: ").strip()
-        with urlopen(address, timeout=20) as answer:
+        with urlopen(address, timeout=90) as answer:
             assert b"The sweep is finished" in answer.read()
         served.send_signal(signal.SIGINT)
-        assert served.wait(timeout=20) == 0
+        assert served.wait(timeout=90) == 0
     with pytest.raises(URLError):
         urlopen(address, timeout=5)
