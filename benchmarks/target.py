@@ -42,7 +42,7 @@ def at_most(what: str, limit: float, seen: float | None, unit: str = "", remark:
     target = f"<= {limit:g}{unit}"
     if seen is None:
         return Target(what, target, "-", None)
-    return Target(what, target, _shown(seen, unit, remark), seen <= limit, f"{seen - limit:.2f}{unit}")
+    return Target(what, target, _shown(seen, unit, remark), seen <= limit, f"{_number(seen - limit)}{unit}")
 
 
 def at_least(what: str, limit: float, seen: float | None, unit: str = "", remark: str = "") -> Target:
@@ -50,7 +50,7 @@ def at_least(what: str, limit: float, seen: float | None, unit: str = "", remark
     target = f">= {limit:g}{unit}"
     if seen is None:
         return Target(what, target, "-", None)
-    return Target(what, target, _shown(seen, unit, remark), seen >= limit, f"{limit - seen:.2f}{unit}")
+    return Target(what, target, _shown(seen, unit, remark), seen >= limit, f"{_number(limit - seen)}{unit}")
 
 
 def within(what: str, wanted: float, margin: float, seen: float, unit: str = "") -> Target:
@@ -77,4 +77,8 @@ def print_targets(targets: Sequence[Target]) -> None:
 
 
 def _shown(seen: float, unit: str, remark: str = "") -> str:
-    return f"{seen:.2f}{unit}" + (f" ({remark})" if remark else "")
+    return f"{_number(seen)}{unit}" + (f" ({remark})" if remark else "")
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.2f}"

@@ -28,7 +28,17 @@ Fitted errors, <sub>in small print</sub>, are those of the constants as they are
 of rows in their interval of 80 %, which the other tables make. *Regret*: how much slower the layout is that is
 predicted fastest than the best one measured, in the mean over all jobs of the table with at least four layouts. *Rank
 corr.*: Spearman's, of predicted and measured steps per second.
+
+Where the tables are from: *sc21* is the Megatron-LM paper of 2021 (Narayanan et al.), *frontier* Dash et al. 2023,
+*bloom* BigScience's notes on BLOOM-176B, *dgxc* NVIDIA's dgxc-benchmarking; *vTrain*, *SimuMax* and *tprimat* are
+measurements that the authors of these simulators published; the others bear the names of their trainer or machine.
+The columns `source` and `table` of both files have repository and commit, or the paper.
 """
+REMEMBERED = """\
+*Figures* are rows that state how much memory a device held, *error* is the mean of theirs. *Fits or not* is of all
+rows that tell: what was measured did fit, and some notes say that memory ran out.
+"""
+PROMISED = "What was promised before the fit, and what is seen. What was missed is missed, and stays in the list."
 MADE = """\
 Rows: `benchmarks/published.csv` and `benchmarks/published_2.csv`, each with its source; how a row is read is in
 [estimate.md](estimate.md), what rates count in [metrics.md](metrics.md), formulas and constants in
@@ -48,8 +58,8 @@ def page(found: Validation) -> str:
     parts += ["## Tables\n", LEFT_OUT, *_tables(found.tables), ""]
     parts += ["## Five runs of one's own\n", CALIBRATED, "", *_calibrations(found.calibrations), ""]
     parts += ["## Largest misses\n", MISSED, "", *_misses(found.tables), ""]
-    parts += ["## Memory\n", *_memories(found.memories), ""]
-    parts += ["## Targets\n", *_target_table(found.targets), ""]
+    parts += ["## Memory\n", REMEMBERED, *_memories(found.memories), ""]
+    parts += ["## Targets\n", PROMISED, "", *_target_table(found.targets), ""]
     parts += ["## Rows without a prediction\n", *_unpriced(found), ""]
     parts += ["## How it is made\n", MADE]
     return "\n".join(parts).rstrip() + "\n"
@@ -124,7 +134,7 @@ def _miss_cells(table: TableResult, tested: TestedRow) -> tuple[str, ...]:
     return (
         table.name,
         tested.row.compared.row.get("model", ""),
-        tested.row.run.setup.label.replace("-", " "),
+        tested.row.run.setup.label,
         significant(tested.row.seconds, 4),
         significant(tested.without.left_out_s, 4),
         f"{100 * tested.without.error:+.1f}",

@@ -12,6 +12,10 @@ from results.score import comparison
 from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
+MOST_APART = 10
+"""Times that a measured step may be of its prediction, or the other way round. No published step is twice or half of
+its own; beyond this, one of the two is of something else, such as milliseconds."""
+
 
 @dataclass(frozen=True)
 class MeasuredTable:
@@ -64,6 +68,10 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
             refused.append(f"line {line}: {row.reason}")
         elif compared is not None and compared.step_seconds is not None:
             configuration, seconds = row.prediction.configuration, compared.step_seconds
+            predicted = row.prediction.estimate.step_seconds
+            if not 1 / MOST_APART <= seconds / predicted <= MOST_APART:
+                refused.append(f"line {line}: a step of {seconds:.3g} s, where {predicted:.3g} s are predicted")
+                continue
             setup, kind = configuration.setup, configuration.implementation
             found.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
     return found, refused

@@ -23,7 +23,7 @@ def notes(shown: Sequence[Judged], choice: Choice | None, asked: Request) -> Ite
     full = [f"#{number}" for number, found in enumerate(shown, start=1) if found.is_nearly_full]
     if full:
         need = "needs" if len(full) == 1 else "need"
-        yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 6GiB leaves some free."
+        yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 10% leaves some free."
     if asked.padding:
         yield padded_vocabulary_sentence(asked.vocab_size, asked.settings.model.vocab_size)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.errors import InfeasiblePlan
+from conf.knobs import KNOB
 from conf.units import GIBIBYTE
 from sweeps.planner.objectives import (
     Objective,
@@ -35,6 +36,15 @@ from train_core.costs.terms import row_of
 
 MOST_SEARCHED_WHOLE = 16
 """With more numbers of devices or clusters than these, only families that may be among the best are priced."""
+
+HINTS = {
+    "parallel.tensor_parallel_size": "Use a divisor of heads, feed-forward width and devices; one that is larger than a"
+    " node needs parallel.tensor_parallel_across_nodes=true.",
+    "parallel.pipeline_parallel_size": "Use a divisor of the devices, up to the number of layers.",
+    "parallel.expert_parallel_size": "Use a divisor of the model's experts and of the replicas.",
+    "batch.micro_batch_size": "Use a divisor of batch.global_batch_size.",
+}
+"""What a knob has to be that leaves no plan although it is the only one that is pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,15 +269,18 @@ def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Trainin
 
 def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
     sizes = sorted({space.world_size for space in spaces})
-    pinned = {name: value for space in spaces for name, value in space.pinned.items()}
-    given = ", ".join(f"{name}={value}" for name, value in pinned.items())
-    return InfeasiblePlan(
-        "parallel.world_size",
-        sizes[0] if len(sizes) == 1 else sizes,
-        f"has no legal plan for {spaces[0].setting.model.name} and a batch of {spaces[0].global_batch_size} sequences"
-        + (f" with {given}" if given else ""),
-        "Pin fewer knobs, or change the number of devices or batch.global_batch_size.",
-    )
+    pinned = {KNOB[name].key: value for space in spaces for name, value in space.pinned.items()}
+    devices = sizes[0] if len(sizes) == 1 else sizes
+    job = f"{spaces[0].setting.model.name} and a batch of {spaces[0].global_batch_size} sequences"
+    remedy = "Pin fewer knobs, or change the number of devices or batch.global_batch_size."
+    if len(pinned) == 1:
+        ((key, value),) = pinned.items()
+        return InfeasiblePlan(
+            key, value, f"leaves no legal plan for {job} on {devices} devices", HINTS.get(key, remedy)
+        )
+    given = ", ".join(f"{key}={value}" for key, value in pinned.items())
+    problem = f"has no legal plan for {job}" + (f" with {given}" if given else "")
+    return InfeasiblePlan("parallel.world_size", devices, problem, remedy)
 
 
 def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training) -> InfeasiblePlan:

@@ -74,5 +74,7 @@ def plain_table(title: str, first: str, *numeric: str) -> Table:
 
 
 def shown(value: float | None) -> str:
-    """Three significant digits; nothing for None."""
+    """Three significant digits, and all of a count; nothing for None."""
+    if isinstance(value, int):
+        return f"{value:,}"
     return "" if value is None else f"{value:.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from cli.commands.calibrate.output import plain_table, shown
 from cli.output.console import console
 from conf.errors import UsageError
 from conf.load import Composition
+from conf.overrides import for_a_shell
+from results.layout_cell import LayoutCell
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 
@@ -28,7 +31,7 @@ def propose(asked: Composition) -> dict[str, Any]:
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
     chosen = [points[index] for index in telling_runs(cluster, [found for _, found in points])]
-    _print(record.name, cluster.name, chosen, len(points))
+    _print(record.name, shlex.join([record.name, *asked.overrides.without({"sweep"}).texts]), chosen, len(points))
     return {"cluster": cluster.name, "proposed": [_as_document(trial, found) for trial, found in chosen]}
 
 
@@ -40,24 +43,24 @@ def _as_predicted(trial: Trial) -> FinishedTrial | None:
     return FinishedTrial(experiment.label, experiment, predicted.step_seconds, None, True)
 
 
-def _print(sweep: str, cluster: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:
+def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:
+    """Args:
+    sweep: the words by which a command names it, with its overrides.
+    """
     table = plain_table("Measure these first", "layout", "predicted s")
     for _, found in chosen:
-        table.add_row(found.label.replace("-", " "), shown(found.step_seconds))
+        table.add_row(LayoutCell(found.label), shown(found.step_seconds))
     console.print(table)
     console.print(
-        f"Of {num_points} points of sweep {sweep}, their steps would say most of the constants of {cluster}: each is"
+        f"Of {num_points} points of sweep {name}, their steps would say most of the constants of"
+        f" {chosen[0][1].setup.cluster.name}: each is"
         " the one whose step is least certain once those above it are known."
     )
     if (point := next((trial.point for trial, _ in chosen if trial.point), None)) is not None:
-        values = " ".join(f"{key}={_written(value)}" for key, value in point.items())
+        values = " ".join(for_a_shell(key, value) for key, value in point.items())
         console.print("Values that a command names measure only those points, such as:")
         console.print(f"  trisweep sweep {sweep} {values}", soft_wrap=True)
     console.print(f"Then: trisweep calibrate --from-results {sweep}", soft_wrap=True)
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _as_document(trial: Trial, found: FinishedTrial) -> dict[str, Any]:

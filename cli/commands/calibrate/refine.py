@@ -23,6 +23,7 @@ from cli.output.console import console
 from conf.cluster_spec import ClusterSpec
 from conf.load import Composition, load_cluster
 from conf.overrides import Overrides
+from results.layout_cell import LayoutCell
 from sweeps.confidence.interval import half_width
 
 
@@ -44,10 +45,15 @@ class Evidence:
     notes: Sequence[str] = ()
 
     @property
+    def of_kind(self) -> str:
+        """How many there are: `5 rows`, `1 trial`."""
+        number = sum(trial.counts for trial in self.trials)
+        return f"{number} {self.kind if number != 1 else self.kind.removesuffix('s')}"
+
+    @property
     def counted(self) -> str:
         """How many there are, and where they are from."""
-        number = sum(trial.counts for trial in self.trials)
-        return f"{number} {self.kind if number != 1 else self.kind.removesuffix('s')} of {self.origin}"
+        return f"{self.of_kind} of {self.origin}"
 
 
 def refine_on_sweep(asked: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
@@ -145,9 +151,8 @@ def _machines(trials: Sequence[FinishedTrial]) -> str:
 
 
 def _print_errors(found: Refit, evidence: Evidence) -> None:
-    counted = sum(refitted.trial.counts for refitted in found.trials)
     console.print(
-        f"Mean error of the predicted step time over {counted} {evidence.kind}:"
+        f"Mean error of the predicted step time over {evidence.of_kind}:"
         f" {100 * found.error_before:.1f} % before, {100 * found.error_after:.1f} % after."
     )
     if found.error_left_out is None:
@@ -164,10 +169,12 @@ def _print_errors(found: Refit, evidence: Evidence) -> None:
 
 def _trials_table(found: Refit) -> Table:
     """Seconds of a step of each trial; those that the fit did not use are marked."""
-    table = plain_table("Seconds of a step", "layout", "measured", "predicted before", "after", "without it")
+    table = plain_table(
+        "Seconds of a step, predicted before and after the fit", "layout", "measured", "before", "after", "without it"
+    )
     for refitted in found.trials:
         mark = "" if refitted.trial.counts else " (shares devices: not fitted to)"
         predicted = (refitted.before, refitted.after, refitted.left_out)
-        name = refitted.trial.label.replace("-", " ") + mark
+        name = LayoutCell(refitted.trial.label + mark, after="- ")
         table.add_row(name, shown(refitted.trial.step_seconds), *map(shown, predicted))
     return table

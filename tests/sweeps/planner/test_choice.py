@@ -140,8 +140,11 @@ def test_what_fits_nowhere_says_how_much_the_smallest_plan_needs() -> None:
 
 
 def test_pinned_knobs_that_no_plan_has_are_named() -> None:
-    with pytest.raises(InfeasiblePlan, match=r"has no legal plan .* with tensor_parallel_size=7"):
+    with pytest.raises(InfeasiblePlan, match=r"^parallel\.tensor_parallel_size = 7: leaves no legal plan"):
         choose([offer("selene", 16, tensor_parallel_size=7)], "time", Training(), top=1)
+    several = offer("selene", 16, tensor_parallel_size=7, micro_batch_size=2)
+    with pytest.raises(InfeasiblePlan, match=r"with parallel\.tensor_parallel_size=7, batch\.micro_batch_size=2"):
+        choose([several], "time", Training(), top=1)
 
 
 def test_tokens_become_whole_steps() -> None:

@@ -228,6 +228,13 @@ def test_the_runs_to_measure_first_are_proposed_with_a_command_that_measures_one
     assert "Of 5 points of sweep smoke, their steps would say most of the constants of local" in said
     assert "trisweep sweep smoke parallel.world_size=" in said
     assert said.endswith("Then: trisweep calibrate --from-results smoke")
+    assert "tp1-pp1-dp" in said
+
+
+def test_what_is_proposed_is_of_the_cluster_that_was_named(own: Path, tmp_path: Path) -> None:
+    _, said, _ = run(own, tmp_path, "--propose", "175b", "cluster=selene")
+    assert "trisweep sweep 175b cluster=selene parallel.tensor_parallel_size=" in said
+    assert said.endswith("Then: trisweep calibrate --from-results 175b cluster=selene")
 
 
 @pytest.mark.parametrize(
@@ -239,6 +246,11 @@ def test_the_runs_to_measure_first_are_proposed_with_a_command_that_measures_one
         (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
         (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
         ("a,b\n1,2\n", (), "lacks the columns"),
+        (
+            TABLE.replace(",30", ",30000").replace(",40", ",40000"),
+            (),
+            "line 2: a step of 3e+04 s, where",
+        ),  # milliseconds
     ],
 )
 def test_a_table_that_says_nothing_is_refused_in_a_sentence(
