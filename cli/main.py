@@ -16,6 +16,7 @@ import typer
 
 from cli.command_line.every_command import with_options_of_all
 from cli.command_line.help_text import Command, Group
+from cli.command_line.wrong_arguments import WrongArguments, complaint_of
 from cli.commands import (
     advance,
     cancel,
@@ -89,7 +90,9 @@ def main() -> None:
     """Run a command. What went wrong is one message and exit code 2, never a traceback."""
     keep_private()
     try:
-        app()
+        sys.exit(app(standalone_mode=False))  # else Typer would print its own complaints, in a box
+    except WrongArguments as error:
+        _complain(complaint_of(error))
     except TrisweepError as error:
         _complain(str(error))
     except BrokenPipeError:
@@ -115,6 +118,8 @@ def _stdout_is_written() -> bool:
 
 
 def _complain(message: str) -> NoReturn:
+    if not message:  # help was printed in its place
+        sys.exit(EXIT_USAGE)
     line = headed("trisweep:", f" {hide_credentials(message)}")
     line.stylize("red", 0, len("trisweep:"))
     complaints.print(line)

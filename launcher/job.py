@@ -16,6 +16,7 @@ from launcher.slurm.requeue import own_job_id, requeue
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped
+from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import JobFolder, TrialFolder
 
 PATIENCE_SECONDS = 60.0
@@ -61,7 +62,8 @@ def measure_rates_in_slurm(folder: str) -> None:
     """Run one rank of a calibration. srun starts this in every task of the job."""
     if own_submission(JobFolder(folder)) is None:
         return
-    from train_core.rates.device import run_from_launcher
+    with importing_torch():
+        from train_core.rates.device import run_from_launcher
 
     run_from_launcher(Path(folder))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import compileall
 import hashlib
-import shutil
+import py_compile
+import struct
 import tempfile
 from collections.abc import Sequence
+from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
@@ -15,6 +16,9 @@ from train_core.process.git_sha import RECORDED, ROOT, git_sha
 # A trial's job needs no more than these; results and cli stay on the login node.
 PACKAGES = ("conf", "train_core", "sweeps", "launcher")
 ALL_PACKAGES = (*PACKAGES, "results", "calibrate", "cli")
+UNCHECKED = struct.pack("<L", 0b01)
+"""How a compiled file says that it has its source's hash, which is not to be compared (PEP 552)."""
+
 SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")
 
 
@@ -28,7 +32,8 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
         OSError: the folder cannot be written.
     """
     sources = _sources(ROOT, packages)
-    target = destination / _digest(sources)
+    contents = {name: source.read_bytes() for name, source in sources.items()}
+    target = destination / _digest(contents)
     if target.exists():
         return target
     destination.mkdir(parents=True, exist_ok=True)
@@ -37,13 +42,38 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
         for name, source in sources.items():
             copy = Path(draft, "code", name)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
+            copy.write_bytes(contents[name])
+            if source.suffix == ".py":
+                _compile(source, copy, contents[name])
         Path(draft, "code", RECORDED).write_text(git_sha() + "\n")
-        # Python does not compare such compiled files with their sources. With thousands of ranks that start at once,
-        # the comparison would be a burst of questions to the shared file system.
-        compileall.compile_dir(Path(draft, "code"), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
         Path(draft, "code").replace(target)
     return target
+
+
+def _compile(source: Path, copy: Path, content: bytes) -> None:
+    """Write the compiled file of a copy: that of its source, if Python has written one since, or else a new one.
+
+    Python does not compare it with the copy. With thousands of ranks that start at once, the comparison would be a
+    burst of questions to the shared file system.
+    """
+    code = _compiled(source)
+    if code is None:
+        # A module that cannot be compiled says so in the rank that needs it.
+        py_compile.compile(str(copy), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+        return
+    compiled = Path(cache_from_source(str(copy)))
+    compiled.parent.mkdir(parents=True, exist_ok=True)
+    compiled.write_bytes(MAGIC_NUMBER + UNCHECKED + source_hash(content) + code)
+
+
+def _compiled(source: Path) -> bytes | None:
+    """What Python has compiled of this file as it is now (its form is that of PEP 552); None if there is nothing."""
+    try:
+        content, found = Path(cache_from_source(str(source))).read_bytes(), source.stat()
+    except OSError:
+        return None
+    expected = struct.pack("<4sLLL", MAGIC_NUMBER, 0, *(int(each) % 2**32 for each in (found.st_mtime, found.st_size)))
+    return content[len(expected) :] if content.startswith(expected) else None
 
 
 def _sources(root: Path, packages: Sequence[str]) -> dict[str, Path]:
@@ -52,8 +82,8 @@ def _sources(root: Path, packages: Sequence[str]) -> dict[str, Path]:
     return {str(path.relative_to(root)): path for path in found}
 
 
-def _digest(sources: dict[str, Path]) -> str:
+def _digest(contents: dict[str, bytes]) -> str:
     digest = hashlib.sha256()
-    for name, path in sources.items():
-        digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
+    for name, content in contents.items():
+        digest.update(f"{name}\0".encode() + content + b"\0")
     return digest.hexdigest()[:12]

@@ -28,6 +28,7 @@ from train_core.job.training_folder import Training, extension_lines, training_i
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
+from train_core.process.torch_import import importing_torch
 from train_core.watch.hang import counted_text, ranks_text
 
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
@@ -70,7 +71,8 @@ def _run(tree: Tree) -> tuple[Measurement | None, Callable[[], str]]:
         raise UsageError(f"trainer {experiment.trainer.name} is another program, which this one cannot be", remedy)
     training = training_in(Path(settings.output_dir) / "train", experiment)
     trial = training.folder
-    from train_core.process.world import seat_from_launcher  # here, because it imports torch
+    with importing_torch():
+        from train_core.process.world import seat_from_launcher
 
     seat = seat_from_launcher(os.environ)
     if seat is None or seat.size == 1:  # of several ranks the first one prepares the tokens, once they have met

@@ -10,8 +10,8 @@ import typer
 from rich.progress import track
 
 from cli.command_line.arguments import AsJson
-from cli.output.console import complaints, console, leave_stdout_to_json, print_json
-from conf.errors import EXIT_FAILED, ConfigError
+from cli.output.console import complaints, console, counted, leave_stdout_to_json, print_json
+from conf.errors import EXIT_FAILED, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from results.score import Comparison
@@ -26,8 +26,13 @@ MOST_REASONS = 5
 
 
 def estimate(
-    csv: Annotated[Path, typer.Option("--csv", help="A table of configurations, one a row (docs/estimate.md).")],
-    out: Annotated[Path, typer.Option("--out", help="Where to write the table with its predictions.")],
+    table: Annotated[
+        Path | None, typer.Argument(help="A CSV file of configurations, one a row (docs/estimate.md).")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", hidden=True)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the table with its predictions here, in place of showing them.")
+    ] = None,
     score: Annotated[
         bool, typer.Option("--score", help="Hold the predictions against the table's measurements.")
     ] = False,
@@ -38,6 +43,7 @@ def estimate(
 
     Exit code 1: no row could be priced.
     """
+    from results.priced_table import priced_table
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
     from train_core.costs import IMPLEMENTATIONS
@@ -47,19 +53,36 @@ def estimate(
         raise ConfigError("implementation", implementation, "is not a trainer known here", known)
     if as_json:
         leave_stdout_to_json()
-    table = read_table(csv)
-    rows = price(_told(table.records), implementation)
-    write_table(out, table.columns, [row.cells() for row in rows])
-    console.print(_summary(rows))
-    _print_reasons(rows)
-    for column, meant in misspelt_columns(table.columns):
+    read = read_table(_the_one(table, csv))
+    rows = price(_told(read.records), implementation)
+    if out is not None:
+        write_table(out, read.columns, [row.cells() for row in rows])
+    elif not as_json:
+        console.print(priced_table(rows, console.width))
+    console.print(_summary(rows, out))
+    _print_reasons(rows, MOST_REASONS if out else len(rows))
+    for column, meant in misspelt_columns(read.columns):
         console.print(f"Column {column} was not read: did you mean {meant}?")
-    console.print(f"Predicted, not measured: {out}")
+    if out is not None:
+        console.print(f"Predicted, not measured: {out}")
     compared = _print_scores(rows) if score else []
     if as_json:
         print_json("estimate", _document(rows, out, compared if score else None))
     if all(row.prediction is None for row in rows):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _the_one(table: Path | None, csv: Path | None) -> Path:
+    """The table to price. Scripts that were written for earlier versions name it by --csv.
+
+    Raises:
+        UsageError: none is named, or two are.
+    """
+    if (found := table or csv) is None:
+        raise UsageError("No table was named", "Name a CSV file: trisweep estimate TABLE.csv (docs/estimate.md).")
+    if table and csv:
+        raise UsageError("Two tables were named", "Leave out --csv.")
+    return found
 
 
 def _told(records: Sequence[Record]) -> Iterable[Record]:
@@ -68,27 +91,46 @@ def _told(records: Sequence[Record]) -> Iterable[Record]:
     return track(records, "Pricing rows", console=complaints, transient=True, disable=not shown)
 
 
-def _document(rows: Sequence[PricedRow], out: Path, compared: Sequence[Comparison] | None) -> dict[str, Any]:
+def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[Comparison] | None) -> dict[str, Any]:
     from results.documents import score_document
 
     refused = [{"line": line, "reason": reason} for line, reason in _refused(rows)]
     counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
-    return counts | {"predictions": str(out), "score": None if compared is None else score_document(compared)}
+    priced = [_priced(line, row) for line, row in enumerate(rows, start=2) if row.prediction]
+    files = {"predictions": None if out is None else str(out), "rows": priced}
+    return counts | files | {"score": None if compared is None else score_document(compared)}
 
 
-def _summary(rows: Sequence[PricedRow]) -> str:
+def _priced(line: int, row: PricedRow) -> dict[str, Any]:
+    prediction = row.prediction
+    assert prediction is not None
+    interval, models_memory = prediction.interval, prediction.configuration.models_memory
+    return {
+        "line": line,
+        "predicted_step_seconds": prediction.estimate.step_seconds,
+        "predicted_low_step_seconds": interval.low_seconds,
+        "predicted_high_step_seconds": interval.high_seconds,
+        "predicted_peak_memory_bytes": prediction.memory_bytes if models_memory else None,
+        "fits": prediction.fits if models_memory else None,
+        "outside": list(interval.outside),
+    }
+
+
+def _summary(rows: Sequence[PricedRow], out: Path | None) -> str:
     priced = sum(row.prediction is not None for row in rows)
-    rest = f"; {len(rows) - priced} not: see column reason" if priced < len(rows) else ""
-    return f"{priced} of {len(rows)} rows priced{rest}"
+    rest = f"; {len(rows) - priced} not" if priced < len(rows) else ""
+    return f"{priced} of {len(rows)} rows priced{rest}" + (": see column reason" if rest and out else "")
 
 
-def _print_reasons(rows: Sequence[PricedRow]) -> None:
-    """Say why the first few rows were not priced. Lines are counted as an editor does: the header is line 1."""
-    refused = _refused(rows)
-    for line, reason in refused[:MOST_REASONS]:
-        console.print(f"  line {line}: {reason}")
-    if len(refused) > MOST_REASONS:
-        console.print(f"  ... and {len(refused) - MOST_REASONS} more.")
+def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:
+    """Say why rows were not priced, those with one reason together. An editor's line 1 is the header."""
+    lines: dict[str, list[int]] = {}
+    for line, reason in _refused(rows):
+        lines.setdefault(reason, []).append(line)
+    for reason, (first, *others) in list(lines.items())[:most]:
+        console.print(f"  line {first}{f' and {len(others)} more' if others else ''}: {reason}")
+    if left := sum(len(found) for found in list(lines.values())[most:]):
+        console.print(f"  ... and {counted(left, 'row')} for other reasons.")
 
 
 def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:

@@ -10,6 +10,7 @@ import subprocess
 import time
 
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
+from train_core.process.torch_import import importing_torch
 
 TOKEN_SECONDS = 30.0
 """For so long a network file system may hide from a node what another machine has just written."""
@@ -38,7 +39,8 @@ def report_as_rank(folder: DoctorFolder) -> None:
         return
     began = time.monotonic()
     try:
-        import torch  # the first import of a session may take minutes
+        with importing_torch():
+            import torch  # the first import of a session may take minutes
     except ImportError as error:
         folder.write_report(report.model_copy(update={"torch_error": str(error)}))
         return

@@ -15,12 +15,21 @@ Row = Mapping[str, str]
 Choice = TypeVar("Choice")
 
 LARGEST_COUNT = 10**9  # far above any real cell, so that a slip is refused before it becomes nonsense arithmetic
-FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False} | {
+    "y": True,
+    "on": True,
+    "n": False,
+    "off": False,
+}
+EMPTY = ("nan", "n/a", "<na>", "null", "-", "--")
+"""What programs and people write into a cell that they mean to be empty. `none` is not among them: it is a value."""
+GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 
 
 def text_of(row: Row, column: str) -> str:
     """The cell without surrounding blanks; empty where the row has no such cell."""
-    return (row.get(column) or "").strip()
+    text = (row.get(column) or "").strip()
+    return "" if text.lower() in EMPTY else text
 
 
 def count_of(row: Row, column: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
@@ -66,7 +75,7 @@ def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choic
     if not cell and default is not None:
         return default
     # A ZeRO stage or a flag can also come from a spreadsheet as `3.0`.
-    word = re.split(r"[\s(,;+]", cell.lower(), maxsplit=1)[0].removesuffix(".0")
+    word = re.split(r"[\s(,;:+]", cell.lower(), maxsplit=1)[0].removesuffix(".0")
     if word not in known:
         raise ConfigError(column, cell, "is not known here", f"Known: {', '.join(known)}.")
     return known[word]
@@ -84,7 +93,7 @@ def _number(row: Row, column: str) -> float:
     if not cell:
         raise ConfigError(column, cell, "is empty, and has no usual value", "Fill in the number.")
     try:
-        value = float(cell)
+        value = float(cell.replace(",", "") if GROUPED.fullmatch(cell) else cell)
     except ValueError:
         raise ConfigError(column, cell, "is not a number", "Write digits alone, such as 96 or 96.0.") from None
     if not abs(value) <= LARGEST_COUNT:  # written this way round, it also refuses NaN, which compares as false

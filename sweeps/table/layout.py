@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from conf.errors import ConfigError
 from conf.knobs import plain_values
 from conf.schema import BatchPlan, ParallelPlan, Recompute
-from sweeps.table.cells import Row, choice_of, count_of, flag_of, text_of
+from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.model import MOST_LAYERS
 from sweeps.table.remarks import said
 
@@ -16,26 +17,33 @@ ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
     "none": 0,
     "no": 0,
     "ddp": 0,
+    "no_shard": 0,
     "1": 1,
-    "zero-1": 1,
     "distributed": 1,
+    "distributed_optimizer": 1,
     "2": 2,
-    "zero-2": 2,
     "3": 3,
-    "zero-3": 3,
+    "full_shard": 3,
+    "hybrid_shard": 3,
     "fsdp": 3,
     "fsdp1": 3,
     "fsdp2": 3,
     "hsdp": 3,
 }
+NUMBERED_STAGE = re.compile(r"(?:zero[-_ ]?|stage[-_ ]?)+([0-3])\b")
+"""`ZeRO-1`, `zero1`, `stage 1`, `zero stage 1`."""
+HYBRID = r"\bhsdp\b|\bhybrid_shard\b"
 RECOMPUTATIONS: dict[str, Recompute] = {
     "none": "none",
     "no": "none",
+    "false": "none",
     "0": "none",
     "selective": "selective",
     "core_attn": "selective",
     "full": "full",
     "yes": "full",
+    "true": "full",
+    "full/uniform": "full",
     "pointwise": "pointwise",
     "norm": "pointwise",
     "layernorm": "pointwise",
@@ -43,6 +51,10 @@ RECOMPUTATIONS: dict[str, Recompute] = {
     "mlp_act": "pointwise",
     "moe_act": "pointwise",
 }
+POINTWISE_MODULES = r"norm|mlp_act|moe_act|mla_up_proj"
+WHOLE_MODULES = r"\b(?:mlp|moe|shared_experts)\b"
+"""Modules of Megatron-Core's `--recompute-modules` that compute nothing wide, and those that do. With experts, `mlp` is
+the feed-forward part of the few layers that have none."""
 USUAL_PER_NODE = 8
 ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
@@ -104,7 +116,8 @@ def _lighter_ends(layers: int, pipeline: int, chunks: int) -> tuple[int, ...] | 
 def _zero_stage_of(row: Row, pipeline: int) -> int:
     if "shard_grad_op" in text_of(row, "zero_stage").lower():
         return 2
-    stage = choice_of(row, "zero_stage", ZERO_STAGES, default=0)
+    numbered = NUMBERED_STAGE.match(text_of(row, "zero_stage").lower())
+    stage = int(numbered.group(1)) if numbered else choice_of(row, "zero_stage", ZERO_STAGES, default=0)
     # Beside a pipeline, FSDP2 keeps what it has gathered for all micro-batches of a step (torchtitan, its `default`
     # of reshard_after_forward), which shares out what ZeRO-2 does.
     is_kept = "fsdp" in text_of(row, "zero_stage").lower() and pipeline > 1
@@ -114,9 +127,7 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
 def _zero_group_of(row: Row, replicas: int) -> int | None:
     """Replicas among which ZeRO shares out: as `zero1=8` says, those of a node under HSDP; None where these are all."""
     remark = said(row, r"\bzero[123] ?= ?(\d+)", ("series", "notes"))
-    usual = (
-        count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, r"\bhsdp\b", ("zero_stage",)) else replicas
-    )
+    usual = count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, HYBRID, ("zero_stage",)) else replicas
     size = int(remark.group(1)) if remark else usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
@@ -134,7 +145,24 @@ def _recompute_of(row: Row) -> dict[str, object]:
     every = said(row, r"every (\d+)(?:st|nd|rd|th)? layer", ("recompute",))
     if every:
         return {"recompute": "full", "recompute_every": int(every.group(1))}
+    _require_modelled(row)
+    if said(row, POINTWISE_MODULES, ("recompute",)):
+        return {"recompute": "pointwise"}
     return {"recompute": choice_of(row, "recompute", RECOMPUTATIONS, default="none")}
+
+
+def _require_modelled(row: Row) -> None:
+    """Refuse recomputation of a part that is neither every layer, nor the core of attention, nor pointwise.
+
+    Raises:
+        ConfigError: it is.
+    """
+    modules = {found.group() for found in re.finditer(WHOLE_MODULES, text_of(row, "recompute").lower())}
+    has_experts = (index_of(row, "num_experts") or 1) > 1
+    if modules - ({"mlp"} if has_experts else set()) or said(row, r"\bblock\b", ("recompute",)):
+        problem = "recomputes whole modules, or layers at one end of a stage, which is not modelled"
+        remedy = "Modelled are none, selective, full, pointwise and `every Nth layer`."
+        raise ConfigError("recompute", text_of(row, "recompute"), problem, remedy)
 
 
 def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:

@@ -15,9 +15,12 @@ PRECISIONS: dict[str, Dtype] = {
     "bf16": "bf16",
     "bfloat16": "bf16",
     "amp_bf16": "bf16",
+    "bf16-mixed": "bf16",
     "fp16": "fp16",
     "float16": "fp16",
     "amp_fp16": "fp16",
+    "fp16-mixed": "fp16",
+    "half": "fp16",
     "fp32": "fp32",
     "float32": "fp32",
 }
@@ -25,13 +28,13 @@ NARROW = ("fp8", "float8", "amp_fp8", "mxfp8", "nvfp4", "fp4")
 """Precisions of matrix products alone: weights and activations stay in bf16."""
 RECIPES: tuple[tuple[str, MatmulRecipe], ...] = (
     (r"fp4", "nvfp4"),
-    (r"\bmx", "mxfp8"),
-    (r"block|sub-?channel", "fp8-blockwise"),
+    (r"\bmx|[-_]mx", "mxfp8"),
+    (r"block|sub-?channel|[-_ ]sc\b", "fp8-blockwise"),
     (r"row-?wise", "fp8-rowwise"),
-    (r"current|tensor-?wise|dynamic", "fp8-tensorwise"),
-    (r"delayed|hybrid", "fp8-delayed"),
+    (r"current|tensor-?wise|dynamic|[-_ ]cs\b", "fp8-tensorwise"),
+    (r"delayed|hybrid|[-_ ]ds\b", "fp8-delayed"),
 )
-"""Words of a recipe, the most special first, and what they mean."""
+"""Words of a recipe, the most special first, and what they mean. NVIDIA's tables write FP8-CS, -DS, -SC and -MX."""
 GRADIENT_TYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "bf16"}
 BF16_GRADIENTS = r"\bnemo\b|internevo|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16"
 """Sources that accumulate and reduce gradients in bf16: NVIDIA's recipes say `grad_reduce_in_fp32: false` for NeMo

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sweeps.table.cells import Row, choice_of, text_of
+import re
+
+from sweeps.table.cells import FLAGS, Row, choice_of, text_of
 from sweeps.table.precision import is_narrow
 from sweeps.table.remarks import said
 from train_core.costs import IMPLEMENTATIONS, Implementation
@@ -33,25 +35,20 @@ KNOWN_SOURCES = (
 """What a source says of itself, and its trainer. InternEvo runs eager layers around flash attention and shares its
 optimizer out among replicas, as DeepSpeed does. Plain DDP is priced as FSDP that shares nothing out."""
 FLASH_ATTENTION = {
-    "yes": True,
-    "true": True,
-    "1": True,
-    "v1": True,
-    "v2": True,
-    "v3": True,
-    "v4": True,
-    "flash": True,
+    **FLAGS,
     "triton/flash": True,
     "triton": True,
     "sdpa": True,
     "te": True,
     "cudnn": True,
     "fused": True,
-    "no": False,
-    "false": False,
-    "0": False,
+    "xformers": True,
     "none": False,
+    "eager": False,
+    "unfused": False,
 }
+VERSION_OF_FLASH = re.compile(r"flash|(?:fa|v)[-_ ]?[1-4]\b")
+"""`FlashAttention-3`, `flash_attention_2`, `FA2`, `v2`."""
 DDP_OR_ZERO = {0: "megatron-lm", 1: "megatron-deepspeed"}
 
 
@@ -67,7 +64,14 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
     )
     if not text_of(row, "flash_attention"):
         return chosen
-    return chosen.model_copy(update={"flash_attention": choice_of(row, "flash_attention", FLASH_ATTENTION)})
+    return chosen.model_copy(update={"flash_attention": _is_flash(row)})
+
+
+def _is_flash(row: Row) -> bool:
+    """Whether attention is one fused kernel; no where the row does not say it."""
+    if VERSION_OF_FLASH.match(text_of(row, "flash_attention").lower()):
+        return True
+    return choice_of(row, "flash_attention", FLASH_ATTENTION, default=False)
 
 
 def _grouping(row: Row, trainer: Implementation) -> Implementation:
@@ -104,7 +108,7 @@ def _usual(row: Row, zero_stage: int) -> str:
     Flash attention and bf16 or narrower products: Megatron-Core, or FSDP from ZeRO-2 on. Without such a kernel, from
     before FSDP's time: Megatron-LM, or DeepSpeed's ZeRO.
     """
-    flash = choice_of(row, "flash_attention", FLASH_ATTENTION, default=False)
+    flash = _is_flash(row)
     if zero_stage >= 2:
         return "fsdp" if flash else "megatron-deepspeed"
     is_modern = flash and (is_narrow(row) or "bf16" in text_of(row, "precision").lower())

@@ -11,25 +11,65 @@ from sweeps.table.remarks import said
 
 UNREAD_COLUMNS = (
     "attention_window",
+    "cpu_offload",
     "cross_attention",
     "encoder_layers",
     "frozen_layers",
+    "local_attention",
+    "lora",
     "lora_rank",
     "mamba_layers",
+    "moe_every",
+    "moe_frequency",
     "moe_layer_freq",
+    "mtp",
     "mtp_layers",
     "num_mamba_layers",
+    "offload",
+    "offload_optimizer",
     "optimizer_offload",
     "activation_offload",
     "sliding_window",
+    "ulysses",
     "vision_layers",
     "window",
+    "window_size",
 )
+NAMED_OTHERWISE = {
+    "activated_experts": "top_k",
+    "activation_checkpointing": "recompute",
+    "context_parallel": "cp",
+    "context_parallel_size": "cp",
+    "expert_parallel": "ep",
+    "expert_parallel_size": "ep",
+    "experts": "num_experts",
+    "experts_per_token": "top_k",
+    "gradient_checkpointing": "recompute",
+    "n_experts": "num_experts",
+    "num_key_value_heads": "kv_heads",
+    "num_kv_heads": "kv_heads",
+    "num_query_groups": "kv_heads",
+    "virtual_pipeline": "vpp",
+    "virtual_pipeline_size": "vpp",
+}
+"""Columns of other people's tables, and what they are called here."""
 UNREAD_MODELS = (
-    (r"nemotron-?h\b|\bmamba|\bjamba|\bzamba|\bhymba|\brwkv|qwen3-?next|minimax", "layers without attention"),
+    (
+        r"nemotron-?h\b|\bmamba|\bjamba|\bzamba|\bhymba|\brwkv|qwen3-?next|minimax|[- ]hybrid\b|falcon-?h1|granite-?4",
+        "layers without attention",
+    ),
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
+    (r"maverick", "experts in every other layer alone"),
+    (r"gemma[- ]?[23]|gpt-?oss", "attention within a window in a part of its layers"),
+    (r"\b(?:bert|t5|vit|whisper|llava|vlm|vl)\b", "parts that are no decoder of text"),
 )
 """Names of models whose rows say nothing else of what makes them different."""
+WITH_EXPERTS = (
+    r"mixtral|\dx\d+b\b|-a\d+b\b|\bmoe\b|\bgrok|\bdbrx\b|deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2|llama-?4|glm-?4\.5"
+)
+UNKNOWN_TRAINERS = r"\b(?:maxtext|levanter|colossal-?ai|axlearn|jax|nanotron|picotron|litgpt|olmo-core)\b"
+EXTRA_PREDICTIONS = r"(?<!no )(?<!without )\bmtp\b(?!:? ?(?:off|disabled|none|0))"
+"""Heads that predict tokens further ahead (multi-token prediction)."""
 WAITING_HOST = r"(?:cuda[_ ])?launch[_ ]blocking"
 """A switch for debugging: the host waits for every kernel before it launches the next one."""
 NOTHING = ("", "0", "no", "none", "false")
@@ -42,16 +82,32 @@ def require_read(row: Row) -> None:
         ConfigError: it does, with the column as its key.
     """
     for column in UNREAD_COLUMNS:
-        if text_of(row, column).lower().removesuffix(".0") not in NOTHING:
-            raise ConfigError(
-                column,
-                text_of(row, column),
-                "changes the price, and is not modelled",
-                "Leave the cell empty only if it does not apply.",
-            )
+        if _says_something(row, column):
+            remedy = "Leave the cell empty only if it does not apply."
+            raise ConfigError(column, text_of(row, column), "changes the price, and is not modelled", remedy)
+    for column, known in NAMED_OTHERWISE.items():
+        if _says_something(row, column) and not text_of(row, known):
+            raise ConfigError(column, text_of(row, column), f"is called {known} here", "Rename the column.")
+    _require_known_model(row)
+    if waiting := said(row, WAITING_HOST):
+        problem = "was run with launch blocking, in which the host waits for every kernel: that is not modelled"
+        raise ConfigError("notes", waiting.group(), problem, "Measure without it.")
+    if (other := said(row, UNKNOWN_TRAINERS, ("source", "series"))) and not text_of(row, "implementation"):
+        remedy = "Name in implementation the one that it is to be priced for."
+        raise ConfigError("source", other.group(), "is a trainer that is not modelled", remedy)
+
+
+def _require_known_model(row: Row) -> None:
     for pattern, what in UNREAD_MODELS:
         if said(row, pattern, ("model", "series")):
             raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")
-    if said(row, WAITING_HOST):
-        problem = "was run with launch blocking, in which the host waits for every kernel: that is not modelled"
-        raise ConfigError("notes", text_of(row, "notes"), problem, "Measure without it.")
+    if said(row, WITH_EXPERTS, ("model",)) and not text_of(row, "num_experts"):
+        problem = "has experts, and the row does not say how many"
+        raise ConfigError("model", text_of(row, "model"), problem, "Fill in num_experts; 1 where it has none.")
+    if extra := said(row, EXTRA_PREDICTIONS, ("notes",)):
+        raise ConfigError("notes", extra.group(), "adds layers that are not modelled", "Leave it out.")
+
+
+def _says_something(row: Row, column: str) -> bool:
+    plain = (*NOTHING, "1") if column in NAMED_OTHERWISE else NOTHING
+    return text_of(row, column).lower().removesuffix(".0") not in plain

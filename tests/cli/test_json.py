@@ -18,7 +18,7 @@ CASES = {
     "search": ("plan", "model=gpt-22b", "cluster=selene", "parallel.world_size=16", "--top", "2"),
     "status": ("status", "smoke"),
     "report": ("report", "smoke"),
-    "estimate": ("estimate", "--csv", "in.csv", "--out", "out.csv", "--score"),
+    "estimate": ("estimate", "in.csv", "--out", "out.csv", "--score"),
     "rehearsal": ("rehearse", "model=tiny"),
     "doctor": ("doctor", "--no-job"),
     "rerun": ("rerun", "smoke", "tp1-pp1-dp1"),

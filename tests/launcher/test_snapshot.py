@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,28 @@ def test_the_same_code_is_copied_once_and_changed_code_beside_it(
     assert second != first
     assert (first / "conf" / "a.py").read_text() == "A = 1"
     assert (second / "conf" / "a.py").read_text() == "A = 2"
+
+
+def test_what_python_has_compiled_is_taken_over_unless_the_source_has_changed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "checkout" / "conf" / "a.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("A = 1")
+    py_compile.compile(str(source))
+    source.with_name("b.py").write_text("B = 2")
+    monkeypatch.setattr(snapshot, "ROOT", tmp_path / "checkout")
+    first = snapshot_code(tmp_path / "code")
+    source.write_text("A = 'changed'")
+    second = snapshot_code(tmp_path / "code")
+    shown = [_printed(first, "conf.a", "A"), _printed(first, "conf.b", "B"), _printed(second, "conf.a", "A")]
+    assert shown == ["1", "2", "changed"]
+
+
+def _printed(code: Path, module: str, name: str) -> str:
+    ask = f"import {module}; print({module}.{name}); assert {module}.__spec__.cached.startswith({str(code)!r})"
+    environment = {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ask], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

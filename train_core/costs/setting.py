@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -137,6 +138,25 @@ class Plans:
     def rows(self, selection: Integers | Booleans | slice) -> Plans:
         """The selected plans, in that order."""
         return replace(self, **{field.name: getattr(self, field.name)[selection] for field in fields(self)})
+
+
+WORTH_LOOKING_UP = 16
+"""Fewer entries of a column are computed as they are."""
+
+
+def by_distinct(plans: Plans, column: str, count: Callable[[Plans], Integers]) -> Integers:
+    """What `count` gives for plans; of their columns it may read this one, and those that do not depend on the shard.
+
+    A search crosses few numbers of micro-batches with many ways of recomputation, so that a column repeats each of its
+    values many times; and numpy is slow to divide integers. So each value is counted once, and looked up.
+    """
+    values = getattr(plans, column)
+    of_layouts = (plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule)
+    if values.ndim == 1 or values.shape[1] < WORTH_LOOKING_UP or any(each.shape[1] > 1 for each in of_layouts):
+        return count(plans)
+    distinct = np.array(sorted(set(values.ravel().tolist())))  # np.unique takes longer for so few
+    counted = count(replace(plans, **{column: distinct.reshape(1, -1, 1)}))
+    return counted if counted.shape[1] == 1 else counted.take(np.searchsorted(distinct, values.ravel()), axis=1)
 
 
 def plain_columns(shape: tuple[int, ...]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, by_distinct
 from train_core.costs.stages import recomputed_layers
 
 NESTED = ("layer", "plain_layer", "dense_layer", "end")  # columns of columns
@@ -159,7 +159,11 @@ def of_layers(plans: Plans, work: Work, name: str, layers: Integers, dense: Inte
     """
     if not recompute_by_layer(plans):
         return of_equal_layers(work, name, layers, dense)
-    some = recomputed_layers(layers, plans.virtual_pipeline_size, plans.recompute_every)
+    some = by_distinct(
+        plans,
+        "recompute_every",
+        lambda fewer: recomputed_layers(layers, fewer.virtual_pipeline_size, fewer.recompute_every),
+    )
     return of_equal_layers(work, name, some, dense) + (layers - some) * getattr(work.plain_layer, name)
 
 

@@ -18,6 +18,7 @@ from train_core.job.failures import ended_by_failure
 from train_core.job.terminal import send_warnings
 from train_core.measurement import Measurement, RankFailure, StepMetrics
 from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
+from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
 
 PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
@@ -72,8 +73,9 @@ def _one_at_a_time(sender: Connection) -> Callable[[Message], None]:
 def _run(
     trial: TrialFolder, start: RankStart, tell: Callable[[Message], None], stop_asked: StopAsked
 ) -> Measurement | Stopped:
-    from train_core.job.rank import run_rank
-    from train_core.process.world import Seat, file_rendezvous
+    with importing_torch():
+        from train_core.job.rank import run_rank
+        from train_core.process.world import Seat, file_rendezvous
 
     seat = Seat(start.rank, start.world_size, start.rank, file_rendezvous(start.meeting))
     kind, index = ("cpu", start.rank) if start.gpu is None else ("gpu", start.gpu)

@@ -27,6 +27,7 @@ from train_core.job.failures import (
 from train_core.job.rank_process import Message, RankStart, rank_process
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
 from train_core.process.stop import StopAsked, Stopped, never
+from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
 
 
@@ -101,10 +102,11 @@ class Ranks:
     def start(self) -> None:
         """Start a process for each rank. On CPUs they are forked, so that torch is imported only once."""
         if self.job.gpus is None:
-            import train_core.job.rank  # noqa: F401
+            with importing_torch():
+                import train_core.job.rank  # noqa: F401
 
-            if self.job.trial.read_experiment().parallel.recompute != "none":
-                import torch._dynamo  # noqa: F401  (recomputation needs it; imported here once, and not in every rank)
+                if self.job.trial.read_experiment().parallel.recompute != "none":
+                    import torch._dynamo  # noqa: F401  (recomputation needs it; here once, and not in every rank)
         self.job.trial.logs.mkdir(parents=True, exist_ok=True)
         # What is still buffered would be copied into every fork, and written once by each.
         sys.stdout.flush()

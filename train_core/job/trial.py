@@ -18,6 +18,7 @@ from train_core.job.supervisor import Job, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.lock import held
 from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
+from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
 
 
@@ -117,8 +118,9 @@ def run_trial_as_rank(
     experiment = trial.read_experiment()
     # Before torch is imported, which takes seconds: a signal that came meanwhile would end the process unsaved.
     stop_asked = noted_signals() if saves_when_stopped(experiment) else never
-    from train_core.job.rank import run_rank
-    from train_core.process.world import seat_from_launcher
+    with importing_torch():
+        from train_core.job.rank import run_rank
+        from train_core.process.world import seat_from_launcher
 
     seat = seat_from_launcher(os.environ)
     if seat is None:

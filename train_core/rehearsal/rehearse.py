@@ -10,6 +10,7 @@ from multiprocessing import active_children, get_context
 
 from conf.experiment import Experiment
 from train_core.costs.counts.computable import require_computable
+from train_core.process.torch_import import importing_torch
 from train_core.rehearsal.counts import Rehearsal, StageStep
 from train_core.rehearsal.micro_batches import what_it_does
 
@@ -77,6 +78,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _stage(experiment: Experiment, stage: int) -> StageStep:
-    from train_core.rehearsal.stage import rehearse_stage  # imports torch, which only these processes need
+    with importing_torch():  # which only these processes need
+        from train_core.rehearsal.stage import rehearse_stage
 
     return rehearse_stage(experiment, stage)

@@ -33,7 +33,7 @@ def test_the_help_names_every_trainer_that_is_known() -> None:
 
 def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + GOOD + BAD + GOOD)
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "new/out.csv", cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "new/out.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 of 3 rows priced; 1 not: see column reason" in done.stdout
     assert "Predicted, not measured: new/out.csv" in done.stdout
@@ -44,10 +44,36 @@ def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path
     assert float(rows[0]["pred_iter_time_s"]) > 0
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_without_a_file_to_write_the_rows_stand_on_the_screen_beside_what_they_measured(
+    width: int, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD + BAD + GOOD.replace(",3.5,", ",,") + BAD)
+    done = run_forked(("estimate", "in.csv"), tmp_path, {**os.environ, "COLUMNS": str(width)})
+    assert done.returncode == 0, done.stderr
+    assert all(len(line) <= width for line in done.stdout.splitlines())
+    first, second = (line.split() for line in done.stdout.splitlines() if line.startswith(("    2 ", "    4 ")))
+    assert first[-2] == "3.50"
+    assert float(first[-1]) == pytest.approx(100 * (float(first[-5]) / 3.5 - 1), abs=0.2)
+    assert second[-2:] == ["-", "-"]
+    assert "2 of 4 rows priced; 2 not\n  line 3 and 1 more: hidden = 'wide': is not a number" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_a_table_may_be_named_as_scripts_of_old_do_but_not_twice(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD)
+    assert trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path).returncode == 0
+    twice = trisweep("estimate", "in.csv", "--csv", "in.csv", cwd=tmp_path)
+    assert (twice.returncode, twice.stderr) == (2, "trisweep: Two tables were named. Leave out --csv.\n")
+    none = trisweep("estimate", cwd=tmp_path)
+    assert none.returncode == 2
+    assert "No table was named. Name a CSV file: trisweep estimate TABLE.csv" in none.stderr
+
+
 def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -> None:
     unreadable = GOOD.replace(",3.5,", ",fast,")
     (tmp_path / "in.csv").write_text(HEADER + GOOD + GOOD.replace("yes", "no") + unreadable)
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Predicted against measured" in done.stdout
     assert "A paper, 1" in done.stdout
@@ -57,7 +83,7 @@ def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -
 
 def test_a_score_without_measurements_says_so(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + GOOD.replace(",3.5,", ",,"))
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
     assert done.returncode == 0
     assert "No row that was priced holds a measurement." in done.stdout
 
@@ -65,7 +91,7 @@ def test_a_score_without_measurements_says_so(tmp_path: Path) -> None:
 def test_the_trainer_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + GOOD)
     for name in ("trisweep", "megatron-lm"):
-        done = trisweep("estimate", "--csv", "in.csv", "--out", f"{name}.csv", "--implementation", name, cwd=tmp_path)
+        done = trisweep("estimate", "in.csv", "--out", f"{name}.csv", "--implementation", name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "trisweep.csv").read_text() != (tmp_path / "megatron-lm.csv").read_text()
 
@@ -85,7 +111,7 @@ def test_what_cannot_be_read_is_one_message_and_nothing_is_written(
     if content is not None:
         (tmp_path / "in.csv").write_text(content)
     before = sorted(tmp_path.iterdir())
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", *options, cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", *options, cwd=tmp_path)
     assert done.returncode == 2, done.stdout
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -95,14 +121,14 @@ def test_what_cannot_be_read_is_one_message_and_nothing_is_written(
 def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + GOOD)
     (tmp_path / "out.csv").mkdir()
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert "out.csv is not a file. Name another one with --out." in " ".join(done.stderr.split())
 
 
 def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.argv = ['trisweep', 'estimate', '--csv', sys.argv[1], '--out', 'out.csv', '--score']\n"
+        "import sys; sys.argv = ['trisweep', 'estimate', sys.argv[1], '--out', 'out.csv', '--score']\n"
         "from cli.main import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
@@ -120,7 +146,7 @@ def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_pat
 def test_reasons_and_columns_that_look_misspelt_are_on_the_screen(tmp_path: Path) -> None:
     header = HEADER.replace("recompute", "recomputing").replace("confirmed", "kvheads")
     (tmp_path / "in.csv").write_text(header + GOOD.replace("yes", "8") + BAD)
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "line 3: hidden = 'wide': is not a number" in done.stdout
     assert "Column recomputing was not read: did you mean recompute?" in done.stdout
@@ -129,7 +155,7 @@ def test_reasons_and_columns_that_look_misspelt_are_on_the_screen(tmp_path: Path
 
 def test_a_table_of_which_nothing_could_be_priced_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + BAD)
-    done = trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path)
+    done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 1
     assert "0 of 1 rows priced" in done.stdout
     assert (tmp_path / "out.csv").exists()

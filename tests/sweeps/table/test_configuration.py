@@ -185,6 +185,22 @@ def test_a_row_may_ask_for_one_stage() -> None:
 
 
 @pytest.mark.parametrize(
+    "cells",
+    [
+        {"model": "Mixtral 8x7B, dense part", "num_experts": "1"},
+        {"notes": "no MTP"},
+        {"source": "AI-Hypercomputer/maxtext", "implementation": "megatron-core"},
+        {"expert_parallel": "1", "context_parallel": "1.0", "gradient_checkpointing": "false"},
+        {"expert_parallel": "8", "ep": "1"},
+        {"dp": "nan", "ffn_hidden": "N/A", "sequence_parallel": "-"},
+        {"seq": "2,048"},
+    ],
+)
+def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -> None:
+    assert read(**cells).setup.model.seq_length == 2048
+
+
+@pytest.mark.parametrize(
     ("cells", "said"),
     [
         ({"layers": ""}, "layers = '': is empty"),
@@ -192,7 +208,8 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"heads": "96.5"}, "heads = '96.5': is not a whole number"),
         ({"seq": "0"}, "seq = '0': is out of range"),
         ({"micro_batch": "-1"}, "micro_batch = '-1': is out of range"),
-        ({"hidden": "nan"}, "hidden = 'nan': is not a number up to"),
+        ({"hidden": "inf"}, "hidden = 'inf': is not a number up to"),
+        ({"hidden": "nan"}, "hidden = '': is empty"),
         ({"hidden": "1e300"}, "hidden = '1e300': is not a number up to"),
         ({"hidden": "960000000"}, "hidden = '960000000': makes a model of"),
         ({"layers": "1000000"}, "layers = '1000000': is out of range. Give a count from 1 to 10,000"),
@@ -215,10 +232,18 @@ def test_a_row_may_ask_for_one_stage() -> None:
         ({"model": "nemotronh-56b"}, "model = 'nemotronh-56b': has layers without attention"),
         ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': changes the price, and is not modelled"),
-        ({"notes": "CUDA_LAUNCH_BLOCKING=1"}, "notes = 'CUDA_LAUNCH_BLOCKING=1': was run with launch blocking"),
+        ({"notes": "CUDA_LAUNCH_BLOCKING=1"}, "notes = 'cuda_launch_blocking': was run with launch blocking"),
         ({"zero_stage": "4"}, "zero_stage = '4': is not known here. Known: 0, none"),
         ({"recompute": "some"}, "recompute = 'some': is not known here. Known: none"),
         ({"sequence_parallel": "maybe"}, "sequence_parallel = 'maybe': is not known here. Known: yes"),
+        ({"model": "Mixtral 8x7B"}, "model = 'Mixtral 8x7B': has experts, and the row does not say how many"),
+        ({"model": "Qwen3-30B-A3B"}, "model = 'Qwen3-30B-A3B': has experts, and the row does not say how many"),
+        ({"model": "gemma3-27b"}, "model = 'gemma3-27b': has attention within a window"),
+        ({"model": "T5-11B"}, "model = 'T5-11B': has parts that are no decoder of text"),
+        ({"notes": "with MTP"}, "notes = 'mtp': adds layers that are not modelled"),
+        ({"source": "AI-Hypercomputer/maxtext"}, "source = 'maxtext': is a trainer that is not modelled"),
+        ({"num_query_groups": "8"}, "num_query_groups = '8': is called kv_heads here. Rename"),
+        ({"gradient_checkpointing": "true"}, "gradient_checkpointing = 'true': is called recompute here"),
         ({"flash_attention": "v9"}, "flash_attention = 'v9': is not known here"),
         ({"implementation": "colossal"}, "implementation = 'colossal': is not known here. Known: trisweep"),
         ({"gpu": "TPU v5p"}, "gpu = 'TPU v5p': is not the device of a known cluster. Known: "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conf.errors import ConfigError
 from conf.schema import ParallelPlan
 from sweeps.table.layout import MANY_MICRO_BATCHES, batch_of, parallel_of
 
@@ -27,6 +28,11 @@ def batch(**cells: str) -> int:
         ("FSDP2", 3),
         ("3 (FSDP2)", 3),
         ("FSDP (SHARD_GRAD_OP)", 2),
+        ("ZeRO-3", 3),
+        ("zero1 (8 ranks)", 1),
+        ("ZeRO stage 2", 2),
+        ("FULL_SHARD", 3),
+        ("NO_SHARD", 0),
     ],
 )
 def test_sharding_is_read_in_the_words_of_its_trainers(written: str, stage: int) -> None:
@@ -44,6 +50,7 @@ def test_beside_a_pipeline_fsdp2_keeps_what_it_has_gathered() -> None:
         ({"notes": "zero1=8 (optimizer states sharded over 8 ranks)"}, 8),
         ({"notes": "zero1=64"}, None),  # all replicas
         ({"zero_stage": "HSDP"}, 8),
+        ({"zero_stage": "HYBRID_SHARD"}, 8),
         ({"zero_stage": "HSDP", "gpus_per_node": "4"}, 4),
         ({}, None),
     ],
@@ -60,11 +67,27 @@ def test_a_smaller_group_that_shares_the_optimizer_is_read(cells: dict[str, str]
         ("layernorm, mlp_act", "pointwise", 1),
         ("selective (every 2nd layer)", "full", 2),
         ("full", "full", 1),
+        ("full (uniform, 1)", "full", 1),
+        ("True", "full", 1),
+        ("selective: core_attn", "selective", 1),
+        ("selective (layernorm, moe_act)", "pointwise", 1),
     ],
 )
 def test_recomputation_is_read_in_the_words_of_its_trainers(written: str, recompute: str, every: int) -> None:
     found = plan(recompute=written)
     assert (found.recompute, found.recompute_every) == (recompute, every)
+
+
+@pytest.mark.parametrize(
+    "written", ["full (block, 4 layers)", "selective (mlp)", "mlp, moe", "selective (moe, layernorm)"]
+)
+def test_recomputation_of_a_part_that_is_not_modelled_is_refused(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"recompute = .* which is not modelled"):
+        plan(recompute=written)
+
+
+def test_beside_experts_the_feed_forward_part_is_that_of_the_few_layers_without_them() -> None:
+    assert plan(recompute="mla_up_proj, mlp", num_experts="256").recompute == "pointwise"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ from tests.composed import load_cluster
         ({"precision": "fp4"}, "nvfp4"),
         ({"precision": "amp_fp8"}, "fp8-delayed"),
         ({"precision": "FP8"}, "fp8-delayed"),
+        ({"precision": "FP8-CS"}, "fp8-tensorwise"),
+        ({"precision": "FP8_MX"}, "mxfp8"),
+        ({"precision": "FP8-SC"}, "fp8-blockwise"),
         (
             {"precision": "bf16", "notes": "peak column = FP8 dense, source quotes MFU against 989.4 BF16"},
             "fp8-delayed",

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from train_core.costs.setting import Booleans, Integers, Plans, Setting
+from train_core.costs.setting import Booleans, Integers, Plans, Setting, by_distinct
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.replicas import held_parameters, owned_parameters
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
-from train_core.costs.step.uneven_chunks import losses_of_smaller_groups, more_in_uneven_chunks
+from train_core.costs.step.uneven_chunks import heavier_in_flight, losses_of_smaller_groups, more_in_uneven_chunks
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import Work, dense_layers, of_layers
@@ -41,7 +41,7 @@ def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
         working_bytes=np.where(
             group.is_last, work.end.working + _being_sent_bytes(setting, plans, work), work.layer.working_bytes
         ),
-        logits_bytes=np.where(group.is_last, work.end.logits + _waiting_losses(plans) * work.kept_logits_bytes, 0),
+        logits_bytes=_logits_bytes(plans, work, group),
         communication_bytes=_communication_bytes(setting, plans, work, group),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
@@ -86,6 +86,13 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     return held
 
 
+def _logits_bytes(plans: Plans, work: Work, group: StageGroup) -> Integers:
+    if not np.any(group.is_last):
+        return np.asarray(0)
+    held: Integers = np.where(group.is_last, work.end.logits + _waiting_losses(plans) * work.kept_logits_bytes, 0)
+    return held
+
+
 def _waiting_losses(plans: Plans) -> Integers:
     """Micro-batches whose loss the last stage has computed while another one's backward pass begins.
 
@@ -94,7 +101,8 @@ def _waiting_losses(plans: Plans) -> Integers:
     """
     waiting: Integers = np.where(plans.schedule == GPIPE, plans.num_micro_batches - 1, 0)
     if np.any(plans.schedule == INTERLEAVED):
-        waiting = waiting + np.where(plans.schedule == INTERLEAVED, losses_of_smaller_groups(plans), 0)
+        smaller = by_distinct(plans, "num_micro_batches", losses_of_smaller_groups)
+        waiting = waiting + np.where(plans.schedule == INTERLEAVED, smaller, 0)
     return waiting
 
 
@@ -106,17 +114,23 @@ def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> t
     stages are fuller.
     """
     layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
-    in_flight = chunks_in_flight(plans, group.start)
+    in_flight = by_distinct(plans, "num_micro_batches", lambda fewer: chunks_in_flight(fewer, group.start))
     held: Integers = in_flight * (layers + ends)
     if np.any(plans.virtual_pipeline_size > 1):
         # Of the last stage's chunks only the last has no output; its backward pass follows at once.
         others = np.where(group.is_last & (plans.virtual_pipeline_size > 1), in_flight - 1, 0)
         held += others * _output_bytes(setting, plans, work)
-    # The inputs of the final norm and of the head wait with each loss.
-    waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
-    held = held + np.where(group.is_last, work.end.activations + waiting, 0)
-    if np.any(group.layers % plans.virtual_pipeline_size):
-        held = held + more_in_uneven_chunks(plans, work, group, chunks_in_flight(plans, group.start), layers)
+    if np.any(group.is_last):
+        # The inputs of the final norm and of the head wait with each loss.
+        waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
+        held = held + np.where(group.is_last, work.end.activations + waiting, 0)
+    if np.any(heavier := group.layers % plans.virtual_pipeline_size):
+        most = by_distinct(
+            plans,
+            "num_micro_batches",
+            lambda fewer: heavier_in_flight(fewer, group, heavier, chunks_in_flight(fewer, group.start)),
+        )
+        held = held + more_in_uneven_chunks(plans, work, group, in_flight, most, layers)
     is_deferring = plans.schedule == ZERO_BUBBLE
     if not np.any(is_deferring):
         return group.start, held

@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_core.costs.setting import Booleans, Integers, Plans
+from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import largest_group
 from train_core.costs.work import Work
 
 
 def more_in_uneven_chunks(
-    plans: Plans, work: Work, group: StageGroup, in_flight: Integers, average_bytes: Integers
+    plans: Plans, work: Work, group: StageGroup, in_flight: Integers, most_heavier: Integers, average_bytes: Integers
 ) -> Integers:
     """Bytes that the layers of all chunks in flight keep at the fullest moment, beyond those of average chunks.
 
     They can be fewer.
+
+    Args:
+        most_heavier: as `heavier_in_flight` counts them.
     """
     each, heavier = group.layers // plans.virtual_pipeline_size, group.layers % plans.virtual_pipeline_size
     light = _kept_by(plans, work, each)
     more = _kept_by(plans, work, each + 1) - light
-    kept = in_flight * light + heavier_in_flight(plans, group, heavier, in_flight) * more
+    kept = in_flight * light + most_heavier * more
     return np.where(heavier > 0, kept - in_flight * average_bytes, 0)
 
 
@@ -74,6 +77,6 @@ def _among_first(passes: Integers, period: Integers, run: Integers, *, is_late: 
 
 def _kept_by(plans: Plans, work: Work, layers: Integers) -> Integers:
     """Bytes that so many layers of one chunk keep, of which every n-th recomputes."""
-    repeating: Integers = -(-layers // plans.recompute_every)
+    repeating = by_distinct(plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
     kept: Integers = repeating * work.layer.kept_bytes + (layers - repeating) * work.plain_layer.kept_bytes
     return kept
