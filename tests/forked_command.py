@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 240
 
 
 def run_forked(
-    arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], module: str = "cli.main"
+    arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], module: str = "cli.main", umask: int = 0o022
 ) -> subprocess.CompletedProcess[str]:
     """The command's exit code and what it said.
 
@@ -29,7 +29,8 @@ def run_forked(
     context.set_forkserver_preload([*NEEDED])
     with TemporaryDirectory() as folder:
         said = [Path(folder) / name for name in ("stdout", "stderr")]
-        process = context.Process(target=_be_the_command, args=(module, arguments, cwd, dict(environment), said))
+        given = (module, arguments, cwd, dict(environment), umask, said)
+        process = context.Process(target=_be_the_command, args=given)
         process.start()
         process.join(PATIENCE_SECONDS)
         if process.exitcode is None:
@@ -39,9 +40,10 @@ def run_forked(
 
 
 def _be_the_command(
-    module: str, arguments: tuple[str, ...], cwd: Path, environment: dict[str, str], said: list[Path]
+    module: str, arguments: tuple[str, ...], cwd: Path, environment: dict[str, str], umask: int, said: list[Path]
 ) -> None:
     os.chdir(cwd)
+    os.umask(umask)
     os.environ.clear()
     os.environ.update(environment)
     for stream, path in zip((1, 2), said, strict=True):

@@ -11,3 +11,10 @@ import pytest
 def test_workers_know_the_groups(request: pytest.FixtureRequest) -> None:
     """pytest-xdist reads them from the ends of names, which some versions of pytest do not let it write."""
     assert [item.nodeid for item in request.session.items if "@" not in item.nodeid] == []
+
+
+def test_tests_on_slurm_and_no_others_are_in_its_group(request: pytest.FixtureRequest) -> None:
+    """Which worker a test runs on depends on names of fixtures; one group must have the cluster to itself."""
+    for item in request.session.items:
+        groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
+        assert (groups == ["slurm"]) == (item.get_closest_marker("slurm") is not None), item.nodeid

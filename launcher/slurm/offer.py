@@ -39,8 +39,12 @@ def node_kinds() -> list[NodeKind]:
 
 
 def best_of(kinds: list[NodeKind], partition: str | None = None) -> NodeKind | None:
-    """The nodes to describe: with devices before those without, of the default partition before others, then most."""
-    wanted = [kind for kind in kinds if partition in (None, kind.partition)]
+    """The nodes to describe: with devices before those without, of the default partition before others, then most.
+
+    Of equals it is the first by name: the order in which sinfo lists them depends on what runs on them.
+    """
+    by_name = sorted(kinds, key=lambda kind: (kind.partition, kind.gpu_type or ""))
+    wanted = [kind for kind in by_name if partition in (None, kind.partition)]
     return max(wanted, key=lambda kind: (kind.is_up, kind.num_gpus > 0, kind.is_default, kind.num_nodes), default=None)
 
 

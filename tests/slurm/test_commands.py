@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_command import run_forked
+
 TRISWEEP = Path(sys.executable).with_name("trisweep")
 CHOICE = ("smoke", "cluster=local", "slurm.time_limit_minutes=5", "slurm.array_parallelism=8")
 SHAPES = (
@@ -27,16 +29,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def trisweep(*arguments: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [TRISWEEP, *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        umask=0o002,
-    )
+    done = run_forked(arguments, cwd, {**os.environ, "COLUMNS": "100"}, umask=0o002)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

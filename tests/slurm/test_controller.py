@@ -16,6 +16,7 @@ from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from tests.forked_command import run_forked
 from train_core.measurement import Outcome
 
 TRISWEEP = Path(sys.executable).with_name("trisweep")
@@ -29,9 +30,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
 
 def trisweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [TRISWEEP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False, umask=0o077
-    )
+    return run_forked(arguments, cwd, os.environ, umask=0o077)
 
 
 def folder_in(path: Path) -> SweepFolder:

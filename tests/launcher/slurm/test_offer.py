@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ def test_nodes_with_devices_in_the_default_partition_come_first(kinds: list[Node
     assert chosen is not None
     assert chosen.num_nodes == 4
     assert best_of(kinds, "nowhere") is None
+
+
+def test_of_equals_the_first_by_name_is_chosen_in_whatever_order_sinfo_lists_them(kinds: list[NodeKind]) -> None:
+    equals = [replace(kinds[1], gpu_type=name) for name in ("h100", "a100")]
+    assert best_of(equals) == best_of(equals[::-1]) == equals[1]
 
 
 def test_without_slurm_nothing_is_offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
