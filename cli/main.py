@@ -90,7 +90,7 @@ def main() -> None:
     """Run a command. What went wrong is one message and exit code 2, never a traceback."""
     keep_private()
     try:
-        sys.exit(app(standalone_mode=False))  # else Typer would print its own complaints, in a box
+        sys.exit(app(standalone_mode=False) or 0)  # else Typer would print its own complaints, in a box
     except WrongArguments as error:
         _complain(complaint_of(error))
     except TrisweepError as error:
