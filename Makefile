@@ -19,7 +19,7 @@ CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(foreach group,$(OPTION_GROUPS),$
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # More workers than cores: those of the Slurm cluster and of servers wait most of the time.
 # Tests start thousands of processes. Where the environment forbids bytecode, each would compile the package anew.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 5 --dist loadgroup --no-loadscope-reorder
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 6 --dist loadgroup --no-loadscope-reorder
 TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 
 # Where PYTHON is itself an environment, a new one does not see its packages.

@@ -124,8 +124,8 @@ def test_trials_share_an_allocation_but_no_device_and_one_that_its_end_interrupt
     *_, again = wait_until(folder, record, lambda states: states[-1].outcome is Outcome.COMPLETED, 100)
     assert again.submission is not None
     assert again.submission.inside is not None
-    assert long.submission is not None
-    assert (again.submission.inside.job_id, again.submission.attempt) == (job_id, long.submission.attempt + 1)
+    # The first attempt was interrupted. The allocation may have started and ended once more before this looked.
+    assert (again.submission.inside.job_id, again.submission.attempt > 1) == (job_id, True)
 
 
 def let_go_together(*indices: int) -> Callable[[list[TrialReading]], bool]:
