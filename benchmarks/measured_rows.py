@@ -18,7 +18,7 @@ from benchmarks.published_rows import PUBLISHED
 from calibrate.measured_runs import MeasuredRun
 from results.score import Comparison, comparison
 from sweeps.table.cells import Row, text_of
-from sweeps.table.file import read_table
+from sweeps.table.file import FIRST_LINE, read_table
 from sweeps.table.prices import PricedRow, price
 from sweeps.table.remarks import said
 
@@ -96,7 +96,7 @@ def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> dict[str
     found = {}
     for path in filter(Path.exists, paths):
         records = read_table(path).records
-        for line, row in enumerate(price(records), start=2):
+        for line, row in enumerate(price(records), start=FIRST_LINE):
             if text_of(row.record.row, "confirmed").lower() != "no":
                 found[f"{path.name}:{line}"] = row
     return found

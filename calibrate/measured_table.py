@@ -9,7 +9,7 @@ from pathlib import Path
 from calibrate.refit_cluster import FinishedTrial
 from conf.errors import ConfigError, UsageError
 from results.score import comparison
-from sweeps.table.file import read_table
+from sweeps.table.file import FIRST_LINE, read_table
 from sweeps.table.prices import PricedRow, price
 
 MOST_APART = 10
@@ -58,7 +58,7 @@ def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
 def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:
     """The rows that can be used, each with its cluster, and why others cannot."""
     found, refused = [], []
-    for line, row in enumerate(rows, start=2):
+    for line, row in enumerate(rows, start=FIRST_LINE):
         try:
             compared = comparison(row)
         except ConfigError as error:

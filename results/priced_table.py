@@ -12,6 +12,7 @@ from results.layout_cell import LayoutCell
 from results.score import comparison
 from results.units import ABSENT, error_percent, gib, seconds
 from sweeps.table.cells import text_of
+from sweeps.table.file import FIRST_LINE
 from sweeps.table.prices import PricedRow, RowPrediction
 
 WIDE = 100
@@ -19,8 +20,6 @@ WIDE = 100
 MEASURED = ("measured s", "error %")
 COLUMNS = ("line", "model", "layout", "step s", "80 %", "GiB", *MEASURED)
 NAMES = " /_-"
-FIRST_LINE = 2
-"""Lines are counted as an editor does: the header is the first one."""
 
 Cells = Mapping[str, str | LayoutCell]
 

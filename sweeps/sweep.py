@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from sweeps.folder.attempts import keep_attempt
 from sweeps.folder.history import History
-from sweeps.folder.long_lived import long_lived
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.process.long_lived import long_lived
 from train_core.trial_folder import TrialFolder
 
 

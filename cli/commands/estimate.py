@@ -93,10 +93,11 @@ def _told(records: Sequence[Record]) -> Iterable[Record]:
 
 def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[Comparison] | None) -> dict[str, Any]:
     from results.documents import score_document
+    from sweeps.table.file import FIRST_LINE
 
     refused = [{"line": line, "reason": reason} for line, reason in _refused(rows)]
     counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
-    priced = [_priced(line, row) for line, row in enumerate(rows, start=2) if row.prediction]
+    priced = [_priced(line, row) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
     files = {"predictions": None if out is None else str(out), "rows": priced}
     return counts | files | {"score": None if compared is None else score_document(compared)}
 
@@ -134,7 +135,9 @@ def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:
 
 
 def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
-    return [(line, row.reason) for line, row in enumerate(rows, start=2) if row.prediction is None]
+    from sweeps.table.file import FIRST_LINE
+
+    return [(line, row.reason) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction is None]
 
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:

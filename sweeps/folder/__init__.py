@@ -4,5 +4,4 @@ journal     what was done with a sweep since it was planned; `history` is what i
 submission  which job works in a folder
 attempts    how the attempts before the last one ended
 logs        where a job's own output is, and how it ends
-long_lived  values read from there, at which the garbage collector need not look
 """

@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from conf.schema import Frozen
-from sweeps.folder.long_lived import long_lived
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
+from train_core.process.long_lived import long_lived
 from train_core.whole_files import append_whole
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]

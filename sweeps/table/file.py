@@ -14,6 +14,9 @@ from sweeps.table.cells import Row
 from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from train_core.whole_files import write_atomically
 
+FIRST_LINE = 2
+"""Lines are counted as an editor does: the header is the first one."""
+
 PREDICTED_COLUMNS = (
     "pred_iter_time_s",
     "pred_low_s",

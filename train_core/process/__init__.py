@@ -4,7 +4,8 @@ meeting       where the ranks of a Slurm job meet
 world         `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
 machine       which machine that is
 gpu_settings  environment variables of GPUs: what is set where nothing is, and what a job must set
-torch_import  importing torch without looking for garbage meanwhile
+long_lived    values at which the garbage collector need not look
+torch_import  importing torch, which makes hundreds of thousands of them
 stop          signals that make a training save and stop
 lock          one process at a time works in a folder
 git_sha       which commit the running code is

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from train_core.process.long_lived import long_lived
+
 
 @contextmanager
 def importing_torch() -> Iterator[None]:
@@ -19,9 +21,8 @@ def importing_torch() -> Iterator[None]:
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
-    gc.disable()
     try:
-        yield
+        with long_lived():
+            yield
     finally:
-        gc.enable()
         gc.freeze()

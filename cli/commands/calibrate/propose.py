@@ -44,8 +44,10 @@ def _as_predicted(trial: Trial) -> FinishedTrial | None:
 
 
 def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:
-    """Args:
-    sweep: the words by which a command names it, with its overrides.
+    """Print what to measure first, and the commands for it.
+
+    Args:
+        sweep: the words by which a command names it, with its overrides.
     """
     table = plain_table("Measure these first", "layout", "predicted s")
     for _, found in chosen:
