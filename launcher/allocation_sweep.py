@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.cluster_spec import ClusterSpec
 from conf.control import LauncherSpec
+from conf.credentials import recorded
 from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.folder import allocation_folder, live_allocation
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.by_name import RUN_IN_SLURM
-from launcher.control.advance import Conductor, Rules, Step
+from launcher.control.advance import Rules, Step
 from launcher.control.loop import go_on
+from launcher.control.orders import ORDINARY, Command
 from launcher.control.progress import Progress
 from launcher.executor import Work
 from launcher.folder_lock import locked
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
-from launcher.sweep import begin, slurm_rules
+from launcher.sweep import begun, slurm_rules, union_for
 from launcher.workplaces.elsewhere import Elsewhere
 from launcher.workplaces.in_allocation import CLOSING_SECONDS
 from launcher.workplaces.submission import logs_folder
@@ -78,8 +79,7 @@ def submit_allocation(
     cluster: ClusterSpec,
     *,
     rules: Rules | None = None,
-    overrides: tuple[str, ...] | None = None,
-    retry_failed: bool = False,
+    command: Command = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
     closing_seconds: float = CLOSING_SECONDS,
 ) -> SubmittedAllocation:
@@ -87,7 +87,7 @@ def submit_allocation(
 
     Args:
         rules: None carries out the listed points, whatever they cost.
-        overrides: with which the job goes on.
+        command: what a person orders beside the points.
 
     Raises:
         UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
@@ -95,19 +95,18 @@ def submit_allocation(
     """
     require_sbatch()
     if live := live_allocation(sweep.folder):
-        _require_same(sweep, live.submission.job_id)
+        _require_same(sweep, rules or slurm_rules(slurm), live.submission.job_id)
         return SubmittedAllocation(live.submission.job_id, False, None)
     shape = _shape(sweep, launcher, cluster)
     with locked(sweep.folder):
-        sweep.folder.write_record(sweep.record)
-        conductor = Conductor(sweep, Elsewhere(slurm), rules or slurm_rules(slurm))
-        begin(conductor, overrides or (), on_slurm=True, retry_failed=retry_failed)
+        conductor = begun(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
         if step.finished:
             return SubmittedAllocation(None, False, step)
         folder = allocation_folder(sweep.folder)
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
+        overrides = None if rules is None else recorded(command.overrides)
         function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, closing_seconds)
         job_id = executor.submit(function, [Work(folder, 1, 0)], shape)
     return SubmittedAllocation(job_id, True, step)
@@ -120,8 +119,7 @@ def run_inside(
     progress: Progress,
     *,
     rules: Rules | None = None,
-    overrides: Sequence[str] = (),
-    retry_failed: bool = False,
+    command: Command = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
 ) -> Step:
     """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
@@ -132,11 +130,9 @@ def run_inside(
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
     with locked(sweep.folder):
-        sweep.folder.write_record(sweep.record)
         code = sweep.folder.code.absolute()
         room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
-        conductor = Conductor(sweep, room, rules or slurm_rules(slurm))
-        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        conductor = begun(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
         with progress:
             try:
                 return go_on(conductor, progress, POLL_SECONDS, is_over=leaves_nothing_to_do)
@@ -159,8 +155,8 @@ def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
         )
 
 
-def _require_same(sweep: Sweep, job_id: str | None) -> None:
-    if sweep.folder.read_record() != sweep.record:
+def _require_same(sweep: Sweep, rules: Rules, job_id: str | None) -> None:
+    if Sweep.stored_in(sweep.folder).record != union_for(sweep, rules):
         problem = f"Job {job_id} carries the sweep out as it was planned before"
         raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conf.control import UNLIMITED_BUDGET, ControllerSpec
@@ -11,8 +10,9 @@ from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.control.advance import Conductor, Rules, Step
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
-from launcher.control.orders import retry_failed_trials
+from launcher.control.orders import ORDINARY, Command, remeasure_finished, retry_failed_trials
 from launcher.control.progress import Progress
+from launcher.control.workplace import Workplace
 from launcher.controller import live_controller, submit_controller
 from launcher.folder_lock import locked
 from launcher.provenance import keep_provenance
@@ -25,8 +25,10 @@ from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
 from launcher.workplaces.submission import Request, SubmittedArray, requests
+from sweeps.later_command.union import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
 
 SHOW_SECONDS = 1.0
 """On this machine the table is drawn no more often, because the cores belong to what is being measured."""
@@ -59,19 +61,17 @@ def run_here(
     *,
     time_limit_seconds: float | None,
     progress: Progress,
-    retry_failed: bool = False,
     job: LocalJobFunction = RUN_ON_THIS_MACHINE,
     rules: Rules | None = None,
-    overrides: Sequence[str] = (),
+    command: Command = ORDINARY,
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
     Args:
         time_limit_seconds: of each trial.
-        retry_failed: run again what failed or timed out.
         job: what runs one trial, given its folder, its devices and the time limit.
         rules: None runs every listed point once.
-        overrides: those of the command, with which others go on.
+        command: what a person orders beside the points.
 
     Raises:
         UsageError: another process works on the folder.
@@ -80,11 +80,9 @@ def run_here(
     """
     rules = rules or Rules(budget=Budget(UNLIMITED_BUDGET, None, time_limit_seconds))
     with locked(sweep.folder):
-        sweep.folder.write_record(sweep.record)
         code = sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
-        conductor = Conductor(sweep, here, replace(rules, max_resubmits=UNLIMITED))
-        begin(conductor, overrides, on_slurm=False, retry_failed=retry_failed)
+        conductor = begun(sweep, here, replace(rules, max_resubmits=UNLIMITED), command, on_slurm=False)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -103,8 +101,7 @@ def carry_out_on_slurm(
     rules: Rules,
     progress: Progress,
     poll_seconds: float,
-    retry_failed: bool = False,
-    overrides: Sequence[str] = (),
+    command: Command = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
 ) -> Step:
     """Go on with the sweep through Slurm until it has ended.
@@ -116,9 +113,7 @@ def carry_out_on_slurm(
     """
     require_sbatch()
     with locked(sweep.folder):
-        sweep.folder.write_record(sweep.record)
-        conductor = Conductor(sweep, SlurmQueue(slurm, job), rules)
-        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        conductor = begun(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
@@ -129,8 +124,7 @@ def hand_over(
     controller: ControllerSpec,
     *,
     rules: Rules,
-    retry_failed: bool = False,
-    overrides: Sequence[str] = (),
+    command: Command = ORDINARY,
 ) -> str:
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 
@@ -140,25 +134,23 @@ def hand_over(
     """
     require_sbatch()
     if (live := live_controller(sweep.folder)) is not None:
-        if retry_failed:
+        if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))
         return live.job_id
     with locked(sweep.folder):
         if (live := live_controller(sweep.folder)) is not None:  # another command was faster
             return live.job_id
-        sweep.folder.write_record(sweep.record)
-        begin(Conductor(sweep, SlurmQueue(slurm), rules), overrides, on_slurm=True, retry_failed=retry_failed)
-        return submit_controller(sweep, slurm, controller)
+        conductor = begun(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
+        return submit_controller(conductor.sweep, slurm, controller)
 
 
 def submit(
     sweep: Sweep,
     slurm: SlurmSpec,
     *,
-    retry_failed: bool = False,
     job: SlurmJob = RUN_IN_SLURM,
     rules: Rules | None = None,
-    overrides: Sequence[str] = (),
+    command: Command = ORDINARY,
 ) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 
@@ -168,10 +160,8 @@ def submit(
     """
     require_sbatch()
     with locked(sweep.folder):
-        sweep.folder.write_record(sweep.record)
         queue = SlurmQueue(slurm, job)
-        conductor = Conductor(sweep, queue, rules or slurm_rules(slurm))
-        begin(conductor, overrides, on_slurm=True, retry_failed=retry_failed)
+        conductor = begun(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
     if queue.refusal is not None:
         raise queue.refusal
@@ -193,9 +183,24 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def begin(conductor: Conductor, overrides: Sequence[str], *, on_slurm: bool, retry_failed: bool) -> None:
-    """A person gave the command."""
-    keep_provenance(conductor.sweep.folder, overrides)
-    conductor.begin(overrides, on_slurm=on_slurm)
-    if retry_failed:
-        retry_failed_trials(conductor.sweep)
+def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: Command, *, on_slurm: bool) -> Conductor:
+    """Write down what a person's command asks for, beside what earlier ones did. Whoever calls holds the folder's lock.
+
+    Args:
+        sweep: with the record of the command alone.
+    """
+    record = union_for(sweep, rules)
+    sweep.folder.write_record(record)
+    conductor = Conductor(sweep._replace(record=record), workplace, rules)
+    keep_provenance(sweep.folder, command.overrides)
+    conductor.begin(command.overrides, on_slurm=on_slurm)
+    if command.remeasure:
+        remeasure_finished(conductor.sweep, lambda trial: trial.role == "asked" and rules.wants(trial))
+    if command.retry_failed:
+        retry_failed_trials(conductor.sweep, lambda trial: trial.selected)
+    return conductor
+
+
+def union_for(sweep: Sweep, rules: Rules) -> SweepRecord:
+    """The record of a command with all that earlier ones asked for; `sweep` has that of the command alone."""
+    return union(sweep, rules.draft, asks_later=rules.max_trials is not None)

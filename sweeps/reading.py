@@ -26,6 +26,8 @@ from train_core.trial_folder import DAMAGED, TrialFolder, steps_of
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
+LEFT_OUT = "left out: beyond sweep.max_trials"
+ASKED_EARLIER = "an earlier command asked for it, and has not measured it"
 _ANY = TrialFolder("any")
 DECIDING = tuple(file.name for file in (_ANY.measurement, _ANY.submission, _ANY.metrics))
 """The files that alone say how a trial stands once it has a measurement, or is not to be run."""
@@ -350,8 +352,8 @@ class TrialReading(Reading):
     def _judgement(self) -> tuple[Outcome | None, str]:
         if self.measurement is None and self.trial.infeasible_reason is not None:
             return Outcome.INFEASIBLE, self.trial.infeasible_reason
-        if self.measurement is None and not self.trial.selected:
-            return None, "left out: beyond sweep.max_trials"
+        if self.measurement is None and not self.trial.selected and not (self.awaits_slurm or self._is_live):
+            return None, LEFT_OUT if self.trial.role == "asked" else ASKED_EARLIER
         return super()._judgement
 
 

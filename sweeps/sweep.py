@@ -52,14 +52,19 @@ class Sweep(NamedTuple):
         return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial)
 
     def prepare(self, trial: Trial) -> TrialFolder:
-        """Make the trial's folder ready for a new attempt: write `trial.json`, and forget what an earlier one left."""
+        """Make the trial's folder ready for a new attempt: write `trial.json`, and forget what an earlier one left.
+
+        What was measured is never forgotten: whoever wants it measured again asks for a repeat, in a folder of its own.
+        """
         assert trial.experiment is not None
         experiment = trial.experiment.model_dump(mode="json")
         # The job does not know the sweep it belongs to, so it is told where the tokens are that all trials share.
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)
         if folder.path.exists():  # a new folder holds nothing to forget, and there may be thousands
-            for ended in self.read_trial(trial).ended_attempts[-1:]:
+            before = self.read_trial(trial)
+            assert before.performance is None, f"{trial.trial_id} is measured already"
+            for ended in before.ended_attempts[-1:]:
                 keep_attempt(folder, ended)
             folder.clear_results()
             folder.submission.unlink(missing_ok=True)  # else a status in between would judge by the old job

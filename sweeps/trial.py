@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +20,8 @@ from train_core.whole_files import write_atomically
 RECORD = "sweep.json"
 WHOLE = "report"
 """The name of the report on all points of a sweep."""
+FEWEST_DIGITS = 6
+"""Of a fingerprint in the name of a trial."""
 
 
 class Trial(Frozen):
@@ -35,6 +38,10 @@ class Trial(Frozen):
         chosen_because: why the planner took it; None where the sweep's file lists it.
         expected_gain: by which share of the best so far a search expected it to be better; None where it did not say.
         repeat: 0 for the first measurement of the point, 1 for the next: the same experiment in a folder of its own.
+        asked_by: overrides of the command that asked for it first, as they were typed.
+        role: what the last command wants of it. `asked`: it asked for it. `observed`: an earlier command did, and it is
+            a point of the present configuration too, so that a search starts from it. `kept`: an earlier command did,
+            with another configuration. Both latter are shown and never run again.
     """
 
     trial_id: str
@@ -47,17 +54,43 @@ class Trial(Frozen):
     chosen_because: str | None = None
     expected_gain: float | None = None
     repeat: Annotated[int, Field(ge=0)] = 0
+    asked_by: str = ""
+    role: Literal["asked", "observed", "kept"] = "asked"
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Equal for the same measurement of the same experiment. Ids are for people, and may be cut short."""
+        return (self.experiment.fingerprint if self.experiment else self.trial_id), self.repeat
+
+
+def named_apart(trials: Iterable[Trial], taken: Iterable[str] = ()) -> Iterator[Trial]:
+    """The first measurements of different experiments, each with a name that neither another nor `taken` has.
+
+    A name ends with some digits of the fingerprint; where two experiments agree in these, the later one takes more.
+    """
+    known = set(taken)
+    for trial in trials:
+        further = trial.experiment.fingerprint[FEWEST_DIGITS:] if trial.experiment else ""
+        names = (trial.trial_id + further[:count] for count in range(len(further) + 1))
+        name = next((name for name in names if name not in known), trial.trial_id)
+        known.add(name)
+        yield trial if name == trial.trial_id else trial.model_copy(update={"trial_id": name})
+
+
+def repeat_id(first: str, repeat: int) -> str:
+    """The id of a further measurement of the trial that was the first of its point."""
+    return f"{first}-r{repeat + 1}" if repeat else first
 
 
 class SweepRecord(Frozen):
-    """`sweep.json`: everything about one sweep that is known before it runs.
+    """`sweep.json`: everything about one sweep that is known before it runs, whatever commands asked for it.
 
     Attributes:
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
             `plan` holds the full-size points, which are predicted only.
         overrides: what the user changed of the sweep; an overridden axis is restricted to that value.
         plan: the full-size points on the target cluster, in order.
-        trials: the points that this sweep measures or marks infeasible.
+        trials: the points that this sweep measures or marks infeasible; those of earlier commands come last.
     """
 
     name: str
@@ -129,13 +162,3 @@ class SweepFolder:
                 f"{self.record} cannot be read (at {where})",
                 "Run the sweep again: it writes this file anew, and results stay.",
             ) from None
-
-    def continued(self, record: SweepRecord) -> SweepRecord:
-        """The stored record where it describes the same points as `record`, so that continuing is not a new sweep."""
-        try:
-            stored = self.read_record()
-        except (FileNotFoundError, UsageError):
-            return record
-        # When a record was made, and from which code, says nothing about its points.
-        renewed = {"created": stored.created, "git_sha": stored.git_sha}
-        return stored if stored == record.model_copy(update=renewed) else record

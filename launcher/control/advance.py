@@ -7,7 +7,7 @@ what was done is found in the trials' folders. So the same step serves a loop, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conf.credentials import recorded
@@ -18,13 +18,13 @@ from launcher.control.budget import Budget
 from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
 from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Dropped, Entry, Finished, Journal, Pruned
+from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.listed import Listed
 from sweeps.search.searcher import Answer, Proposal, Search
 from sweeps.sweep import Sweep
-from sweeps.trial import Trial
+from sweeps.trial import Trial, named_apart, repeat_id
 from train_core.measurement import Outcome
 
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
@@ -111,19 +111,7 @@ class Conductor:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._standing()
         folders = tuple(map(str, own_folders()))
-        self._write(*self._foreign(), Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
-
-    def _foreign(self) -> list[Entry]:
-        """The trials that were asked for under a configuration which would make others of their points."""
-        draft, asked = self.rules.draft, self.history.asked.values()
-        if draft is None:
-            return []
-        foreign = [
-            trial.trial_id
-            for trial in asked
-            if draft(Proposal(trial.point, "", repeat=trial.repeat)).trial_id != trial.trial_id
-        ]
-        return [Dropped(trial_ids=tuple(foreign))] if foreign else []
+        self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def advance(self) -> Step:
         """One step.
@@ -182,8 +170,7 @@ class Conductor:
         """Write down which running trials the search gives up."""
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
         if running:
-            first = [each for each in readings if not each.trial.repeat]
-            given_up = [each for each in self.rules.search.prune(first) if each.trial_id in running]
+            given_up = [each for each in self.rules.search.prune(_first_runs(readings)) if each.trial_id in running]
             keys = {name: key_of(each) for name, each in running.items()}
             names = [each.trial_id for each in given_up]
             self._write(
@@ -231,13 +218,13 @@ class Conductor:
     def _is_to_run(self, reading: TrialReading) -> bool:
         """Whether the trial has no result that is to be kept, and nobody works on one."""
         course = self.history.course_of(reading.name)
-        if not reading.trial.selected or reading.trial.infeasible_reason is not None or is_in_flight(reading):
-            return False
-        if not self.rules.wants(reading.trial):
+        if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
             return False
         if course.wants_another(key_of(reading)):
             return True
-        if course.is_cancelled:
+        if not reading.trial.selected or reading.trial.infeasible_reason is not None or course.is_cancelled:
+            return False
+        if not self.rules.wants(reading.trial):
             return False
         # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
         return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_earlier).allows(reading)
@@ -252,14 +239,14 @@ class Conductor:
             return self._waits_at[1]
         answer = self._new_points(readings, count)
         if answer.finished and self.rules.rounds is not None:
-            wanted = [each for each in readings if self.rules.wants(each.trial)]
+            wanted = [each for each in _of_this_configuration(readings) if self.rules.wants(each.trial)]
             answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
 
     def _new_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
-        """What the search proposes, which knows the first measurement of each point and no other."""
-        first = [each for each in readings if not each.trial.repeat]
+        """What the search proposes."""
+        first = _first_runs(readings)
         if self.rules.max_trials is not None:
             count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
         if count <= 0:
@@ -268,27 +255,34 @@ class Conductor:
 
     def _asked(self, answer: Answer, admission: Admission) -> list[TrialReading]:
         """The proposals that the budget admits, as trials of the sweep from now on; those that can run are returned."""
-        known = {trial.trial_id for trial in self.sweep.record.trials}
-        taken: dict[str, Trial] = {}
+        known = {trial.identity: trial for trial in self.sweep.record.trials}
+        taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self._marked(self.rules.draft(proposal))
-            if trial.trial_id in known:
+            trial = self._named(self.rules.draft(proposal), known)
+            if trial.identity in known and self._is_tried(known[trial.identity]):
                 continue
             if trial.selected and not admission.admits(trial):
                 break
-            taken[trial.trial_id] = trial
-        self._write(*(Asked(trial=trial) for trial in taken.values()))
-        return [self.sweep.read_trial(trial) for trial in taken.values() if trial.selected]
+            known[trial.identity] = trial
+            taken.append(trial)
+        self._write(*(Asked(trial=trial) for trial in taken))
+        readings = [self.sweep.read_trial(trial) for trial in taken]
+        return [each for each in readings if self._is_to_run(each)]
 
-    def _marked(self, trial: Trial) -> Trial:
-        """A further measurement of the baseline is the baseline's."""
-        if not trial.repeat or trial.experiment is None:
-            return trial
-        mark = trial.experiment.fingerprint
-        of_baseline = (other.experiment for other in self.sweep.record.trials if other.is_baseline)
-        is_baseline = any(experiment and experiment.fingerprint == mark for experiment in of_baseline)
-        return trial.model_copy(update={"is_baseline": is_baseline})
+    def _is_tried(self, trial: Trial) -> bool:
+        return trial.role == "asked" or self.sweep.read_trial(trial).outcome is not None
+
+    def _named(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
+        """The trial under a name of its own; a further measurement is named after the first, and counts like it."""
+        said: dict[str, object] = {"asked_by": " ".join(self.sweep.record.overrides)}
+        if before := known.get(trial.identity):  # an earlier command asked for it, and never measured it
+            return trial.model_copy(update=said | {"trial_id": before.trial_id, "is_baseline": before.is_baseline})
+        if trial.repeat and (first := known.get((trial.identity[0], 0))):
+            said |= {"trial_id": repeat_id(first.trial_id, trial.repeat), "is_baseline": first.is_baseline}
+            return trial.model_copy(update=said)
+        (named,) = named_apart([trial], (other.trial_id for other in known.values()))
+        return named.model_copy(update=said)
 
     def _start(self, readings: Sequence[TrialReading]) -> set[str]:
         """Start what there is room for, and return the ids of what was started."""
@@ -336,8 +330,18 @@ class Conductor:
         new = self.journal.read_new()
         self.history.add(new)
         self._num_entries += len(new)
-        if any(isinstance(entry, Asked | Dropped) for entry in new):
+        if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.completed(self._planned))
+
+
+def _of_this_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """Those of the present configuration that were tried or are to be, whichever command asked for them."""
+    return [each for each in readings if each.trial.role != "kept" and each.outcome is not None]
+
+
+def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """What a search knows: the first measurement of each point."""
+    return [each for each in _of_this_configuration(readings) if not each.trial.repeat]
 
 
 def _counted(readings: Sequence[TrialReading]) -> str:

@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from conf.errors import UsageError
 from launcher.control.attempts import key_of
 from launcher.control.retries import ASKED_FOR
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal, Paused, Resumed, Retried
-from sweeps.points.plan import repeat_id
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.rounds import next_repeat
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, Trial
+from sweeps.trial import SweepFolder, Trial, repeat_id
+from train_core.measurement import Fault
 
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a person orders with `trisweep sweep`, beside the points.
+
+    Attributes:
+        overrides: as they were typed, with which others go on.
+        retry_failed: what failed or timed out runs again.
+        remeasure: what is measured is measured once more, beside what is there.
+    """
+
+    overrides: Sequence[str] = ()
+    retry_failed: bool = False
+    remeasure: bool = False
+
+
+ORDINARY = Command()
+"""Nothing beside the points."""
 
 
 def pause(sweep: Sweep) -> bool:
@@ -36,38 +56,56 @@ def require_not_paused(folder: SweepFolder, name: str) -> None:
         raise UsageError(f"Sweep {name} is paused", f"Give `trisweep resume {name}` first.")
 
 
-def retry_failed_trials(sweep: Sweep) -> list[str]:
+def retry_failed_trials(sweep: Sweep, wants: Callable[[Trial], bool] = lambda trial: True) -> list[str]:
     """Have every trial that failed, timed out or lost its node run again, and return their ids."""
-    failed = [each for each in sweep.read() if _is_worth_another(each)]
+    failed = [each for each in sweep.read() if _is_worth_another(each) and wants(each.trial)]
     return retry(sweep, failed)
 
 
 def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
-    """Have the trials run again once nobody works on them."""
+    """Have the trials run again once nobody works on them.
+
+    Raises:
+        UsageError: one is measured, which only a further run beside it can be again.
+    """
+    if measured := [each.name for each in readings if each.performance]:
+        raise UsageError(
+            f"{_listed(measured)} {'is' if len(measured) == 1 else 'are'} measured, and what was measured is kept",
+            f"`trisweep sweep {sweep.record.name} --remeasure` runs measured points once more, beside what is there.",
+        )
     entries = (Retried(trial_id=each.name, submitted=key_of(each)) for each in readings)
     Journal(sweep.folder.journal).append(*entries)
     return [each.name for each in readings]
 
 
-def remeasure_finished(planned: Sweep, wants: Callable[[Trial], bool]) -> list[str]:
+def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str]:
     """Have every point that was measured run once more, and return the ids of the further trials.
 
+    A point with a further run that was ordered before and has not been made is left at that one.
+
     Args:
-        planned: with the record that the sweep goes on with; what was asked for since is added.
         wants: which trials the command is about.
     """
-    sweep = planned._replace(record=History.kept_in(planned.folder).completed(planned.record))
     readings = sweep.read()
-    again = [_again(point, readings) for point in measured_points(readings) if wants(point.middle.trial)]
-    Journal(planned.folder.journal).append(*(Asked(trial=trial) for trial in again))
+    open_ones = {each.trial.identity[0] for each in readings if each.trial.repeat and _is_open(each)}
+    points = [point for point in measured_points(readings) if point.middle.trial.identity[0] not in open_ones]
+    again = [_again(sweep, point, readings) for point in points if wants(point.middle.trial)]
+    Journal(sweep.folder.journal).append(*(Asked(trial=trial) for trial in again))
     return [trial.trial_id for trial in again]
 
 
-def _again(point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
+def _is_open(reading: TrialReading) -> bool:
+    """Whether the trial is still to be run, also where a person ended it, as the next command takes it up again."""
+    ended = reading.measurement
+    return reading.trial.selected and (ended is None or ended.why is Fault.CANCELLED)
+
+
+def _again(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
     repeat = next_repeat(point.middle, readings)
     first = min((run.trial for run in point.runs), key=lambda trial: trial.repeat)
     name = repeat_id(first.trial_id.removesuffix(repeat_id("", first.repeat)), repeat)
-    said = {"trial_id": name, "repeat": repeat, "selected": True, "is_baseline": point.is_baseline}
+    said: dict[str, object] = {"trial_id": name, "repeat": repeat, "is_baseline": point.is_baseline}
+    said |= {"selected": True, "role": "asked", "asked_by": " ".join(sweep.record.overrides)}
     return first.model_copy(update=said | {"chosen_because": "a person wants it measured again"})
 
 

@@ -61,7 +61,7 @@ class ThisMachine(Workplace):
         for trial_id in [trial_id for trial_id in self.running if self._has_ended(trial_id)]:
             self._settle(sweep, *self._forget(trial_id))
         for trial in sweep.record.trials:
-            if trial.trial_id not in self._still and trial.selected:
+            if trial.trial_id not in self._still and trial.experiment is not None:
                 self._adopt_if_running(sweep, trial)
             if trial.trial_id in self.running or trial.trial_id not in self._still:
                 self._still[trial.trial_id] = seen_here(sweep.read_trial(trial))

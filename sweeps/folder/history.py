@@ -9,7 +9,6 @@ from sweeps.folder.journal import (
     Asked,
     Begun,
     Cancelled,
-    Dropped,
     Ended,
     Entry,
     Excluded,
@@ -57,6 +56,8 @@ class History:
     """All that the journal has told so far.
 
     Attributes:
+        asked: trials that a search or a person asked for, by id.
+        asked_last: those of them that the command that goes on asked for.
         begun: the command that goes on; None where the sweep was begun before there were journals.
         first_begun: when the sweep was begun; None likewise.
         is_cancelled: as a whole.
@@ -65,6 +66,7 @@ class History:
     """
 
     asked: dict[str, Trial] = field(default_factory=dict)
+    asked_last: dict[str, Trial] = field(default_factory=dict)
     courses: dict[str, Course] = field(default_factory=dict)
     begun: Begun | None = None
     first_begun: float | None = None
@@ -98,19 +100,20 @@ class History:
 
     def completed(self, record: SweepRecord) -> SweepRecord:
         """The record with the trials that were asked for since it was written."""
-        known = {trial.trial_id for trial in record.trials}
-        later = tuple(trial for trial_id, trial in self.asked.items() if trial_id not in known)
-        return record.model_copy(update={"trials": (*record.trials, *later)}) if later else record
+        if not self.asked:
+            return record
+        # A search may ask for what the record has from an earlier command, which has not measured it.
+        known = {trial.trial_id: self.asked_last.get(trial.trial_id, trial) for trial in record.trials}
+        later = (trial for trial_id, trial in self.asked.items() if trial_id not in known)
+        return record.model_copy(update={"trials": (*known.values(), *later)})
 
     def _add(self, entry: Entry) -> None:
         match entry:
             case Submitted() | Started() | Ended() | Pruned() | Retried() | Cancelled(trial_id=str()):
                 self._add_to_course(entry, self.course_of(str(entry.trial_id)))
             case Asked(trial=trial):
-                self.asked[trial.trial_id] = trial
+                self.asked[trial.trial_id] = self.asked_last[trial.trial_id] = trial
                 self.finished = ""
-            case Dropped(trial_ids=trial_ids):
-                self.asked = {name: trial for name, trial in self.asked.items() if name not in trial_ids}
             case Cancelled():
                 self.is_cancelled = True
             case Paused() | Resumed():
@@ -141,7 +144,7 @@ class History:
                 course.is_cancelled, course.retry_after = True, None
 
     def _begin(self, entry: Begun) -> None:
-        self.begun, self.is_cancelled = entry, False
+        self.begun, self.is_cancelled, self.asked_last = entry, False, {}
         self.first_begun = self.first_begun or entry.time
         for course in self.courses.values():
             course.ended_earlier = True

@@ -49,13 +49,6 @@ class Asked(Event):
     trial: Trial
 
 
-class Dropped(Event):
-    """Trials that were asked for under another configuration no longer belong to the sweep; their folders stay."""
-
-    event: Literal["dropped"] = "dropped"
-    trial_ids: Texts
-
-
 class OfAttempt(Event):
     """What one attempt of a trial has in common with no other.
 
@@ -142,19 +135,7 @@ class Finished(Event):
 
 
 Entry = (
-    Begun
-    | Asked
-    | Dropped
-    | Submitted
-    | Started
-    | Ended
-    | Pruned
-    | Retried
-    | Cancelled
-    | Paused
-    | Resumed
-    | Excluded
-    | Finished
+    Begun | Asked | Submitted | Started | Ended | Pruned | Retried | Cancelled | Paused | Resumed | Excluded | Finished
 )
 PARSER: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="event")])
 

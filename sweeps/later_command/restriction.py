@@ -3,7 +3,7 @@
 So `trisweep sweep 175b batch.micro_batch_size=1` takes part of the sweep that `trisweep sweep 175b` takes whole: both
 share the record and every measurement, and the part has a report of its own. Where the named values make other points
 than the sweep's own, such as a batch that its file does not list, the command is a sweep of its own, as any change of
-the configuration is; what was measured before stays with it (`sweeps.later_command.kept`).
+the configuration is; what was asked for before stays with it (`sweeps.later_command.union`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Restriction:
 
     def part(self, sweep: Sweep) -> Sweep:
         """The sweep as if it had no other points, with a name of its own for its report."""
-        ids = {trial.trial_id for trial in self.record.trials}
-        trials = [trial for trial in sweep.record.trials if trial.trial_id in ids or self.holds(trial)]
+        part = _identities(self.record.trials)
+        trials = [trial for trial in sweep.record.trials if trial.identity in part or self.holds(trial)]
         named = tuple(f"{key}={written(value)}" for key, value in self.values.items())
         changed = {"plan": self.record.plan, "trials": tuple(trials), "overrides": (*sweep.record.overrides, *named)}
         record = sweep.record.model_copy(update=changed)
@@ -82,12 +82,13 @@ def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Res
         return None
     whole = compose(Overrides(tuple(override for override in asked.overrides if override.key not in values)))
     part, all_of_it = (plan_sweep(each, proxy=proxy, git_sha=git_sha) for each in (asked, whole))
-    return Restriction(whole, all_of_it, part, values) if _ids(part.trials) <= _ids(all_of_it.trials) else None
+    is_part = _identities(part.trials) <= _identities(all_of_it.trials)
+    return Restriction(whole, all_of_it, part, values) if is_part else None
 
 
 def _named(asked: Composition, varied: set[str], pinned: dict[str, Value]) -> dict[str, Value]:
     return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied and key in pinned}
 
 
-def _ids(trials: Sequence[Trial]) -> set[str]:
-    return {trial.trial_id for trial in trials}
+def _identities(trials: Sequence[Trial]) -> set[tuple[str, int]]:
+    return {trial.identity for trial in trials}

@@ -23,7 +23,7 @@ from sweeps.points.expansion import baseline_of, expand, stated_points
 from sweeps.points.objectives import Comparison
 from sweeps.points.suiting_devices import on_suiting_devices
 from sweeps.points.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
-from sweeps.trial import SweepRecord, Trial
+from sweeps.trial import FEWEST_DIGITS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 
 LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
@@ -120,11 +120,9 @@ def make_trials(
     """One trial for every point, in order; at most `max_trials` of those that fit are selected."""
     *drafts, baseline = _drafts(tree, [*expand(points, tree, pinned), baseline_of(points, tree)])
     # Different points may come to the same experiment, such as one that names a default and one that does not.
-    distinct = {draft.trial_id: draft for draft in drafts}
-    named = [
-        draft.model_copy(update={"is_baseline": draft.trial_id == baseline.trial_id}) for draft in distinct.values()
-    ]
-    return _selected(named, max_trials)
+    distinct = named_apart({draft.identity: draft for draft in drafts}.values())
+    marked = [draft.model_copy(update={"is_baseline": draft.identity == baseline.identity}) for draft in distinct]
+    return _selected(marked, max_trials)
 
 
 def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
@@ -145,11 +143,6 @@ def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | N
     return draft.model_copy(update=judged | {"trial_id": name, "repeat": repeat})
 
 
-def repeat_id(first: str, repeat: int) -> str:
-    """The id of a further measurement of the trial that was the first of its point."""
-    return f"{first}-r{repeat + 1}" if repeat else first
-
-
 def nearly_fits(trial: Trial) -> bool:
     """Whether its memory is at most a little more than the device's, on paper."""
     predicted = trial.estimate
@@ -165,12 +158,12 @@ def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None
     baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(
         update={"is_baseline": True}
     )
-    trials = {baseline.trial_id: baseline}
+    trials = {baseline.identity: baseline}
     for chosen in planned_points(wanted.spaces[0], wanted.settings, wanted.settings.search):
         trial = _draft(asked.tree, {**wanted.padding, **chosen.values()})
         # The planner may choose the baseline as well, which then stays one trial with both marks.
-        trials[trial.trial_id] = trials.get(trial.trial_id, trial).model_copy(update={"chosen_because": chosen.because})
-    return _selected(list(trials.values()), max_trials)
+        trials[trial.identity] = trials.get(trial.identity, trial).model_copy(update={"chosen_because": chosen.because})
+    return _selected(list(named_apart(trials.values())), max_trials)
 
 
 def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart:
@@ -260,7 +253,7 @@ def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
 
 def _named(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
     """The trial of an experiment; its fingerprint gives a changed configuration a folder, so earlier results stay."""
-    name = f"{experiment.label}-{experiment.fingerprint[:6]}"
+    name = f"{experiment.label}-{experiment.fingerprint[:FEWEST_DIGITS]}"
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
 
 
@@ -309,8 +302,8 @@ def _selected(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, .
     runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
     # The baseline comes before all others, as nothing can be compared if max_trials leaves it out.
     ranked = sorted(runnable, key=lambda trial: (not trial.is_baseline, -_predicted_rate(trial)))
-    chosen = {trial.trial_id for trial in ranked[:max_trials]}
-    return tuple(trial.model_copy(update={"selected": trial.trial_id in chosen}) for trial in trials)
+    chosen = {trial.identity for trial in ranked[:max_trials]}
+    return tuple(trial.model_copy(update={"selected": trial.identity in chosen}) for trial in trials)
 
 
 def _predicted_rate(trial: Trial) -> float:

@@ -20,6 +20,7 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
+from launcher.control.orders import Command
 from launcher.folder_lock import locked
 from launcher.sweep import run_here
 from launcher.this_machine.capacity import Machine
@@ -107,7 +108,11 @@ def run(
     folder: SweepFolder, record: SweepRecord, progress: Silent, job: LocalJobFunction, retry_failed: bool = False
 ) -> list[TrialReading]:
     return run_here(
-        Sweep(folder, record), time_limit_seconds=60.0, progress=progress, job=job, retry_failed=retry_failed
+        Sweep(folder, record),
+        time_limit_seconds=60.0,
+        progress=progress,
+        job=job,
+        command=Command(retry_failed=retry_failed),
     )
 
 

@@ -15,8 +15,8 @@ from cli.output.console import console, print_verbatim, shown_path
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from conf.overrides import Overrides
     from launcher.control.advance import Rules
+    from launcher.control.orders import Command
     from launcher.where import Place
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
@@ -40,30 +40,29 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
     )
 
 
-def sweep_in_allocation(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
+def sweep_in_allocation(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
     from launcher.allocation.nodes import is_inside
     from launcher.allocation_sweep import require_time
 
     if is_inside(os.environ):
-        _run_inside(place, planned, rules, retry_failed)
+        _run_inside(place, planned, rules, command)
     else:
         require_time(place.settings.slurm, place.settings.launcher)
-        _submit(place, planned, rules, retry_failed)
+        _submit(place, planned, rules, command)
 
 
-def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+def _submit(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     from launcher.allocation_sweep import submit_allocation
 
-    settings, overrides = place.settings, place.composition.overrides
+    settings = place.settings
     done = submit_allocation(
         planned,
         settings.slurm,
         settings.launcher,
         settings.cluster,
         rules=rules,
-        overrides=_recorded(overrides),
-        retry_failed=retry_failed,
+        command=command,
     )
     if done.job_id is None:
         console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")
@@ -75,7 +74,7 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
     print_next_commands(planned, "status", "report", "pause", "cancel")
 
 
-def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+def _run_inside(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     from cli.commands.report.command import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on
@@ -91,8 +90,7 @@ def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) 
                 settings.cluster,
                 progress_on(console),
                 rules=rules,
-                overrides=_recorded(place.composition.overrides),
-                retry_failed=retry_failed,
+                command=command,
             )
     except KeyboardInterrupt:
         console.print("Interrupted; the steps have been ended. The same command continues.")
@@ -106,8 +104,3 @@ def _run_inside(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) 
     report_on(stored, settings.tracking)
     if step.finished:
         end_command(stored, place)
-
-
-def _recorded(overrides: Overrides) -> tuple[str, ...]:
-    """The overrides with which another process goes on; those that may hold a password are in no record."""
-    return tuple(each.text for each in overrides.without({"tracking"}).entries if each.key != "notify.url")

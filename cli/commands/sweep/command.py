@@ -25,10 +25,8 @@ from cli.commands.sweep.replay import is_replayed, print_replay
 from cli.commands.sweep.what_is_measured import (
     num_attempts,
     print_left_out,
-    print_left_out_now,
     print_nothing_to_do,
     print_part,
-    print_remeasured,
 )
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_verbatim
@@ -38,6 +36,7 @@ from conf.errors import EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from conf.load import Composition
     from launcher.control.advance import Rules
+    from launcher.control.orders import Command
     from launcher.where import Place
     from sweeps.later_command.restriction import Restriction
     from sweeps.sweep import Sweep
@@ -66,12 +65,12 @@ def sweep(
     The same command continues a sweep that was interrupted, and never runs a finished point twice. On this machine the
     leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
     """
-    from launcher.control.orders import remeasure_finished, require_not_paused
+
+    from launcher.control.orders import Command, require_not_paused
     from launcher.control.rules import rules_for
     from launcher.provenance import keep_configuration
     from launcher.tokens import prepare_tokens
     from launcher.where import choose_place
-    from sweeps.later_command.kept import keep_measured
     from sweeps.sweep import Sweep
 
     if fail_fast is not None:
@@ -98,24 +97,22 @@ def sweep(
     prepare_tokens(place.folder, record)
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
-    if rules.draft is not None and place.settings.search.kind == "grid":
-        print_left_out_now(keep_measured(planned, rules.draft))
-    if remeasure:
-        print_remeasured(remeasure_finished(planned, rules.wants))
     print_part(planned, restriction)
+    texts = place.composition.overrides.without({"tracking"}).texts
+    command = Command(texts, retry_failed=retry_failed, remeasure=remeasure)
     with _state_at_the_end(place.folder, as_json=as_json):
-        _carry_out(place, planned, rules, retry_failed=retry_failed)
+        _carry_out(place, planned, rules, command)
 
 
-def _carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
+def _carry_out(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     if place.on_slurm and place.settings.launcher.kind == "allocation":
-        sweep_in_allocation(place, planned, rules, retry_failed=retry_failed)
+        sweep_in_allocation(place, planned, rules, command)
     elif place.on_slurm:
         from cli.commands.sweep.on_slurm import carry_out
 
-        carry_out(place, planned, rules, retry_failed=retry_failed)
+        carry_out(place, planned, rules, command)
     else:
-        _run_here(place, planned, rules, retry_failed)
+        _run_here(place, planned, rules, command)
 
 
 @contextmanager
@@ -146,8 +143,7 @@ def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
     sha = git_sha()
     restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
     record = restriction.completed() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
-    # A sweep that goes on keeps its record, because planning it again would give it another date.
-    return place.folder.continued(record), restriction
+    return record, restriction
 
 
 def _show_what_would_run(place: Place, record: SweepRecord) -> None:
@@ -195,7 +191,7 @@ def _print_costs(place: Place, record: SweepRecord) -> None:
         )
 
 
-def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+def _run_here(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     from cli.commands.report.command import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on
@@ -207,16 +203,14 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) ->
         _print_full_size_summary(planned.record, place.composition)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
-    texts = place.composition.overrides.without({"tracking"}).texts
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
             run_here(
                 planned,
                 time_limit_seconds=limit,
                 progress=progress,
-                retry_failed=retry_failed,
                 rules=rules,
-                overrides=texts,
+                command=command,
             )
     except KeyboardInterrupt:
         stored = Sweep.stored_in(planned.folder)

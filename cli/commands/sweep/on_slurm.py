@@ -14,20 +14,21 @@ from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from launcher.control.advance import Rules
+    from launcher.control.orders import Command
     from launcher.where import Place
     from sweeps.sweep import Sweep
 
 
-def carry_out(place: Place, planned: Sweep, rules: Rules, *, retry_failed: bool) -> None:
+def carry_out(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
     from launcher.control.rules import goes_on_by_steps
 
     if place.settings.controller.kind == "slurm":
-        _hand_over(place, planned, rules, retry_failed)
+        _hand_over(place, planned, rules, command)
     elif goes_on_by_steps(place.settings):
-        _go_on(place, planned, rules, retry_failed)
+        _go_on(place, planned, rules, command)
     else:
-        _submit(place, planned, rules, retry_failed)
+        _submit(place, planned, rules, command)
 
 
 def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
@@ -53,11 +54,10 @@ def print_next_commands(planned: Sweep, *commands: str) -> None:
         print_unwrapped(f"  {next_command(command, planned)}")
 
 
-def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+def _submit(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     from launcher.sweep import submit
 
-    texts = place.composition.overrides.without({"tracking"}).texts
-    done = submit(planned, place.settings.slurm, retry_failed=retry_failed, rules=rules, overrides=texts)
+    done = submit(planned, place.settings.slurm, rules=rules, command=command)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {counted(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     console.print(
@@ -72,7 +72,7 @@ def _submit(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> N
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
 
 
-def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+def _go_on(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     from cli.commands.report.command import report_on
     from cli.output.progress import progress_on
     from launcher.sweep import carry_out_on_slurm
@@ -86,8 +86,7 @@ def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> No
                 rules=rules,
                 progress=progress_on(console),
                 poll_seconds=place.settings.controller.poll_seconds,
-                retry_failed=retry_failed,
-                overrides=place.composition.overrides.without({"tracking"}).texts,
+                command=command,
             )
     except KeyboardInterrupt:
         console.print("Stopped. The jobs go on; the same command goes on with the sweep, and so does each of:")
@@ -99,7 +98,7 @@ def _go_on(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> No
     end_command(stored, place)
 
 
-def _hand_over(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -> None:
+def _hand_over(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
     from launcher.sweep import hand_over
 
     job_id = hand_over(
@@ -107,8 +106,7 @@ def _hand_over(place: Place, planned: Sweep, rules: Rules, retry_failed: bool) -
         place.settings.slurm,
         place.settings.controller,
         rules=rules,
-        retry_failed=retry_failed,
-        overrides=place.composition.overrides.without({"tracking"}).texts,
+        command=command,
     )
     console.print(f"Job {job_id} goes on with the sweep until it ends, and writes the report.")
     console.print(f"Folder: {shown_path(place.folder.path)}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cli.output.console import console, counted
 
 if TYPE_CHECKING:
-    from sweeps.later_command.kept import Earlier
     from sweeps.later_command.restriction import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
@@ -39,22 +37,6 @@ def print_part(planned: Sweep, restriction: Restriction | None) -> None:
         f"{values}: {counted(len(part), 'trial')} of {len(planned.runnable)}. The sweep keeps the others, with what"
         " they have measured; this part has a report of its own."
     )
-
-
-def print_left_out_now(earlier: Earlier) -> None:
-    """Which results the sweep no longer shows, because the configuration is another one than at the last command."""
-    if earlier.left_out:
-        console.print(
-            f"The configuration is another one than before: {counted(len(earlier.left_out), 'trial')} that it measured"
-            " are no longer shown; the command of before shows them again."
-        )
-
-
-def print_remeasured(trial_ids: Sequence[str]) -> None:
-    if trial_ids:
-        console.print(f"{counted(len(trial_ids), 'point')} to measure again; earlier measurements stay.")
-    else:
-        console.print("Nothing was measured yet that could be measured again.")
 
 
 def num_attempts(sweep: Sweep) -> int:

@@ -41,10 +41,10 @@ PATIENCE = 10
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was tried or is proposed already: points, and the trials that they came to."""
+    """What was tried or is proposed already: points, and the identities of the trials that they came to."""
 
     points: set[PointKey]
-    trial_ids: set[str]
+    experiments: set[tuple[str, int]]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class AxisSearch:
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         seen = seen_points(trials, self.plan.objective)
-        left = self.max_trials - sum(reading.outcome is not None for reading in trials)
+        left = self.max_trials - sum(reading.trial.role == "asked" for reading in trials)
         proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._all_asked)
         # What is in flight may still deserve further seeds, or show that the search is worth going on with.
         if proposals or count <= 0 or any(reading.outcome in IN_FLIGHT for reading in trials):
@@ -114,7 +114,7 @@ class AxisSearch:
 
     def _new(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], count: int) -> list[Proposal]:
         """Up to `count` points that were not tried: listed ones, then drawn ones, then what draws no longer find."""
-        taken = Taken({each.key for each in seen}, {reading.trial.trial_id for reading in trials})
+        taken = Taken({each.key for each in seen}, {reading.trial.identity for reading in trials})
         listed = islice(self._fresh(self.listed, taken), count)
         found = [Proposal(point, "listed in the sweep's file") for point in listed]
         if len(found) < count and self.spaces:
@@ -169,9 +169,9 @@ class AxisSearch:
             self._useless.add(key)
             return False
         # Different points may come to the same experiment, such as one that names a default and one that does not.
-        is_fresh = trial.trial_id not in taken.trial_ids
+        is_fresh = trial.identity not in taken.experiments
         taken.points.add(key)
-        taken.trial_ids.add(trial.trial_id)
+        taken.experiments.add(trial.identity)
         return is_fresh
 
 

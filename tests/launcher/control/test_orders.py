@@ -8,7 +8,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.schema import Value
-from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, trial_named
+from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, retry, trial_named
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal
 from sweeps.sweep import Sweep
@@ -67,12 +67,25 @@ def test_a_point_that_is_measured_again_keeps_what_it_measured_before(folder: Sw
     folder.write_record(record)
     first, other = record.trials
     finish(folder, first, performance(100.0))
-    assert remeasure_finished(Sweep(folder, record), lambda trial: True) == [f"{first.trial_id}-r2"]
-    assert remeasure_finished(Sweep(folder, record), lambda trial: trial.trial_id == other.trial_id) == []
+    assert remeasure_finished(Sweep.stored_in(folder), lambda trial: trial.trial_id == other.trial_id) == []
+    assert remeasure_finished(Sweep.stored_in(folder), lambda trial: True) == [f"{first.trial_id}-r2"]
+    # Who interrupts the command and gives it again does not order another run.
+    assert remeasure_finished(Sweep.stored_in(folder), lambda trial: True) == []
 
     again = Sweep.stored_in(folder).read()[-1]
     assert (again.trial.repeat, again.trial.is_baseline, again.outcome) == (1, first.is_baseline, Outcome.PENDING)
     assert again.experiment == first.experiment
     finish(folder, again.trial, performance(90.0))
-    assert remeasure_finished(Sweep(folder, record), lambda trial: True) == [f"{first.trial_id}-r3"]
+    assert remeasure_finished(Sweep.stored_in(folder), lambda trial: True) == [f"{first.trial_id}-r3"]
     assert folder.trial(first.trial_id).read_measurement() is not None
+
+
+def test_what_was_measured_is_not_retried_and_the_remedy_is_said(folder: SweepFolder, record_of: RecordOf) -> None:
+    record = record_of(seeds(1))
+    folder.write_record(record)
+    finish(folder, record.trials[0], performance(100.0))
+    sweep = Sweep.stored_in(folder)
+    with pytest.raises(UsageError, match=r"is measured, and what was measured is kept.*--remeasure"):
+        retry(sweep, sweep.read())
+    with pytest.raises(AssertionError, match="is measured already"):
+        sweep.prepare(record.trials[0])

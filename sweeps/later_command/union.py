@@ -1,0 +1,109 @@
+"""The record of a sweep is the union of all that was ever asked of it.
+
+`trisweep sweep smoke search=bayes` plans other points than `trisweep sweep smoke` does. What the earlier command asked
+for stays in the record, with its name and its results, and the later one says what it wants of it (`Trial.role`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from conf.errors import UsageError
+from conf.tree import value_at
+from sweeps.points.axes import Point
+from sweeps.points.plan import LAYOUT_KEYS
+from sweeps.search.searcher import Proposal
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord, Trial, named_apart
+
+Draft = Callable[[Proposal], Trial]
+
+
+def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepRecord:
+    """The record of a new command, with what earlier ones asked for. Whoever calls holds the folder's lock.
+
+    Args:
+        planned: with the record of the new command alone.
+        draft: makes the trial of a point under the new configuration; None where no search proposes any.
+        asks_later: the command's search chooses points one after another, so that it goes on with those that the same
+            command chose before.
+    """
+    by = " ".join(planned.record.overrides)
+    stored = _stored(planned)
+    earlier = {trial.identity: trial for trial in stored.trials} if stored else {}
+    asked = list(_with_earlier_names(planned.record.trials, earlier, by))
+    known = {trial.identity for trial in asked}
+    others = [trial for identity, trial in earlier.items() if identity not in known]
+    roles = _Roles({fingerprint for fingerprint, _ in known}, draft, by, asks_later)
+    trials = _with_one_baseline([*asked, *map(roles.given, others)], planned.record)
+    created = stored.created if stored else planned.record.created
+    joined = planned.record.model_copy(update={"trials": tuple(trials), "created": created})
+    # From which code the points were planned again says nothing about them.
+    is_same = stored is not None and stored == joined.model_copy(update={"git_sha": stored.git_sha})
+    return stored if stored is not None and is_same else joined
+
+
+def _stored(planned: Sweep) -> SweepRecord | None:
+    """What earlier commands asked for; None where this is the first, or where the file is damaged."""
+    if not planned.folder.record.exists():
+        return None
+    try:
+        return Sweep.stored_in(planned.folder).record
+    except UsageError:
+        return None
+
+
+def _with_earlier_names(trials: Iterable[Trial], earlier: dict[tuple[str, int], Trial], by: str) -> Iterator[Trial]:
+    """The planned trials; what was asked for before keeps its name, and with it its folder."""
+    new = [trial.model_copy(update={"asked_by": by}) for trial in trials if trial.identity not in earlier]
+    named = {trial.identity: trial for trial in named_apart(new, (trial.trial_id for trial in earlier.values()))}
+    for trial in trials:
+        before = earlier.get(trial.identity)
+        if before is None:
+            yield named[trial.identity]
+        else:
+            yield trial.model_copy(update={"trial_id": before.trial_id, "asked_by": before.asked_by})
+
+
+class _Roles:
+    """What the new command wants of trials that it has not planned.
+
+    Attributes:
+        planned: fingerprints of what it has planned.
+    """
+
+    def __init__(self, planned: set[str], draft: Draft | None, by: str, asks_later: bool) -> None:
+        self._planned, self._draft, self._by, self._asks_later = planned, draft, by, asks_later
+
+    def given(self, trial: Trial) -> Trial:
+        is_planned, point = trial.identity[0] in self._planned, self._point_of(trial)
+        goes_on = trial.asked_by == self._by and (is_planned or (self._asks_later and point is not None))
+        if goes_on:
+            return trial.model_copy(update={"role": "asked", "selected": trial.infeasible_reason is None})
+        if is_planned or point is not None:
+            said = {"role": "observed", "selected": False, "point": point or trial.point}
+            return trial.model_copy(update=said)
+        return trial.model_copy(update={"role": "kept", "selected": False})
+
+    def _point_of(self, trial: Trial) -> Point | None:
+        """The trial as a point of the new configuration; None where it differs in more than its layout."""
+        if self._draft is None or trial.experiment is None:
+            return None
+        point = {**trial.point, **_stated_layout(trial, self._draft)}
+        return point if self._draft(Proposal(point, "")).identity[0] == trial.identity[0] else None
+
+
+def _stated_layout(trial: Trial, draft: Draft) -> Point:
+    """What of the trial's layout the new configuration would make another."""
+    assert trial.experiment is not None
+    was, drafted = trial.experiment.model_dump(mode="json"), draft(Proposal(trial.point, "")).experiment
+    now = drafted.model_dump(mode="json") if drafted else {}
+    return {key: value_at(was, key) for key in sorted(LAYOUT_KEYS) if value_at(was, key) != value_at(now, key)}
+
+
+def _with_one_baseline(trials: list[Trial], planned: SweepRecord) -> Iterator[Trial]:
+    """The baseline of the new command, where it has one, is the only one; its repeats are the baseline's too."""
+    marks = {trial.identity[0] for trial in planned.trials if trial.is_baseline}
+    if not marks:
+        return iter(trials)
+    return (trial.model_copy(update={"is_baseline": trial.identity[0] in marks}) for trial in trials)
