@@ -154,7 +154,7 @@ class TrialFolder(JobFolder):
     waits/              while a job seems to hang: `alarm`, and one `Standing` for every rank in `rank-N.json`
     measurement.json    a `Measurement`, once the trial has ended
     starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
-    tracking_id         names a long training in MLflow, wherever the folder is moved; written by the first import
+    tracking_id         names a long training in MLflow, wherever the folder is moved; a copy of it gets another
     timeline/           when the passes of one timed step ran: a `StageTimeline` of every stage in `stage-N.json`; the
                         trainer's own alone, and not in folders of earlier versions
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed, overrides_of
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, overrides_of
+from cli.command_line.started_sweep import started_sweep
 from cli.output.console import leave_stdout_to_json, print_unwrapped, shown_path
 from cli.output.state_document import print_state
 
@@ -23,11 +24,10 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     from launcher.control.advance import PAUSED
     from launcher.controller import take_up
     from launcher.folder_lock import locked
-    from launcher.where import existing_folder
 
     if as_json:
         leave_stdout_to_json()
-    folder = existing_folder(composed(name, overrides))
+    folder = started_sweep(name, overrides)[0]
     given = overrides_of(name, overrides)
     with locked(folder):
         step = take_up(folder, given.without(RECORDED)).conductor.advance()

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
+from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, counted, leave_stdout_to_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.output.state_document import print_state
@@ -27,15 +28,14 @@ def cancel(
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
     from launcher.control.orders import trial_named
     from launcher.trainings.begun import training_of
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
     if as_json:
         leave_stdout_to_json()
-    folder = existing_folder(composed(name, overrides))
+    folder = started_sweep(name, overrides)[0]
     sweep = Sweep.stored_in(folder)
     if training is not None:
-        job_id = cancel_training(training_of(folder.path.parent, name, training))
+        job_id = cancel_training(training_of(folder.path.parent, sweep.record.name, training))
         on = shlex.join((name, *(overrides or ())))
         print_unwrapped(f"Job {job_id} cancelled. `trisweep train --from-best {on}` goes on from its last checkpoint.")
         if as_json:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
+from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped
 from cli.output.next_command import next_command
 from cli.output.state_document import print_state
@@ -13,12 +14,11 @@ from cli.output.state_document import print_state
 def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
     """Start nothing new of the sweep. What is queued or running goes on."""
     from launcher.control.orders import pause as pause_sweep
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
     if as_json:
         leave_stdout_to_json()
-    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
     changed = pause_sweep(sweep)
     console.print("Paused: what runs goes on, and nothing new is started." if changed else "It was paused already.")
     print_unwrapped(f"  {next_command('resume', sweep)}")
@@ -30,12 +30,11 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
     """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
     from launcher.control.orders import resume as resume_sweep
     from launcher.controller import resume_controller
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
     if as_json:
         leave_stdout_to_json()
-    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
     changed = resume_sweep(sweep)
     console.print("Resumed." if changed else "It was not paused.")
     job_id = resume_controller(sweep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
 
     Without a sweep, an SQLite store is moved aside and made anew; nothing of it is deleted.
     """
+    from launcher.trainings.begun import trainings_of
     from launcher.where import existing_folder
     from results.mlflow.sweep_import import move_store_aside
     from sweeps.sweep import Sweep
@@ -48,26 +50,40 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
     if tracking.kind == "sqlite":
         for path in move_store_aside(root):
             print_unwrapped(f"The store that was there is kept as {shown_path(path)}")
-    for folder in sorted(folders, key=lambda folder: folder.path):
-        _write_anew(Sweep.stored_in(folder), tracking, chosen, root)
+    written = set[Path]()
+    sweeps = [Sweep.stored_in(folder) for folder in sorted(folders, key=lambda folder: folder.path)]
+    for sweep in sweeps:
+        written |= _write_anew(sweep, tracking, chosen, root)
+    for (
+        sweep
+    ) in sweeps:  # a training whose sweep no longer knows the trial that it was begun from is there all the same
+        others = [run for run in trainings_of(root, sweep.record.name) if run.folder.path not in written]
+        written |= _write_trainings(others, sweep, chosen or sweep.record.tracking.signed_in_as(tracking), root)
 
 
-def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> None:
-    """The runs of the sweep, and of the trainings that were begun from it.
+def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> set[Path]:
+    """The runs of the sweep, and of the trainings that were begun from it, whose folders are returned.
 
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
         chosen: the same where the command names a store, which then takes the place of the record's.
     """
     from launcher.state import reconciled
-    from results.mlflow.sweep_import import import_sweep, import_training
+    from results.mlflow.sweep_import import import_sweep
 
     tracking = chosen or sweep.record.tracking.signed_in_as(configured)
     done = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()), anew=True)
     print_unwrapped(f"{sweep.folder.path.name}: {counted(done.created, 'run')} written")
-    for run in _trainings(sweep, root):
+    return _write_trainings(_trainings(sweep, root), sweep, tracking, root)
+
+
+def _write_trainings(runs: Sequence[LongRun], sweep: Sweep, tracking: TrackingSpec, root: Path) -> set[Path]:
+    from results.mlflow.sweep_import import import_training
+
+    for run in runs:
         import_training(run.read(), sweep.record, run.source, tracking, root, anew=True)
         print_unwrapped(f"training {run.folder.path.name}: 1 run written")
+    return {run.folder.path for run in runs}
 
 
 def _trainings(sweep: Sweep, root: Path) -> list[LongRun]:

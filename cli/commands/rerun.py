@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
+from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
@@ -40,12 +41,11 @@ def rerun(
 ) -> None:
     """Run a trial again beside its sweep, with its own code and configuration, and say how the numbers compare."""
     from launcher.rerun import plan_rerun
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
     from sweeps.watch.log_choice import reading_called
 
-    asked = composed(name, overrides)
-    sweep = Sweep.stored_in(existing_folder(asked))
+    folder, asked = started_sweep(name, overrides)
+    sweep = Sweep.stored_in(folder)
     chosen = reading_called(sweep.read(), trial)
     planned = plan_rerun(sweep, chosen, _slurm(sweep, asked, print_only=print_only))
     if print_only:

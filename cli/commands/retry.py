@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
+from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, counted, leave_stdout_to_json, print_unwrapped
 from cli.output.state_document import print_state
 from conf.errors import UsageError
@@ -28,14 +29,13 @@ def retry(
     from launcher.control.orders import retry as retry_trials
     from launcher.control.orders import retry_failed_trials, trial_named
     from launcher.controller import start_now
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
     if as_json:
         leave_stdout_to_json()
     if not failed and not trial:
         raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
-    sweep = Sweep.stored_in(existing_folder(composed(name, overrides)))
+    sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
     named = [sweep.read_trial(trial_named(sweep, each)) for each in trial or ()]
     again = retry_trials(sweep, named)
     if failed:

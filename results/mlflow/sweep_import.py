@@ -76,7 +76,7 @@ def import_sweep(
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
     """
     with _only_writer(output_dir), _failures_explained(tracking, output_dir):
-        sweep_id = _tracking_id(sweep.folder.tracking_id)
+        sweep_id = _tracking_id(sweep.folder.tracking_id, tracking)
         last = _last_import(sweep, tracking, output_dir, sweep_id)
         if last and not anew and (parent := last.parent_if_all_stored()):
             return _unchanged(parent, 1 + len(sweep.record.trials), tracking, output_dir)
@@ -130,7 +130,7 @@ def import_training(
     """
     with _only_writer(output_dir), _failures_explained(tracking, output_dir):
         content = training_run(record, training, from_trial)
-        training_id = _tracking_id(training.folder.tracking_id)
+        training_id = _tracking_id(training.folder.tracking_id, tracking)
         if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
             return unchanged
         writer = _writer(tracking, output_dir, training_id, anew=anew)
@@ -187,12 +187,29 @@ def _unchanged(first: StoredRun, num_runs: int, tracking: TrackingSpec, output_d
     return ImportSummary(uri, first.experiment_id, first.run_id, created=0, updated=0, unchanged=num_runs)
 
 
-def _tracking_id(path: Path) -> str:
-    """The name in MLflow of what the folder holds, which is made once and kept there."""
+def _tracking_id(path: Path, tracking: TrackingSpec) -> str:
+    """The name in MLflow of what the folder holds, made once and kept there; a copy of a folder gets one of its own."""
     # A path would not do: folders are moved, and two users may have sweeps of one name on one server.
-    if not path.exists():
-        write_atomically(path, uuid.uuid4().hex + "\n")
-    return path.read_text().strip()
+    here = path.parent.resolve()
+    tracking_id, home = _stored_id(path)
+    if tracking_id and home == here:
+        return tracking_id
+    # A copy of the whole output folder has a store of its own, where nothing else bears the name.
+    shares_store = tracking.kind != "sqlite" or (home is not None and home.parent == here.parent)
+    is_copy = shares_store and home is not None and _stored_id(home / path.name)[0] == tracking_id
+    if not tracking_id or is_copy:
+        tracking_id = uuid.uuid4().hex
+    write_atomically(path, f"{tracking_id}\n{here}\n")
+    return tracking_id
+
+
+def _stored_id(path: Path) -> tuple[str, Path | None]:
+    """The name that a folder bears in MLflow, and where the folder was when it was given; empty where it has none."""
+    try:
+        tracking_id, *home = path.read_text().splitlines()
+    except (OSError, ValueError):
+        return "", None
+    return tracking_id, Path(home[0]) if home else None
 
 
 @contextmanager

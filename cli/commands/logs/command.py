@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import SweepName, complete_override, composed
+from cli.command_line.arguments import SweepName, complete_override
+from cli.command_line.started_sweep import started_sweep
 from cli.output.console import complaints, console, counted
 from conf.errors import UsageError
 from conf.overrides import Override
@@ -32,11 +33,10 @@ Rank = Annotated[int | None, typer.Option(help="The log of this rank; else of th
 def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Rank = None) -> None:
     """Print what a trial has printed; which trial and which file goes to stderr."""
     from cli.commands.logs.follow import follow_log, print_log
-    from launcher.where import existing_folder
     from sweeps.watch.log_choice import most_interesting, reading_called
 
     trial, overrides = _trial_and_overrides(words or [])
-    readings = _readings(existing_folder(composed(name, overrides)), name)
+    readings = _readings(started_sweep(name, overrides)[0])
     chosen = reading_called(readings, trial) if trial else most_interesting(readings, to_follow=follow)
     if follow:
         follow_log(chosen, rank)
@@ -55,11 +55,12 @@ def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (names[0] if names else None), [word for word in words if word not in names]
 
 
-def _readings(folder: SweepFolder, name: str) -> list[Reading]:
+def _readings(folder: SweepFolder) -> list[Reading]:
     """Every trial and training of the sweep; Slurm is asked only about the one that is followed."""
     from launcher.state import seen_here
     from launcher.trainings.begun import trainings_of
     from sweeps.sweep import Sweep
 
-    trainings = [run.read() for run in trainings_of(folder.path.parent, name)]
-    return [seen_here(each) for each in (*Sweep.stored_in(folder).read(), *trainings)]
+    sweep = Sweep.stored_in(folder)
+    trainings = [run.read() for run in trainings_of(folder.path.parent, sweep.record.name)]
+    return [seen_here(each) for each in (*sweep.read(), *trainings)]

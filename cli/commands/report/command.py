@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
+from cli.command_line.started_sweep import started_sweep
 from cli.commands.report.comparison import compare, second_sweep
 from cli.commands.report.live import serve_live
 from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
@@ -49,7 +50,6 @@ def report(
 
     With a second sweep, by its name or its folder, compare the two instead: `trisweep report A B`.
     """
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
     if live and (out is not None or as_json):
@@ -60,13 +60,13 @@ def report(
     if second is not None:
         compare(name, second, overrides, out, as_json=as_json)
         return
-    asked = composed(name, overrides)
+    folder, asked = started_sweep(name, overrides)
     if as_json:
         leave_stdout_to_json()
     if live:
-        serve_live(existing_folder(asked), lambda sweep: _asked_part(sweep, asked), port)
+        serve_live(folder, lambda sweep: _asked_part(sweep, asked), port)
         return
-    sweep = Sweep.stored_in(existing_folder(asked))
+    sweep = Sweep.stored_in(folder)
     tracking = asked.settings.tracking
     content = report_on(sweep, tracking, asked) if out is None else report_elsewhere(sweep, out, asked)
     if as_json:

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.command_line.arguments import composed
-from cli.output.console import console, counted, leave_stdout_to_json, print_json, shown_path
+from cli.command_line.started_sweep import started_sweep
+from cli.output.console import console, leave_stdout_to_json, print_json, shown_path
 from conf.errors import UsageError
-
-MOST_NAMED = 8
 
 if TYPE_CHECKING:
     from results.comparison import ComparedPoint
-    from sweeps.trial import SweepFolder
 
 
 def second_sweep(texts: Sequence[str] | None) -> tuple[str | None, list[str]]:
@@ -42,7 +39,7 @@ def compare(first: str, second: str, overrides: Sequence[str], out: Path | None,
 
     if as_json:
         leave_stdout_to_json()
-    sweeps = [Sweep.stored_in(folder_called(name, overrides)) for name in (first, second)]
+    sweeps = [Sweep.stored_in(started_sweep(name, overrides)[0]) for name in (first, second)]
     before, after = sides_of([(sweep, reconciled(sweep.read())) for sweep in sweeps])
     paths, both = write_comparison(before, after, out), compared(before.results, after.results)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(both)}")
@@ -52,39 +49,6 @@ def compare(first: str, second: str, overrides: Sequence[str], out: Path | None,
         content = {"before": before.name, "after": after.name, "files": files}
         only = {"only_before": both.only_before, "only_after": both.only_after}
         print_json("comparison", content | {"points": [_plain(point) for point in both.points]} | only)
-
-
-def folder_called(name: str, overrides: Sequence[str]) -> SweepFolder:
-    """The folder of a sweep: a path, a folder of output_dir, or the name of a sweep that was started.
-
-    Raises:
-        UsageError: there is none.
-    """
-    from launcher.where import existing_folder
-    from sweeps.trial import RECORD, SweepFolder
-
-    for path in (Path(name), Path(composed(None, overrides).settings.output_dir) / name):
-        if (path / RECORD).is_file():
-            return SweepFolder(path)
-    if inside := _sweeps_inside(Path(name)):
-        raise UsageError(f"{name} is no sweep, but holds {counted(len(inside), 'sweep')}", f"Name {_one_of(inside)}.")
-    if "/" in name or name in (".", ".."):
-        raise UsageError(f"{name} holds no sweep", "Name a folder with a sweep.json, or a sweep that was started.")
-    return existing_folder(composed(name, overrides))
-
-
-def _sweeps_inside(folder: Path) -> list[str]:
-    """The folders of sweeps in an output_dir."""
-    from sweeps.trial import RECORD
-
-    return sorted(str(path.parent) for path in folder.glob(f"*/{RECORD}"))
-
-
-def _one_of(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
-    more = f" ({len(names) - MOST_NAMED} more)" if len(names) > MOST_NAMED else ""
-    return f"one of them: {', '.join(names[:MOST_NAMED])}{more}"
 
 
 def _plain(point: ComparedPoint) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
+from cli.command_line.started_sweep import started_sweep
 from cli.commands.status.allocation_line import print_allocation
 from cli.output.console import console, headed, print_json, shown_path
 from conf.errors import UsageError
@@ -24,19 +25,17 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
     from launcher.slurm.answers import Patience
-    from launcher.where import existing_folder
     from sweeps.sweep import Sweep
 
-    asked = composed(name, overrides)
-    folder = existing_folder(asked)
+    folder, asked = started_sweep(name, overrides)
     if watch:
         from cli.commands.status.watch import watch as watch_sweep
 
         _require_no_json(as_json)
-        watch_sweep(folder, name, console)
+        watch_sweep(folder, folder.read_record().name, console)
         return
     stored = Sweep.stored_in(folder)
-    trials, trainings = _standing(stored, name, Patience(asked.settings.slurm.poll_seconds))
+    trials, trainings = _standing(stored, Patience(asked.settings.slurm.poll_seconds))
     if as_json:
         from results.documents import status_document
 
@@ -51,13 +50,13 @@ def _require_no_json(as_json: bool) -> None:
         raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
 
 
-def _standing(stored: Sweep, name: str, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
+def _standing(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
     from launcher.state import reconciled
     from launcher.trainings.begun import trainings_of
     from sweeps.reading import TrialReading
 
-    trainings = [run.read() for run in trainings_of(stored.folder.path.parent, name)]
+    trainings = [run.read() for run in trainings_of(stored.folder.path.parent, stored.record.name)]
     # They go together, because every call of Slurm's tools costs time and load on its controller.
     known = reconciled([*stored.read(), *trainings], patience)
     trials = [each for each in known if isinstance(each, TrialReading)]

@@ -38,6 +38,22 @@ def test_a_lost_store_is_made_anew_from_the_folders(finished: Path, trisweep: Co
     assert rows(tmp_path / "runs" / "mlflow.db") == before
 
 
+def test_a_copied_sweep_has_runs_of_its_own(finished: Path, trisweep: Command, tmp_path: Path) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    folder = tmp_path / "runs" / "smoke-local"
+    assert trisweep("report", "smoke", cwd=tmp_path).returncode == 0
+    shutil.copytree(folder, folder.with_name("smoke-before"))
+    done = trisweep("reindex", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as store:
+        (number,) = store.execute("SELECT count(*) FROM runs WHERE lifecycle_stage = 'active'").fetchone()
+    assert number == 2 * 7
+    before = (folder / "tracking_id").read_text().split()[0]
+    folder.with_name("smoke-before").rename(tmp_path / "runs" / "smoke-moved")
+    assert trisweep("reindex", cwd=tmp_path).returncode == 0
+    assert (folder / "tracking_id").read_text().split()[0] == before
+
+
 def test_a_folder_without_sweeps_is_named(trisweep: Command, tmp_path: Path) -> None:
     done = trisweep("reindex", cwd=tmp_path)
     assert done.returncode == 2

@@ -111,7 +111,7 @@ def test_a_view_shows_the_trials_and_lets_charts_begin_with_what_differs(
     sweep = write_sweep(TRIALS, HOW)
     done = import_sweep(sweep, SQLITE, output_dir)
     tags = connect(SQLITE, output_dir).get_experiment(done.experiment_id).tags
-    view = json.loads(tags[VIEW + view_key(sweep.folder.tracking_id.read_text().strip())])
+    view = json.loads(tags[VIEW + view_key(sweep.folder.tracking_id.read_text().split()[0])])
     state = json.loads(view["state"])
     assert view["name"] == "made-up proxy: trials"
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`meas/TFLOPS`", False)

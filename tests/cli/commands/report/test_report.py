@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from cli.commands.report.comparison import folder_called
+from cli.command_line.started_sweep import started_sweep
 from conf.errors import UsageError
 from tests.cli.conftest import Command
 
@@ -45,9 +45,31 @@ def test_two_sweeps_are_compared_by_their_folders(finished: Path, tmp_path: Path
     assert (tmp_path / "out" / "compared-with-before.html").exists()
 
 
+def test_one_sweep_is_reported_by_its_folder_too(finished: Path, tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("report", "runs/smoke-local", "--out", str(tmp_path), cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_sweep_whose_file_has_gone_is_read_from_its_record(tmp_path: Path, trisweep: Command) -> None:
+    """Everything that only reads needs the record alone."""
+    own = tmp_path / "own"
+    (own / "sweep").mkdir(parents=True)
+    file = own / "sweep" / "mine.yaml"
+    text = (Path(__file__).parents[4] / "conf" / "sweep" / "smoke.yaml").read_text()
+    file.write_text(text.replace("name: smoke", "name: mine"))
+    words = ("--config-dir", str(own))
+    assert trisweep("sweep", "mine", "--here", "sweep.max_trials=1", *words, cwd=tmp_path).returncode == 0
+    file.rename(own / "sweep" / "yours.yaml")
+    for command in (("status", "mine"), ("report", "mine"), ("report", "runs/mine-local"), ("logs", "mine")):
+        done = trisweep(*command, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert trisweep("status", "nobodys", *words, cwd=tmp_path).returncode == 2
+
+
 def test_a_folder_of_several_sweeps_is_refused_with_their_names(finished: Path) -> None:
     with pytest.raises(UsageError, match=r"holds 1 sweep\. Name .*/smoke-local"):
-        folder_called(str(finished / "runs"), [])
+        started_sweep(str(finished / "runs"), [])
 
 
 @pytest.mark.parametrize(

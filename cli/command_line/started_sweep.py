@@ -1,0 +1,69 @@
+"""The sweep that a command is about, once it was started: by its name or its folder, also where its file has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.command_line.arguments import composed
+from cli.output.console import counted
+from conf.errors import UsageError
+from conf.folders import options
+
+if TYPE_CHECKING:
+    from conf.load import Composition
+    from sweeps.trial import SweepFolder
+
+MOST_NAMED = 8
+
+
+def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFolder, Composition]:
+    """The folder of a sweep that was started, and the configuration of the command.
+
+    Args:
+        name: a path, a folder of output_dir, or a sweep's name. What was measured can be read by the record alone, so
+            that a sweep whose file was renamed or removed is found by the name that it had.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from launcher.where import existing_folder
+
+    if (folder := _folder_at(Path(name))) is None and name in options("sweep"):
+        asked = composed(name, overrides)
+        return existing_folder(asked), asked
+    _require_no_output_dir(name)
+    asked = composed(None, overrides)
+    folder = folder or _folder_in(Path(asked.settings.output_dir), name)
+    if folder is None and "/" not in name and name not in (".", ".."):
+        return existing_folder(composed(name, overrides)), asked  # says which names there are
+    if folder is None:
+        raise UsageError(f"{name} holds no sweep", "Name a folder with a sweep.json, or a sweep that was started.")
+    known = folder.read_record().name
+    return folder, composed(known, overrides) if known in options("sweep") else asked
+
+
+def _folder_at(path: Path) -> SweepFolder | None:
+    from sweeps.trial import RECORD, SweepFolder
+
+    return SweepFolder(path.absolute()) if (path / RECORD).is_file() else None
+
+
+def _folder_in(output_dir: Path, name: str) -> SweepFolder | None:
+    """The folder of that name, else that of the sweep of that name which was planned last."""
+    from sweeps.trial import SweepFolder
+
+    if folder := _folder_at(output_dir / name):
+        return folder
+    started = [each for each in SweepFolder.started_in(output_dir, f"{name}-*") if each.read_record().name == name]
+    return max(started, key=lambda each: each.record.stat().st_mtime, default=None)
+
+
+def _require_no_output_dir(name: str) -> None:
+    from sweeps.trial import RECORD
+
+    if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
+        more = f" ({len(inside) - MOST_NAMED} more)" if len(inside) > MOST_NAMED else ""
+        which = inside[0] if len(inside) == 1 else f"one of them: {', '.join(inside[:MOST_NAMED])}{more}"
+        raise UsageError(f"{name} is no sweep, but holds {counted(len(inside), 'sweep')}", f"Name {which}.")
