@@ -243,6 +243,8 @@ KNOBS = (
     ),
     Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
 )
+LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
+"""Every key that decides how a model is laid out and fed."""
 KNOB = {knob.name: knob for knob in KNOBS}
 IN_ORDER_OF_LABELS = tuple(sorted(KNOBS, key=lambda knob: not knob.in_every_label))
 """The knobs in the order in which a plan's name mentions them."""

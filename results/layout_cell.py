@@ -64,4 +64,4 @@ def broken(name: str, width: int, after: str = "-") -> list[str]:
 
 
 def _parts(name: str, after: str) -> list[str]:
-    return re.split(f"(?<=[{re.escape(after)}])", name)
+    return re.split(rf"(?<=[{re.escape(after)}])(?<!\de-)", name)  # not within 3.4e-3

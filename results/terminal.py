@@ -13,8 +13,9 @@ from conf.setup import Setup
 from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, tflops
+from sweeps.labels import Labels
 from sweeps.repeats.points import MEASURED_PEAK, NOISY_RATIO
-from sweeps.trial import Trial
+from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
 
 if TYPE_CHECKING:
@@ -35,19 +36,21 @@ STYLES: dict[str | None, str] = {
 BAD_END = "red"
 
 
-def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = ()) -> Table:
+def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: Labels | None = None) -> Table:
     """The trials of `collect`, the measured ones first and fastest first; below them the others by outcome.
 
     TFLOPS are model FLOPs per device; the step is the slowest rank's median.
 
     Args:
         setups: those whose names stand in the table, which its caption explains.
+        labels: how the trials are called.
     """
     table = _table(
         "Measured here, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_of_which_peak(frame)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
-        f" one is shown; +-: half of the interval in which the step's seconds lie. *: the baseline.{_names(setups)}",
+        f" one is shown; +-: half of the interval in which the step's seconds lie. *: the baseline."
+        f"{_names(setups, labels)}",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
@@ -76,12 +79,13 @@ def _of_which_peak(frame: pandas.DataFrame) -> str:
     return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
 
 
-def plan_table(trials: Sequence[Trial]) -> Table:
-    """Points as predicted: those that fit, fastest first, and then the others by how much memory they lack."""
+def plan_table(record: SweepRecord) -> Table:
+    """The full-size points as predicted: those that fit, fastest first, and then the others by what they lack."""
+    trials = [trial for trial in record.plan if trial.experiment]
     # With several types of devices there is no single capacity to put into the caption.
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
-    names = _names(trial.experiment for trial in trials if trial.experiment)
+    names = _names((trial.experiment for trial in trials if trial.experiment), record.plan_labels)
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}"
     table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
@@ -91,7 +95,7 @@ def plan_table(trials: Sequence[Trial]) -> Table:
         estimate, size = trial.estimate, trial.experiment.parallel.world_size if trial.experiment else None
         table.add_row(
             str(position) if trial.infeasible_reason is None else "",
-            _layout(plan_label(trial), trial.is_baseline),
+            _layout(record.plan_label_of(trial), trial.is_baseline),
             _fit(trial),
             *([count(size)] if len(sizes) > 1 else []),
             tflops(estimate.model_flops_per_second_per_device if estimate else None),
@@ -102,9 +106,11 @@ def plan_table(trials: Sequence[Trial]) -> Table:
     return table
 
 
-def _names(setups: Iterable[Setup]) -> str:
-    """A sentence that explains the names of layouts; empty where there is none."""
-    legend = legend_in_short(setups)
+def _names(setups: Iterable[Setup], labels: Labels | None) -> str:
+    """A sentence that explains the names in a table; empty where there is none."""
+    layouts = legend_in_short(setups) if labels is None or labels.names_layouts else ""
+    keys = ", ".join(f"{name}: {key}" for name, key in labels.legend) if labels else ""
+    legend = ", ".join(filter(None, (layouts, keys)))
     return f" Names: {legend}." if legend else ""
 
 

@@ -39,7 +39,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
     trial, measurement = result.trial, result.measurement
     return (
         _identity(trial)
-        | {"label": result.label}
+        | {"label": result.label, "asked_by": trial.asked_by, "role": trial.role}
         | _layout(trial)
         | {"outcome": result.outcome.value if result.outcome else None, "cause": result.cause}
         | {"failing_rank": measurement.failing_rank if measurement else None}

@@ -15,4 +15,5 @@ reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
+labels         what a trial is called: by what sets it apart from the others of its sweep
 """

@@ -333,16 +333,19 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialReading(Reading):
-    """How one trial of a sweep stands."""
+    """How one trial of a sweep stands.
+
+    Attributes:
+        label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
+    """
 
     trial: Trial
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        """The layout in short where there is one, otherwise the values of the point."""
-        if self.experiment:
-            return self.experiment.label
-        return label_of_point(self.trial.point)
+    def __post_init__(self) -> None:
+        plain = self.experiment.label if self.experiment else label_of_point(self.trial.point)
+        object.__setattr__(self, "label", self.label or plain)
+        super().__post_init__()
 
     @cached_property
     def _stored(self) -> Measurement | None:

@@ -49,7 +49,8 @@ class Sweep(NamedTuple):
         return readings
 
     def read_trial(self, trial: Trial) -> TrialReading:
-        return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial)
+        label = self.record.label_of(trial)
+        return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial, label=label)
 
     def prepare(self, trial: Trial) -> TrialFolder:
         """Make the trial's folder ready for a new attempt: write `trial.json`, and forget what an earlier one left.

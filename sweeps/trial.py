@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from conf.experiment import Experiment
 from conf.schema import Frozen, Value
 from conf.sites import TrackingSpec
 from conf.sweep_spec import SweepSpec
+from sweeps.labels import Labels
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
@@ -102,6 +104,22 @@ class SweepRecord(Frozen):
     created: float
     plan: Annotated[tuple[Trial, ...], Field(strict=False)]
     trials: Annotated[tuple[Trial, ...], Field(strict=False)]
+
+    @cached_property
+    def labels(self) -> Labels:
+        """How trials are called here, each by what sets it apart from the others."""
+        return Labels([(trial.point, trial.experiment) for trial in self.trials])
+
+    @cached_property
+    def plan_labels(self) -> Labels:
+        """The same of the full-size points."""
+        return Labels([(trial.point, trial.experiment) for trial in self.plan])
+
+    def label_of(self, trial: Trial) -> str:
+        return self.labels.of(trial.point, trial.experiment)
+
+    def plan_label_of(self, trial: Trial) -> str:
+        return self.plan_labels.of(trial.point, trial.experiment)
 
 
 class SweepFolder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from results.legend import legend_text
 from results.mlflow import metric_keys
@@ -98,6 +98,15 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
     return {"baseline": "none"}
 
 
+def _layouts(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+    setups = (result.experiment for result in results if result.experiment)
+    return legend_text(setups) if record.labels.names_layouts else ""
+
+
+def _keys(record: SweepRecord) -> Iterator[str]:
+    return (f"{name} = {key}" for name, key in record.labels.legend)
+
+
 def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
     """Markdown, which MLflow shows at the top of the parent's page."""
     answer = "Nothing has been measured."
@@ -110,6 +119,6 @@ def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReadi
             record.spec.question,
             f"{answer} The sweep is of {where}.",
             "The report is `report.html` among the artifacts.",
-            f"Names of layouts: {legend_text(result.experiment for result in results if result.experiment)}.",
+            f"Names: {'; '.join(filter(None, (_layouts(record, results), *_keys(record))))}.",
         )
     )

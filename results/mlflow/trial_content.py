@@ -69,8 +69,9 @@ def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunC
 
 
 def shown_name(result: TrialReading) -> str:
-    """The layout; of a point that cannot exist, what it asks for."""
-    return result.label or ("baseline" if result.trial.is_baseline else result.name)
+    """Its label, and which run of its point it is; of a point that cannot exist, what it asks for."""
+    label = result.label or ("baseline" if result.trial.is_baseline else result.name)
+    return f"{label} (run {result.trial.repeat + 1})" if result.trial.repeat else label
 
 
 def common_tags(record: SweepRecord) -> dict[str, str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from conf.errors import UsageError
+from conf.knobs import LAYOUT_KEYS
 from conf.tree import value_at
 from sweeps.points.axes import Point
-from sweeps.points.plan import LAYOUT_KEYS
 from sweeps.search.searcher import Proposal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord, Trial, named_apart

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment
-from conf.knobs import KNOBS
+from conf.knobs import LAYOUT_KEYS
 from conf.load import Composition, compose, settings_of
 from conf.overrides import Overrides
 from conf.schema import Value
@@ -16,6 +16,7 @@ from conf.settings import Settings
 from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.tree import Tree, part_at, value_at, with_values
 from conf.units import GIBIBYTE
+from sweeps.labels import stated
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points.axes import Point, value_in
@@ -25,9 +26,6 @@ from sweeps.points.suiting_devices import on_suiting_devices
 from sweeps.points.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import FEWEST_DIGITS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
-
-LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
-"""Every key that decides how a model is laid out and fed."""
 
 MEMORY_MARGIN = 1.1
 """The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
@@ -253,7 +251,8 @@ def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
 
 def _named(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
     """The trial of an experiment; its fingerprint gives a changed configuration a folder, so earlier results stay."""
-    name = f"{experiment.label}-{experiment.fingerprint[:FEWEST_DIGITS]}"
+    parts = (experiment.label, stated(point), experiment.fingerprint[:FEWEST_DIGITS])
+    name = "-".join(filter(None, parts))
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
 
 

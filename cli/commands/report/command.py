@@ -121,7 +121,8 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from sweeps.reading import ranked
 
     paths = write_report(sweep, readings, out)
-    console.print(ranked_table(collect(readings), (each.experiment for each in readings if each.experiment)))
+    setups = (each.experiment for each in readings if each.experiment)
+    console.print(ranked_table(collect(readings), setups, sweep.record.labels))
     console.print(verdict(sweep.record, readings, ranked(readings), folder_words(sweep.folder.path.parent)).text)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     return report_document(sweep, readings, asdict(paths))

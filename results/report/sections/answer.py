@@ -61,7 +61,9 @@ def _told(measured: Verdict) -> tuple[Block, ...]:
 
 def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
     """The legend of all names of layouts in the report."""
-    return legend(trial.experiment for trial in (*record.plan, *record.trials) if trial.experiment)
+    by_layout = any(labels.names_layouts for labels in (record.labels, record.plan_labels))
+    setups = (trial.experiment for trial in (*record.plan, *record.trials) if trial.experiment and by_layout)
+    return (*legend(setups), *dict.fromkeys((*record.labels.legend, *record.plan_labels.legend)))
 
 
 def measured_verdict(record: SweepRecord, results: Sequence[TrialReading]) -> Verdict:

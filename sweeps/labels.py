@@ -1,0 +1,167 @@
+"""What a trial is called in its sweep: by what sets it apart from the others there.
+
+A sweep over layouts calls its trials `tp4-pp8-dp32-mb2`, one over learning rates `lr=3.4e-3`, one over both
+`tp4-pp8-dp32-mb2 lr=3.4e-3`. What is the same in all trials is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from conf.experiment import Experiment
+from conf.knobs import LAYOUT_KEYS, label_of_point, labelled_values
+from conf.schema import Value
+
+SHORT_NAMES = {
+    "batch.global_batch_size": "gb",
+    "model.hidden_size": "hidden",
+    "model.num_layers": "layers",
+    "model.num_attention_heads": "heads",
+    "model.seq_length": "seq",
+    "model.vocab_size": "vocab",
+    "precision.dtype": "dtype",
+    "training.clip_gradient_norm": "clip",
+    "training.learning_rate": "lr",
+    "training.learning_rate_warmup_steps": "warmup",
+    "training.min_learning_rate": "min-lr",
+    "training.num_steps": "steps",
+    "training.num_warmup_steps": "untimed",
+    "training.seed": "seed",
+    "training.weight_decay": "wd",
+}
+"""What people say of the keys that are swept most. Others are called by the last part of their key."""
+
+NOT_MEASURED = {"cluster", "mixed", "watch", "model.name", "data.cache_dir"}
+"""Parts of an experiment that do not change a measurement, as for its fingerprint."""
+
+BATCH = "global_batch_size"
+SMALLEST_PLAIN, LARGEST_PLAIN = 0.01, 1000.0
+"""Other numbers are written with an exponent, such as 3.4e-3."""
+
+
+class Labels:
+    """The labels of the trials of one sweep.
+
+    Attributes:
+        names: of every key beside the layout that labels mention, its short name.
+    """
+
+    def __init__(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> None:
+        self._experiments = [experiment for _, experiment in points if experiment]
+        self._layouts = {experiment.label for experiment in self._experiments}
+        self.names = short_names(self._telling_keys(points))
+        self._texts = {key: _distinct_texts(self._values(key)) for key in self.names}
+        self._only_batch = len(set(map(_without_batch, self._experiments))) == 1
+
+    def of(self, point: Mapping[str, Value], experiment: Experiment | None) -> str:
+        """The label of a trial; of a point that cannot exist, what it asks for."""
+        if experiment is None:
+            return label_of_point(point)
+        texts = ((name, self._texts[key].get(str(_value(experiment, key)), "")) for key, name in self.names.items())
+        return " ".join(filter(None, (self._layout(experiment), *(f"{name}={text}" for name, text in texts))))
+
+    @property
+    def legend(self) -> tuple[tuple[str, str], ...]:
+        """Every short name, with the key that it stands for."""
+        return tuple((name, key) for key, name in self.names.items() if name != key)
+
+    @property
+    def names_layouts(self) -> bool:
+        """Whether labels say layouts, because these differ or nothing else does."""
+        return not self.names or len(self._layouts) > 1
+
+    def _layout(self, experiment: Experiment) -> str:
+        if len(self._layouts) == 1 and self.names:
+            return ""
+        if self.names and self._only_batch:
+            return f"{SHORT_NAMES['batch.global_batch_size']}{experiment.batch.global_batch_size}"
+        return experiment.label
+
+    def _telling_keys(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> list[str]:
+        """The keys beside the layout whose values differ: those that points set, and others where these do not do."""
+        stated = sorted({key for point, _ in points for key in point if key not in LAYOUT_KEYS})
+        keys = [key for key in stated if self._varies(key)]
+        for key in _differing_keys(self._experiments):
+            if key not in keys and self._is_needed(key, keys):
+                keys.append(key)
+        return sorted(keys, key=lambda key: (key == "training.seed", key))
+
+    def _varies(self, key: str) -> bool:
+        return len({str(value) for value in self._values(key)}) > 1
+
+    def _is_needed(self, key: str, keys: Sequence[str]) -> bool:
+        """Whether trials that are alike in all of `keys` differ in this one."""
+        seen: dict[tuple[str, ...], set[str]] = {}
+        for experiment in self._experiments:
+            alike = (experiment.label, *(str(_value(experiment, other)) for other in keys))
+            seen.setdefault(alike, set()).add(str(_value(experiment, key)))
+        return any(len(values) > 1 for values in seen.values())
+
+    def _values(self, key: str) -> list[Value]:
+        return [_value(experiment, key) for experiment in self._experiments]
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """A name for each key; where two would be called the same, by their whole keys."""
+    named = {key: SHORT_NAMES.get(key, key.rsplit(".", 1)[-1]) for key in keys}
+    return {key: key if list(named.values()).count(name) > 1 else name for key, name in named.items()}
+
+
+def stated(point: Mapping[str, Value]) -> str:
+    """What a point sets beside its layout, for the name of a folder; empty where that is nothing."""
+    keys = sorted(key for key in point if key not in LAYOUT_KEYS)
+    names = short_names(keys)
+    return "-".join(f"{names[key]}={_short(point[key])}" for key in keys).replace("/", "_")
+
+
+def _without_batch(experiment: Experiment) -> tuple[tuple[str, Any], ...]:
+    knobs = labelled_values(experiment.parallel, experiment.batch, experiment.layers_per_stage)
+    return tuple((knob.name, value) for knob, value in knobs if knob.name != BATCH)
+
+
+def _differing_keys(experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Keys beside the layout in which experiments differ. Only groups that differ are taken apart, to save time."""
+    for group in ("model", "precision", "data", "training", "checkpoint", "trainer"):
+        parts = {id(part): part for part in (getattr(each, group) for each in experiments)}
+        first, *others = parts.values() or (None,)
+        if any(part != first for part in others):
+            yield from _differing([part.model_dump(mode="json") for part in parts.values()], group)
+
+
+def _differing(trees: Sequence[Any], prefix: str) -> Iterator[str]:
+    if not all(isinstance(tree, dict) for tree in trees):
+        if any(tree != trees[0] for tree in trees):
+            yield prefix
+        return
+    for key in dict.fromkeys(key for tree in trees for key in tree):
+        name = f"{prefix}.{key}"
+        if name not in NOT_MEASURED and name not in LAYOUT_KEYS:
+            yield from _differing([tree.get(key) for tree in trees], name)
+
+
+def _value(experiment: Experiment, key: str) -> Value:
+    """The value of a dotted key; None where the experiment has none, as of a key that only names the place."""
+    found: Any = experiment
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+    return found if isinstance(found, bool | int | float | str) or found is None else str(found)
+
+
+def _distinct_texts(values: Iterable[Value]) -> dict[str, str]:
+    """A text for every value, as short as lets all of them be told apart."""
+    distinct = {str(value): value for value in values}
+    short = {exact: _short(value) for exact, value in distinct.items()}
+    shown = list(short.values())
+    return {exact: text if shown.count(text) == 1 else exact for exact, text in short.items()}
+
+
+def _short(value: Value) -> str:
+    if isinstance(value, float) and value and not SMALLEST_PLAIN <= abs(value) < LARGEST_PLAIN:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, bool) or value is None:
+        return {True: "on", False: "off", None: "none"}[value]
+    return str(value).rsplit("/", 1)[-1]

@@ -1,0 +1,67 @@
+"""A trial is called by what sets it apart from the others of its sweep."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.schema import Value
+from sweeps.labels import Labels
+from sweeps.points.plan import trial_of
+from tests.composed import compose_tree
+
+LR = "training.learning_rate"
+GB = "batch.global_batch_size"
+
+
+def labels(*points: dict[str, Value], overrides: tuple[str, ...] = ()) -> list[str]:
+    """The labels of a sweep of these points."""
+    tree = compose_tree(["sweep=smoke", *overrides])
+    trials = [trial_of(tree, point, "") for point in points]
+    found = Labels([(trial.point, trial.experiment) for trial in trials])
+    return [found.of(trial.point, trial.experiment) for trial in trials]
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([{LR: 3.4e-3}, {LR: 1e-2}, {}], ["lr=3.4e-3", "lr=0.01", "lr=3e-4"]),
+        ([{"training.seed": 1}, {"training.seed": 2}], ["seed=1", "seed=2"]),
+        ([{LR: 1e-3, GB: 8}, {LR: 1e-3, GB: 16}, {LR: 2e-3, GB: 8}], ["gb8 lr=1e-3", "gb16 lr=1e-3", "gb8 lr=2e-3"]),
+        ([{LR: 1e-3}, {LR: 1.0004e-3}], ["lr=0.001", "lr=0.0010004"]),
+        ([{"model.num_layers": 2}, {"model.num_layers": 4}], ["layers=2", "layers=4"]),
+    ],
+)
+def test_a_label_says_what_varies_and_nothing_else(points: list[dict[str, Value]], expected: list[str]) -> None:
+    assert labels(*points) == expected
+
+
+def test_where_layouts_vary_too_the_layout_comes_first() -> None:
+    two = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
+    assert labels({LR: 1e-3}, {LR: 1e-3, **two}, {LR: 2e-3}) == [
+        "tp1-pp1-dp1-mb1-gb8 lr=1e-3",
+        "tp1-pp2-dp1-mb1-gb8 lr=1e-3",
+        "tp1-pp1-dp1-mb1-gb8 lr=2e-3",
+    ]
+
+
+def test_where_nothing_or_the_layout_alone_varies_it_is_the_layout() -> None:
+    assert labels({}) == ["tp1-pp1-dp1-mb1-gb8"]
+    assert labels({}, {GB: 16}) == ["tp1-pp1-dp1-mb1-gb8", "tp1-pp1-dp1-mb1-gb16"]
+
+
+def test_what_follows_from_another_key_is_not_said() -> None:
+    """At equal tokens a larger batch takes fewer steps, which the batch says already."""
+    one: dict[str, Value] = {LR: 1e-3, GB: 8, "training.num_steps": 8}
+    other: dict[str, Value] = {LR: 2e-3, GB: 16, "training.num_steps": 4}
+    tree = compose_tree(["sweep=smoke"])
+    trials = [trial_of(tree, point, "") for point in (one, other)]
+    said = [{key: point[key] for key in (LR, GB)} for point in (one, other)]
+    unsaid = [(point, trial.experiment) for point, trial in zip(said, trials, strict=True)]
+    assert Labels(unsaid).names == {LR: "lr"}
+
+
+def test_a_configuration_that_changed_between_commands_is_told_apart() -> None:
+    tree, later = compose_tree(["sweep=smoke"]), compose_tree(["sweep=smoke", "training.num_steps=9"])
+    trials = [trial_of(each, {}, "") for each in (tree, later)]
+    found = Labels([(trial.point, trial.experiment) for trial in trials])
+    assert [found.of(trial.point, trial.experiment) for trial in trials] == ["steps=4", "steps=9"]
