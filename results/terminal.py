@@ -79,9 +79,8 @@ def _of_which_peak(frame: pandas.DataFrame) -> str:
     return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
 
 
-def plan_table(record: SweepRecord) -> Table:
-    """The full-size points as predicted: those that fit, fastest first, and then the others by what they lack."""
-    trials = [trial for trial in record.plan if trial.experiment]
+def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
+    """Points of the plan as predicted: those that fit, fastest first, and then the others by what they lack."""
     # With several types of devices there is no single capacity to put into the caption.
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""

@@ -28,7 +28,7 @@ def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int)
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
     for table, numbers in (
         (ranked_table(collect(Sweep.stored_in(folder).read())), ("0.100", "0.0950", "2.56", "1.50")),
-        (plan_table(write_sweep([], plan=PLAN).record), ("128.0 GiB", "short", "1.56", "192.0")),
+        (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("128.0 GiB", "short", "1.56", "192.0")),
     ):
         text = shown(table, width)
         assert max(len(line) for line in text.splitlines()) <= width
@@ -50,7 +50,7 @@ def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
     folder, record = write_sweep([])
     assert "Measured here" in shown(ranked_table(collect(Sweep.stored_in(folder).read())), 80)
-    assert "Predicted" in shown(plan_table(record), 80)
+    assert "Predicted" in shown(plan_table(record, []), 80)
 
 
 def test_predictions_are_ranked_by_what_fits_then_by_what_lacks_least() -> None:
@@ -59,7 +59,7 @@ def test_predictions_are_ranked_by_what_fits_then_by_what_lacks_least() -> None:
 
 
 def test_no_name_is_broken_within_a_word_in_a_narrow_terminal(write_sweep: WriteSweep) -> None:
-    lines = shown(plan_table(write_sweep([], plan=PLAN).record), 80).splitlines()
+    lines = shown(plan_table(write_sweep([], plan=PLAN).record, PLAN), 80).splitlines()
     words = {word.strip("-") for line in lines for word in line.split()}
     assert {"tp5", "devices", "cannot", "exist"} <= words
     assert any("tp2-pp16-dp2-mb1-gb8" in line for line in lines)
