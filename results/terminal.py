@@ -13,7 +13,8 @@ from conf.setup import Setup
 from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, tflops
-from sweeps.repeats.points import MEASURED_PEAK, NOISY_RATIO
+from sweeps.reading import MEASURED_PEAK
+from sweeps.repeats.points import NOISY_RATIO
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 

@@ -16,8 +16,8 @@ from results.scaling.study import Study, measured_study, predicted_study
 from results.terminal import plan_label
 from results.units import in_three_digits, percent, seconds, significant, tflops
 from sweeps.confidence import Interval, interval_of
-from sweeps.reading import TrialReading, ranked
-from sweeps.repeats.points import MEASURED_PEAK, MeasuredPoint, measured_points
+from sweeps.reading import MEASURED_PEAK, TrialReading, ranked
+from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
