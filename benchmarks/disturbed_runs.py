@@ -59,7 +59,7 @@ class Series(ReplayedReading):
     kind: str
 
     @property
-    def timed_seconds(self) -> tuple[float, ...]:  # type: ignore[override]
+    def timed_seconds(self) -> tuple[float, ...]:
         return self.series
 
 
@@ -114,7 +114,7 @@ class Machine:
         self.num_steps = int(draw.integers(5, 21))
         self.jitter = draw.uniform(0.01, 0.05)
         known = _trials()
-        self.trials = [known[place] for place in draw.permutation(len(known))[:NUM_POINTS]]
+        self.trials: list[Trial] = [known[place] for place in draw.permutation(len(known))[:NUM_POINTS]]
         errors = np.exp(draw.normal(0.0, PREDICTION_ERROR, NUM_POINTS))
         self.seconds = {
             str(trial.point): trial.estimate.step_seconds * error

@@ -123,8 +123,8 @@ def machine_noise(performances: Iterable[Performance | None]) -> float | None:
 
 
 def rivals_of(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
-    """The other points whose interval overlaps that of the best, fastest first."""
-    return [point for point in points if point is not best and point.may_equal(best)]
+    """The other points whose interval overlaps that of the best, fastest first; all where the best was disturbed."""
+    return [point for point in points if point is not best and (best.disturbed or point.may_equal(best))]
 
 
 def _seconds(runs: Sequence[TrialReading]) -> list[float]:

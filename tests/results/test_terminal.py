@@ -41,7 +41,7 @@ def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
     lines = shown(ranked_table(collect(Sweep.stored_in(folder).read())), 140).splitlines()
     ranked = [line.split() for line in lines if "COMPLETED" in line]
-    assert [line[0] for line in ranked] == ["1", "2", "3", "4"]
+    assert [line[0] for line in ranked] == ["1=", "1=", "3", "4"]
     assert "*" in ranked[0]
     assert any("FAILED" in line for line in lines)
     assert any("INFEASIBLE" in line for line in lines)
