@@ -57,7 +57,7 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = ()) -> Table
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for row in _ranked_rows(frame):
         table.add_row(
-            str(row["place"] or ""),
+            _place(row),
             _layout(str(row["label"]), bool(row["is_baseline"])),
             _outcome(DISTURBED if _is_disturbed(row) else row["outcome"]),
             tflops(_of_point(row, "measured_model_flops_per_second_per_device")),
@@ -73,7 +73,12 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = ()) -> Table
 
 def _is_disturbed(row: dict[str, Any]) -> bool:
     """Whether no steady run measured the point: such a one has no place."""
-    return _given(row, "measured_step_seconds") is not None and not row["place"]
+    return _given(row, "measured_step_seconds") is not None and not _place(row)
+
+
+def _place(row: dict[str, Any]) -> str:
+    """Empty where it has none, whatever pandas has made of None."""
+    return row["place"] if isinstance(row["place"], str) else ""
 
 
 def _disturbed_words(frame: pandas.DataFrame) -> str:
