@@ -11,16 +11,16 @@ from collections.abc import Container, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
+from math import log, sqrt
 from pathlib import Path
 from typing import Protocol
 
 from conf.experiment import Experiment
 from conf.knobs import label_of_point
-from sweeps import steadiness
 from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.folder.logs import last_line, log_of
 from sweeps.folder.submission import Submission, read_submission
+from sweeps.steadiness import disturbed_runs, late_ones
 from sweeps.trial import Trial
 from train_core.attempt import last_attempt
 from train_core.job.failures import first_cause
@@ -33,6 +33,7 @@ LEFT_OUT = "left out: beyond sweep.max_trials"
 ASKED_EARLIER = "an earlier command asked for it, and has not measured it"
 MEASURED_PEAK = "measured"
 """The `peak_source` of a peak that was measured beside the trial, by the same matrix product each time."""
+LATE = "it was far later than predicted, and another run of its point was not"
 PEAK_TOO_LOW = "its peak was measured below its own rate"
 RATES = (
     "tokens_per_second",
@@ -410,9 +411,29 @@ def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:
     """What disturbed a run, by the id of its trial; steady runs are left out."""
     measured = [each for each in readings if each.performance]
-    by_steps = steadiness.disturbances([each.timed_seconds for each in measured])
+    by_steps = disturbed_runs([each.timed_seconds for each in measured])
     found = ((each.trial.trial_id, why or _peak_fault(each)) for each, why in zip(measured, by_steps, strict=True))
-    return {trial_id: why for trial_id, why in found if why}
+    disturbed = {trial_id: why for trial_id, why in found if why}
+    return disturbed | _late_runs([each for each in measured if each.trial.trial_id not in disturbed])
+
+
+def lateness(reading: TrialReading) -> float | None:
+    """The logarithm of measured over predicted seconds of a step; None where one of them is not known."""
+    estimate = reading.trial.estimate
+    return log(_seconds(reading) / estimate.step_seconds) if estimate and reading.performance else None
+
+
+def _late_runs(steady: Sequence[TrialReading]) -> dict[str, str]:
+    """The runs that were far later than all others and than another run of their point: no fault of the point's."""
+    known = [(each, late) for each in steady if each.experiment and (late := lateness(each)) is not None]
+    flags = late_ones([late for _, late in known])
+    told = [(each.trial.trial_id, _mark(each), is_late) for (each, _), is_late in zip(known, flags, strict=True)]
+    in_time = {mark for _, mark, is_late in told if not is_late}
+    return {trial_id: LATE for trial_id, mark, is_late in told if is_late and mark in in_time}
+
+
+def _mark(reading: TrialReading) -> str:
+    return reading.experiment.fingerprint if reading.experiment else ""
 
 
 def counted_runs(runs: Sequence[TrialReading], disturbed: Container[str]) -> list[TrialReading]:

@@ -31,6 +31,12 @@ TWO_SPEEDS = "its steps ran at two speeds"
 DRIFT = "its steps drifted"
 WIDE = "its steps spread wider than those of the other runs"
 
+FARTHEST = 3.5
+"""Of the modified z-score, beyond which a value is an outlier. Source: B. Iglewicz and D. C. Hoaglin, "How to Detect
+and Handle Outliers" (1993), who give 0.6745 too."""
+NORMAL = 0.6745
+"""The median absolute deviation of normal values over their standard deviation."""
+
 Table = NDArray[numpy.float64]
 
 
@@ -49,7 +55,7 @@ class Bounds(NamedTuple):
     usual_variance: float
 
 
-def disturbances(runs: Sequence[Sequence[float]]) -> list[str]:
+def disturbed_runs(runs: Sequence[Sequence[float]]) -> list[str]:
     """Of every run what disturbed it, in words for people; empty where its steps are those of a steady machine.
 
     The slowest of every ten steps is left aside: a page fault or a garbage collection says nothing of the others.
@@ -65,6 +71,22 @@ def disturbances(runs: Sequence[Sequence[float]]) -> list[str]:
     ]
     usual = float(numpy.median(deviations)) if len(deviations) >= LEAST_RUNS else None
     return ["" if steps is None else _found(steps, len(run), usual) for run, steps in zip(runs, kept, strict=True)]
+
+
+def late_ones(lateness: Sequence[float]) -> list[bool]:
+    """Which values lie far above the others; none of fewer than `LEAST_RUNS`.
+
+    Nothing makes a machine faster than it is, so that low ones are none of them.
+
+    Args:
+        lateness: the logarithm of measured over predicted seconds of a step.
+    """
+    if len(lateness) < LEAST_RUNS:
+        return [False] * len(lateness)
+    middle = float(numpy.median(lateness))
+    deviation = float(numpy.median(numpy.abs(numpy.asarray(lateness) - middle))) / NORMAL
+    bound = max(FARTHEST * deviation, float(numpy.log(LEAST_RATIO)))
+    return [late - middle > bound for late in lateness]
 
 
 def _found(kept: Table, num_steps: int, usual: float | None) -> str:

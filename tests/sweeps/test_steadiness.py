@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.steadiness import DRIFT, TWO_SPEEDS, WIDE, disturbances
+from sweeps.steadiness import DRIFT, TWO_SPEEDS, WIDE, disturbed_runs
 
 QUIET = (0.330, 0.334, 0.329, 0.338, 0.331, 0.335, 0.327)
 
@@ -23,16 +23,16 @@ QUIET = (0.330, 0.334, 0.329, 0.338, 0.331, 0.335, 0.327)
     ],
 )
 def test_a_run_alone(steps: tuple[float, ...], why: str) -> None:
-    assert disturbances([steps]) == [why]
+    assert disturbed_runs([steps]) == [why]
 
 
 def test_a_run_that_spreads_wider_than_the_others() -> None:
     wide = (0.33, 0.45, 0.36, 0.52, 0.40, 0.34, 0.48)
     others = [tuple(factor * seconds for seconds in QUIET) for factor in (1.0, 1.5, 0.7, 2.0)]
-    assert disturbances([wide]) == [""]
-    assert disturbances([*others, wide]) == ["", "", "", "", WIDE]
+    assert disturbed_runs([wide]) == [""]
+    assert disturbed_runs([*others, wide]) == ["", "", "", "", WIDE]
 
 
 def test_a_difference_that_a_quiet_machine_has_disturbs_nothing() -> None:
     """Two speeds without doubt, but 3 % apart: an interval holds that."""
-    assert disturbances([(1.0, 1.03, 1.0, 1.03, 1.0, 1.03, 1.03)]) == [""]
+    assert disturbed_runs([(1.0, 1.03, 1.0, 1.03, 1.0, 1.03, 1.03)]) == [""]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.reading import MEASURED_PEAK, PEAK_TOO_LOW, TrialReading, disturbances, ranked
+from sweeps.reading import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TrialReading, disturbances, ranked
 from sweeps.repeats.interval import Interval, with_own_steps
 from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import measured_points, places, rivals_of
@@ -134,6 +134,15 @@ def test_a_point_that_is_far_later_than_the_others_is_measured_twice_and_no_more
     assert [point.middle.trial.trial_id for point in far_from_prediction(points)] == ["gb40-r1"]
     assert asked_of(asked([*usual, slow])) == [(40, 1)]
     assert (40, 2) not in asked_of(asked([*usual, slow, late(40, 2.5, 1)]))
+
+
+def test_a_run_on_a_slow_node_says_nothing_once_another_run_of_its_point_was_in_time() -> None:
+    usual = [late(batch, factor) for batch, factor in ((8, 1.30), (16, 1.35), (24, 1.25), (32, 1.28))]
+    slow, in_time = late(40, 2.5), late(40, 1.3, 1)
+    assert disturbances([*usual, slow]) == {}
+    assert disturbances([*usual, slow, in_time]) == {"gb40-r1": LATE}
+    point = next(point for point in measured_points([*usual, slow, in_time]) if len(point.runs) == 2)
+    assert (point.middle.trial.trial_id, point.seconds.num_runs) == ("gb40-r2", 1)
 
 
 def test_a_repeat_that_was_cancelled_is_neither_done_nor_replaced_by_another() -> None:
