@@ -54,11 +54,16 @@ class Labels:
         self._texts = {key: _distinct_texts(self._values(key)) for key in self.names}
         self._only_batch = len(set(map(_without_batch, self._experiments))) == 1
 
-    def of(self, point: Mapping[str, Value], experiment: Experiment | None) -> str:
-        """The label of a trial; of a point that cannot exist, what it asks for."""
+    def of(self, point: Mapping[str, Value], experiment: Experiment | None, *, leave_out: str = "") -> str:
+        """The label of a trial; of a point that cannot exist, what it asks for.
+
+        Args:
+            leave_out: a key that the label does not mention, such as the seed where seeds are averaged.
+        """
         if experiment is None:
             return label_of_point(point)
-        texts = ((name, self._texts[key].get(str(_value(experiment, key)), "")) for key, name in self.names.items())
+        named = ((key, name) for key, name in self.names.items() if key != leave_out)
+        texts = ((name, self._texts[key].get(str(value_of(experiment, key)), "")) for key, name in named)
         return " ".join(filter(None, (self._layout(experiment), *(f"{name}={text}" for name, text in texts))))
 
     @property
@@ -94,12 +99,12 @@ class Labels:
         """Whether trials that are alike in all of `keys` differ in this one."""
         seen: dict[tuple[str, ...], set[str]] = {}
         for experiment in self._experiments:
-            alike = (experiment.label, *(str(_value(experiment, other)) for other in keys))
-            seen.setdefault(alike, set()).add(str(_value(experiment, key)))
+            alike = (experiment.label, *(str(value_of(experiment, other)) for other in keys))
+            seen.setdefault(alike, set()).add(str(value_of(experiment, key)))
         return any(len(values) > 1 for values in seen.values())
 
     def _values(self, key: str) -> list[Value]:
-        return [_value(experiment, key) for experiment in self._experiments]
+        return [value_of(experiment, key) for experiment in self._experiments]
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
@@ -140,8 +145,8 @@ def _differing(trees: Sequence[Any], prefix: str) -> Iterator[str]:
             yield from _differing([tree.get(key) for tree in trees], name)
 
 
-def _value(experiment: Experiment, key: str) -> Value:
-    """The value of a dotted key; None where the experiment has none, as of a key that only names the place."""
+def value_of(experiment: Experiment, key: str) -> Value:
+    """An experiment's value of a dotted key; None where it has none, as of a key that only names the place."""
     found: Any = experiment
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)

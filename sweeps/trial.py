@@ -13,7 +13,7 @@ from conf.errors import UsageError
 from conf.experiment import Experiment
 from conf.schema import Frozen, Value
 from conf.sites import TrackingSpec
-from conf.sweep_spec import SweepSpec
+from conf.sweep_spec import Objective, SweepSpec
 from sweeps.labels import Labels
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder
@@ -91,6 +91,7 @@ class SweepRecord(Frozen):
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
             `plan` holds the full-size points, which are predicted only.
         overrides: what the user changed of the sweep; an overridden axis is restricted to that value.
+        objective: what the last command sought, by which points are ranked.
         plan: the full-size points on the target cluster, in order.
         trials: the points that this sweep measures or marks infeasible; those of earlier commands come last.
     """
@@ -100,6 +101,7 @@ class SweepRecord(Frozen):
     spec: SweepSpec
     tracking: TrackingSpec
     overrides: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    objective: Annotated[tuple[Objective, ...], Field(strict=False)] = ("throughput",)
     git_sha: str
     created: float
     plan: Annotated[tuple[Trial, ...], Field(strict=False)]
@@ -114,6 +116,11 @@ class SweepRecord(Frozen):
     def plan_labels(self) -> Labels:
         """The same of the full-size points."""
         return Labels([(trial.point, trial.experiment) for trial in self.plan])
+
+    @property
+    def seeks_rate(self) -> bool:
+        """Whether the sweep is about which plan is fastest, as most are."""
+        return self.objective == ("throughput",)
 
     def label_of(self, trial: Trial) -> str:
         return self.labels.of(trial.point, trial.experiment)

@@ -109,10 +109,7 @@ def _keys(record: SweepRecord) -> Iterator[str]:
 
 def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
     """Markdown, which MLflow shows at the top of the parent's page."""
-    answer = "Nothing has been measured."
-    if best is not None and best.performance is not None:
-        rate = tflops(best.performance.model_flops_per_second_per_device)
-        answer = f"Fastest per device: **{best.label}** with {rate} model TFLOPS per device, measured."
+    answer = verdict(record, results, [best] if best else []).headline
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     return "\n\n".join(
         (

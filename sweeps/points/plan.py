@@ -54,6 +54,7 @@ def plan_sweep(asked: Composition, *, proxy: bool, git_sha: str) -> SweepRecord:
         spec=spec,
         tracking=settings.tracking.without_credentials(),
         overrides=asked.overrides.without(JOB_GROUPS).texts,
+        objective=settings.search.objective,
         git_sha=git_sha,
         created=time.time(),
         plan=plan,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from conf.units import TRILLION
 from results.footprint import declared_footprint
+from results.report.findings.sought import sought_sentences
 from results.scaling import Scaling, scaling
 from results.scaling.study import Study, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
@@ -60,7 +61,7 @@ def verdict(
     found = " ".join([record.name, *folder_words])
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        answer = _answer(record, results, found)
+        answer = _answer(record, results, found) if record.seeks_rate else _sought(record, results, found)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
@@ -72,6 +73,15 @@ def verdict(
         f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
         f" `trisweep sweep {found}` again."
     )
+
+
+def _sought(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
+    """The answer of a sweep that seeks something else than the highest rate."""
+    headline, others, sureness = sought_sentences(record, results, found)
+    if not headline:
+        words = " and ".join(record.objective)
+        return Verdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
+    return Verdict(headline, "", (others,) if others else (), sureness)
 
 
 def noise_of(results: Sequence[TrialReading]) -> float | None:

@@ -1,0 +1,91 @@
+"""The answer of a sweep that seeks a loss, a time, money or energy, or several of them, in the words of its axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from conf.sweep_spec import Objective
+from conf.units import TERA
+from results.units import significant
+from sweeps.points.objectives import is_better_when_larger
+from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import SoughtPoint, sought_points
+from sweeps.trial import SweepRecord
+
+WORDS: dict[Objective, str] = {
+    "throughput": "model TFLOPS per device",
+    "loss": "loss",
+    "step_time": "seconds of a step",
+    "dollars": "dollars per trillion tokens",
+    "energy": "joules per token",
+}
+MOST_NAMED = 5
+
+
+def shown_value(objective: Objective, value: float) -> str:
+    """The value in the unit that tables show."""
+    return significant(value / TERA if objective == "throughput" else value, 4)
+
+
+def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found: str) -> tuple[str, str, str]:
+    """The headline, which others may be as good, and how sure that is; the headline is empty where nothing is measured.
+
+    Args:
+        found: the words by which commands find the sweep.
+    """
+    points = sought_points(record, results)
+    if not points:
+        return "", "", ""
+    if len(record.objective) > 1:
+        return _front(record, points), "", _sureness(record, points, found)
+    objective, (best, *others) = record.objective[0], points
+    rivals = [point for point in others if point.may_equal(best)] if best.half_width is not None else []
+    superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {WORDS[objective]}"
+    value = f"{shown_value(objective, best.values[0])}{_plus_minus(objective, best)}"
+    if rivals:
+        names = ", ".join(point.name for point in rivals[:MOST_NAMED])
+        more = f" and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
+        headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
+        return headline, f"May be as good: {names}{more}.", _sureness(record, points, found)
+    headline = f"{best.name} reached {superlative}, {value}{_against(objective, others)}."
+    return headline, "", _sureness(record, points, found)
+
+
+def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
+    return "" if point.half_width is None else f" ± {shown_value(objective, point.half_width)}"
+
+
+def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:
+    """What the others reached."""
+    values = sorted(point.values[0] for point in others if math.isfinite(point.values[0]))
+    diverged = len(others) - len(values)
+    lost = f"; {diverged} diverged" if diverged else ""
+    if not values:
+        return lost
+    if len(values) == 1:
+        return f", against {shown_value(objective, values[0])}{lost}"
+    low, high = (shown_value(objective, value) for value in (values[0], values[-1]))
+    return f", against {low} to {high} of the {len(values)} others{lost}"
+
+
+def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
+    best = [point for point in points if point.on_front]
+    named = "; ".join(f"{point.name} ({_values(record, point)})" for point in best[:MOST_NAMED])
+    more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
+    words = " and ".join(WORDS[objective] for objective in record.objective)
+    return f"No other of {len(points)} points beats {'this' if len(best) == 1 else f'these {len(best)}'} in {words}: {named}{more}."
+
+
+def _values(record: SweepRecord, point: SoughtPoint) -> str:
+    both = zip(record.objective, point.values, strict=True)
+    return ", ".join(f"{WORDS[objective]} {shown_value(objective, value)}" for objective, value in both)
+
+
+def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], found: str) -> str:
+    most = max(len(point.runs) for point in points)
+    if points[0].half_width is None:
+        again = "search.num_seeds=3" if "loss" in record.objective else "search.max_rounds=3"
+        return f"One run of each, so that nobody knows what is chance: `trisweep sweep {found} {again}` would tell."
+    runs = "1 run" if most == 1 else f"up to {most} runs"
+    return f"± is half of a 95 % interval, by Student's t with the spread between runs pooled ({runs} of a point)."

@@ -1,0 +1,184 @@
+"""What a sweep over hyperparameters seeks, over its axes: a table of its points, the metric over each axis, the losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from conf.schema import Value
+from conf.sweep_spec import Objective
+from results.report.blocks.charts import Spec, quantity
+from results.report.findings.sought import WORDS, shown_value
+from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.table import Cell, ReportTable, number, text
+from results.units import ABSENT, seconds
+from sweeps.labels import value_of
+from sweeps.points.objectives import is_better_when_larger
+from sweeps.repeats.by_objective import SoughtPoint, sought_points
+from sweeps.search.axes.seen_points import SEED
+from sweeps.trial import SweepRecord
+
+HALF = "± 95 %"
+MOST_TICKS = 8
+LOGARITHMIC = 30.0
+"""An axis whose largest value is so many times the smallest is drawn logarithmically."""
+MOST_CURVES = 16
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """None of a sweep that is about the fastest plan, and where nothing was measured."""
+    record = subject.sweep.record
+    points = [] if record.seeks_rate else sought_points(record, subject.results)
+    if not points:
+        return None
+    counted = f"{len(points)} point{'s' if len(points) > 1 else ''} in {sum(len(point.runs) for point in points)} runs"
+    finding = f"{counted}, ranked by {' and '.join(WORDS[objective] for objective in record.objective)}."
+    return Section("sought", "Every point", "measured", finding, tuple(_blocks(record, points)))
+
+
+def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
+    yield NamedTable("sought-points", _table(record, points))
+    axes = [key for key in record.labels.names if key != SEED]
+    yield from (_over_axis(record, points, key) for key in axes if _is_axis(points, key))
+    if len(axes) > 1:
+        yield _coordinates(record, points, axes)
+    if "loss" in record.objective:
+        yield _curves(points)
+        if len(points) > MOST_CURVES:
+            yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
+
+
+def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> ReportTable:
+    names = [WORDS[objective] for objective in record.objective]
+    columns = ("#", "point", *names, HALF, "runs", "step s")
+    rows = tuple(_row(record, position, point) for position, point in enumerate(points, start=1))
+    marked = frozenset(position for position, point in enumerate(points) if point.on_front)
+    return ReportTable(columns, rows, frozenset(columns) - {"point"}, marked).without_empty_columns()
+
+
+def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
+    both = zip(record.objective, point.values, strict=True)
+    values = (number(shown_value(objective, value), value) for objective, value in both)
+    half, performance = point.half_width, point.reading.performance
+    sure = number(ABSENT if half is None else shown_value(record.objective[0], half), half)
+    runs, step = len(point.runs), performance.step_seconds if performance else None
+    return (
+        number(str(position), -position),
+        text(point.name),
+        *values,
+        sure,
+        number(str(runs), runs),
+        number(seconds(step), step),
+    )
+
+
+def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:
+    """Whether a key is a number with several values, so that something can be drawn over it."""
+    values = {_value(point, key) for point in points}
+    return len(values) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _value(point: SoughtPoint, key: str) -> Value:
+    assert point.reading.experiment is not None
+    return value_of(point.reading.experiment, key)
+
+
+def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> Plot:
+    """Every point and its interval over one axis; the line joins the best at each value."""
+    objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
+    is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or record.spec.is_logarithmic(key))
+    scale = {"type": "log"} if is_log else {"zero": False}
+    x = quantity(key, key) | {"scale": scale, "axis": {"values": values} if len(values) <= MOST_TICKS else {}}
+    title = f"measured {WORDS[objective]}"
+    y = quantity("value", title) | {"scale": {"zero": False}}
+    best = min if not is_better_when_larger(objective) else max
+    rows = [
+        {key: _value(point, key), "value": point.values[0], "low": point.bounds[0], "high": point.bounds[1], "point": point.name}
+        for point in points
+        if math.isfinite(point.values[0])
+    ]
+    spec: Spec = {
+        "data": {"values": rows},
+        "height": 260,
+        "layer": [
+            {"mark": {"type": "line"}, "encoding": {"x": x, "y": y | {"aggregate": best.__name__}}},
+            {"mark": {"type": "rule"}, "encoding": {"x": x, "y": quantity("low", title), "y2": {"field": "high"}}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 70, "color": "var(--measured)"},
+                "encoding": {"x": x, "y": y, "tooltip": [{"field": "point"}, {"field": "value"}]},
+            },
+        ],
+    }
+    caption = f"{title.capitalize()} over {key}; the line joins the best at each value" + (
+        ", whiskers are 95 % intervals." if points[0].half_width is not None else "."
+    )
+    return Plot(f"over-{key.replace('.', '-')}", caption, spec)
+
+
+def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Plot:
+    """A line for each point through its place on every axis; the places are those of its values in their order."""
+    objective = record.objective[0]
+    columns = [*axes, WORDS[objective]]
+    places: dict[str, dict[str, float]] = {}
+    for column in columns:
+        distinct = sorted({_on_axis(point, column, objective) for point in points}, key=_order)
+        places[column] = {str(value): place / max(1, len(distinct) - 1) for place, value in enumerate(distinct)}
+    rows = [
+        {
+            "point": point.name,
+            "axis": column,
+            "place": places[column][str(_on_axis(point, column, objective))],
+            "value": str(_on_axis(point, column, objective)),
+            "rank": rank,
+        }
+        for rank, point in enumerate(points, start=1)
+        for column in columns
+    ]
+    colour = {"field": "rank", "type": "quantitative", "title": "rank", "scale": {"reverse": True}}
+    spec: Spec = {
+        "data": {"values": rows},
+        "height": 280,
+        "mark": {"type": "line", "point": True, "opacity": 0.7},
+        "encoding": {
+            "x": {"field": "axis", "type": "nominal", "sort": columns, "title": None, "axis": {"labelAngle": 0}},
+            "y": {"field": "place", "type": "quantitative", "title": "values in their order", "axis": {"labels": False}},
+            "detail": {"field": "point"},
+            "color": colour,
+            "tooltip": [{"field": "point"}, {"field": "axis"}, {"field": "value"}],
+        },
+    }
+    caption = f"Every point as a line through its values, ordered on each axis, to the measured {WORDS[objective]}."
+    return Plot("sought-coordinates", caption, spec)
+
+
+def _on_axis(point: SoughtPoint, column: str, objective: Objective) -> Value:
+    return point.values[0] if column == WORDS[objective] else _value(point, column)
+
+
+def _order(value: Value) -> tuple[str, float, str]:
+    is_number = isinstance(value, int | float)
+    return ("" if is_number else "text", float(str(value)) if is_number and not isinstance(value, bool) else 0.0, str(value))
+
+
+def _curves(points: Sequence[SoughtPoint]) -> Plot:
+    """The training loss of the first run of each point."""
+    rows = [
+        {"point": point.name, "step": step, "loss": loss}
+        for point in points[:MOST_CURVES]
+        if (performance := point.reading.performance)
+        for step, loss in zip(performance.recorded_steps, performance.losses, strict=False)
+        if math.isfinite(loss)
+    ]
+    colour = {"field": "point", "type": "nominal", "title": None, "sort": [point.name for point in points[:MOST_CURVES]]}
+    spec: Spec = {
+        "data": {"values": rows},
+        "height": 280,
+        "mark": {"type": "line"},
+        "encoding": {
+            "x": quantity("step", "step") | {"axis": {"tickMinStep": 1}},
+            "y": quantity("loss", "measured training loss") | {"scale": {"zero": False}},
+            "color": colour,
+            "tooltip": [{"field": "point"}, {"field": "step"}, {"field": "loss"}],
+        },
+    }
+    return Plot("sought-losses", "Measured training loss of every point, by its first run.", spec)

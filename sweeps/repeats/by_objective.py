@@ -1,0 +1,115 @@
+"""The points of a sweep that seeks something else than the highest rate, ranked by what it seeks.
+
+Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts. The spread between runs is
+pooled over all points, as it is for the seconds of a step (`sweeps.repeats.interval`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from conf.sweep_spec import Objective
+from sweeps.points.objectives import cost, front, measured
+from sweeps.reading import TrialReading, counted_runs, disturbances
+from sweeps.repeats.interval import t_quantile
+from sweeps.search.axes.seen_points import SEED
+from sweeps.trial import SweepRecord
+
+
+class Run(NamedTuple):
+    """A trial, and what it measured of each objective."""
+
+    reading: TrialReading
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SoughtPoint:
+    """One point, with what its runs measured.
+
+    Attributes:
+        name: its label without the seed.
+        values: the mean over its runs, for each objective.
+        half_width: of the 95 % interval of the first value; None where no point has two runs.
+        on_front: no other point beats it in all objectives.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    values: tuple[float, ...]
+    half_width: float | None
+    on_front: bool
+
+    @property
+    def reading(self) -> TrialReading:
+        """The trial to look at: its first run."""
+        return self.runs[0].reading
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        half = self.half_width or 0.0
+        return self.values[0] - half, self.values[0] + half
+
+    def may_equal(self, other: SoughtPoint) -> bool:
+        """Whether the intervals of the first value overlap."""
+        (low, high), (other_low, other_high) = self.bounds, other.bounds
+        return low <= other_high and other_low <= high
+
+
+def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list[SoughtPoint]:
+    """The points that were measured: best first, of several objectives those on the front before the others.
+
+    A training that diverged, whose loss is no number, comes last.
+    """
+    groups = _runs_by_point(record, readings)
+    means = {name: tuple(map(fmean, zip(*(run.values for run in runs), strict=True))) for name, runs in groups.items()}
+    costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
+    finite = [name for name in groups if all(map(math.isfinite, costs[name]))]
+    best = {finite[number] for number in front([costs[name] for name in finite])}
+    spread = _pooled([[run.values[0] for run in runs] for name, runs in groups.items() if name in finite])
+    return [
+        SoughtPoint(name, tuple(groups[name]), means[name], _half_width(spread, len(groups[name])), name in best)
+        for name in sorted(groups, key=lambda name: (name not in best, costs[name]))
+    ]
+
+
+def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[float, ...]:
+    costs = (cost(objective, value) for objective, value in zip(objectives, values, strict=True))
+    return tuple(each if math.isfinite(each) else math.inf for each in costs)
+
+
+def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dict[str, list[Run]]:
+    """What each run of each point measured; where time counts, of disturbed runs only if there are no others."""
+    by_time = any(objective != "loss" for objective in record.objective)
+    disturbed = disturbances(readings) if by_time else {}
+    groups: dict[str, list[TrialReading]] = {}
+    for reading in readings:
+        if reading.performance is not None:
+            name = record.labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.label
+            groups.setdefault(name, []).append(reading)
+    runs = {name: _measured_runs(record, counted_runs(group, disturbed)) for name, group in groups.items()}
+    return {name: found for name, found in runs.items() if found}
+
+
+def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Run]:
+    values = [tuple(measured(objective, reading) for objective in record.objective) for reading in readings]
+    both = zip(readings, values, strict=True)
+    known = [Run(reading, tuple(each for each in found if each is not None)) for reading, found in both]
+    return [run for run in known if len(run.values) == len(record.objective)]
+
+
+def _pooled(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
+    """The standard deviation between runs of a point, and from how many degrees of freedom; None without repeats."""
+    repeated = [runs for runs in points if len(runs) > 1]
+    freedom = sum(len(runs) - 1 for runs in repeated)
+    if not freedom:
+        return None
+    return math.sqrt(sum((value - fmean(runs)) ** 2 for runs in repeated for value in runs) / freedom), freedom
+
+
+def _half_width(spread: tuple[float, int] | None, num_runs: int) -> float | None:
+    return None if spread is None else t_quantile(spread[1]) * spread[0] / math.sqrt(num_runs)

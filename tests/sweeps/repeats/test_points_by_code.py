@@ -1,0 +1,29 @@
+"""Points are told apart by the code that measured them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeps.repeats.points import measured_points
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
+from tests.results.conftest import ENVIRONMENT, finish, performance
+
+
+def test_what_another_version_of_the_trainer_measured_is_another_point(tmp_path: Path, build_record: BuildRecord) -> None:
+    folder = SweepFolder(tmp_path / "sweep")
+    first = build_record([{}], []).trials[0]
+    again = first.model_copy(update={"trial_id": f"{first.trial_id}-r2", "repeat": 1})
+    record = build_record([{}], []).model_copy(update={"trials": (first, again)})
+    for trial, code, rate in ((first, "0ld0ld0ld0ld", 50.0), (again, "newnewnewnew", 100.0)):
+        finish(folder, trial, performance(rate))
+        files = folder.trial(trial.trial_id)
+        measured = files.read_measurement()
+        assert measured is not None
+        by = ENVIRONMENT.model_copy(update={"trainer_code": code})
+        started = measured.started + trial.repeat
+        files.write_measurement(measured.model_copy(update={"environment": by, "started": started}))
+    points = measured_points(Sweep(folder, record).read())
+    assert [len(point.runs) for point in points] == [1, 1]
+    assert [point.label for point in points] == ["tp1-pp1-dp1-mb1-gb8", "tp1-pp1-dp1-mb1-gb8 (code 0ld0)"]
