@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from conf.knobs import label_of_point
 from conf.setup import Setup
 from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
@@ -51,6 +50,7 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: 
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         f" one is shown; +-: half of the interval in which the step's seconds lie. *: the baseline."
         f"{_names(setups, labels)}",
+        labels.heading if labels else "layout",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for position, row in enumerate(_ranked_rows(frame), start=1):
@@ -87,7 +87,7 @@ def plan_table(record: SweepRecord) -> Table:
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     names = _names((trial.experiment for trial in trials if trial.experiment), record.plan_labels)
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}"
-    table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
+    table = _table("Predicted, not measured, ranked by TFLOPS per device", caption, record.plan_labels.heading)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
     sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
     _numeric(table, *(["devices"] if len(sizes) > 1 else []), "TFLOPS", "MFU %", "step s", "GiB")
@@ -122,13 +122,6 @@ def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=_prediction_order)
 
 
-def plan_label(trial: Trial) -> str:
-    """The layout in short, or what the point says when it cannot exist."""
-    if trial.experiment:
-        return trial.experiment.label
-    return label_of_point(trial.point)
-
-
 def _prediction_order(trial: Trial) -> tuple[int, float]:
     if trial.estimate is None:
         return (2, 0.0)
@@ -137,11 +130,11 @@ def _prediction_order(trial: Trial) -> tuple[int, float]:
     return (0, -trial.estimate.model_flops_per_second_per_device)
 
 
-def _table(title: str, caption: str) -> Table:
+def _table(title: str, caption: str, heading: str) -> Table:
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.caption_justify = "left"
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layout")
+    table.add_column(heading)
     table.add_column("outcome")
     return table
 

@@ -55,7 +55,7 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
         texts = [Text(outcome.value, style=outcome_style(outcome))]
         texts += [Text(column.cell(state, now)) for column in columns]
         texts += [Text(state.cause or state.last_log_line)] if wide else []
-        table.add_row(LayoutCell(state.name), *texts)
+        table.add_row(LayoutCell(state.title, after="- "), *texts)
     return table
 
 

@@ -13,7 +13,6 @@ from results.report.findings.verdict import Verdict, predicted_study_sentence, v
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
 from results.scaling.study import Study, measured_study, predicted_study
-from results.terminal import plan_label
 from results.units import in_three_digits, percent, seconds, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading, ranked
@@ -50,7 +49,7 @@ def section(subject: ReportSubject) -> Section:
         rest = (Paragraph(measured.headline), *_told(measured)) if record.plan else _told(measured)
         return Section("answer", "The answer", "predicted" if record.plan else "measured", said, rest)
     here = (Heading(_where(record)), Paragraph(measured.headline), *_told(measured))
-    blocks = (KeyFigures(_predicted_figures(best)), *_outside(best), *here)
+    blocks = (KeyFigures(_predicted_figures(record, best)), *_outside(best), *here)
     return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
 
 
@@ -88,8 +87,9 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
     experiment, estimate = best.trial.experiment, best.estimate
     assert experiment is not None
     low, high = _expected_rates(best)
+    label = record.plan_label_of(best.trial)
     return (
-        f"Predicted: {experiment.model.name} trains fastest on {_devices_of(best.trial)} as `{plan_label(best.trial)}`,"
+        f"Predicted: {experiment.model.name} trains fastest on {_devices_of(best.trial)} as `{label}`,"
         f" with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device ({low} to {high} with 80 %"
         f" probability), {percent(estimate.model_flops_utilization)} % of the peak, and a step every"
         f" {seconds(estimate.step_seconds)} s."
@@ -120,7 +120,7 @@ def _best(record: SweepRecord) -> _Best | None:
     return _Best(trial, trial.estimate, interval, baseline if is_alike else None)
 
 
-def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
+def _predicted_figures(record: SweepRecord, best: _Best) -> tuple[KeyFigure, ...]:
     estimate, experiment = best.estimate, best.trial.experiment
     assert experiment is not None
     low, high = _expected_rates(best)
@@ -131,18 +131,18 @@ def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
     return (
         _figure("model TFLOPS per device", rate, f"{low} to {high} with 80 % probability"),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
-        *_against_baseline(best),
+        *_against_baseline(record, best),
         _cost(declared_footprint(experiment, estimate), "predicted"),
     )
 
 
-def _against_baseline(best: _Best) -> list[KeyFigure]:
+def _against_baseline(record: SweepRecord, best: _Best) -> list[KeyFigure]:
     baseline = best.baseline
     if baseline is None or baseline.estimate is None or baseline.trial_id == best.trial.trial_id:
         return []
     faster = best.estimate.tokens_per_second / baseline.estimate.tokens_per_second
     sure = "less" if best.interval.rivals > faster - 1 else "more"
-    note = f"baseline: {plan_label(baseline)}. The difference is {sure} than predictions err between plans."
+    note = f"baseline: {record.plan_label_of(baseline)}. The difference is {sure} than predictions err between plans."
     return [_figure("tokens/s over the baseline's", f"x {significant(faster)}", note)]
 
 
