@@ -14,7 +14,7 @@ from results.repeats import repeat_columns
 from results.scaling import scalings
 from results.trial_rows import plan_row, trial_row
 from sweeps.reading import TrialReading
-from sweeps.trial import Trial
+from sweeps.trial import SweepRecord
 
 
 def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
@@ -23,6 +23,6 @@ def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
     return pandas.DataFrame([trial_row(result, relation) | repeats for result, relation, repeats in aligned])
 
 
-def plan_frame(plan: tuple[Trial, ...]) -> pandas.DataFrame:
+def plan_frame(record: SweepRecord) -> pandas.DataFrame:
     """Points that are predicted only, with the same identity and `predicted_*` columns."""
-    return pandas.DataFrame([plan_row(trial) for trial in plan])
+    return pandas.DataFrame([plan_row(trial, record.plan_label_of(trial)) for trial in record.plan])

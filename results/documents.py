@@ -48,7 +48,10 @@ def status_document(
 
 def plan_document(record: SweepRecord) -> Row:
     """The points of a sweep as predicted, in the order of its record."""
-    points = [_row(plan_row(trial)) | {"chosen_because": trial.chosen_because} for trial in record.plan]
+    rows = [plan_row(trial, record.plan_label_of(trial)) for trial in record.plan]
+    points = [
+        _row(row) | {"chosen_because": trial.chosen_because} for row, trial in zip(rows, record.plan, strict=True)
+    ]
     return {"sweep": record.name, "question": record.spec.question, "points": points}
 
 

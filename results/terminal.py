@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from conf.knobs import label_of_point
 from conf.setup import Setup
 from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
+from results.report.findings.sought import WORDS, shown_value
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
-from sweeps.reading import MEASURED_PEAK
+from sweeps.reading import MEASURED_PEAK, TrialReading
+from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import NOISY_RATIO
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
@@ -55,6 +56,7 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: 
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
         f" as fast.{_disturbed_words(frame)} *: the baseline.{_names(setups, labels)}",
+        labels.heading if labels else "layout",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
     for row in _ranked_rows(frame):
@@ -104,6 +106,31 @@ def _of_which_peak(frame: pandas.DataFrame) -> str:
     return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
 
 
+def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
+    """The points of a sweep that seeks something else than the highest rate, best first; below them what failed."""
+    points = sought_points(record, results)
+    words = [WORDS[objective] for objective in record.objective]
+    caption = f"+-: half of a 95 % interval. n: runs.{_names((), record.labels)}"
+    table = _table(f"Measured here, ranked by {' and '.join(words)}", caption, "trial")
+    _numeric(table, *words, "+-", "n", "step s")
+    for position, point in enumerate(points, start=1):
+        both = zip(record.objective, point.values, strict=True)
+        half, performance = point.half_width, point.reading.performance
+        table.add_row(
+            str(position),
+            _layout(point.name, point.reading.trial.is_baseline),
+            _outcome(point.reading.outcome),
+            *(shown_value(objective, value) for objective, value in both),
+            ABSENT if half is None else shown_value(record.objective[0], half),
+            str(len(point.runs)),
+            seconds(performance.step_seconds if performance else None),
+        )
+    for result in results:
+        if result.performance is None and result.outcome is not None:
+            table.add_row("", _layout(result.title, result.trial.is_baseline), _outcome(result.outcome))
+    return table
+
+
 def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
     """Points of the plan as predicted: those that fit, fastest first, and then the others by what they lack."""
     # With several types of devices there is no single capacity to put into the caption.
@@ -111,7 +138,7 @@ def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     names = _names((trial.experiment for trial in trials if trial.experiment), record.plan_labels)
     caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}"
-    table = _table("Predicted, not measured, ranked by TFLOPS per device", caption)
+    table = _table("Predicted, not measured, ranked by TFLOPS per device", caption, record.plan_labels.heading)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
     sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
     _numeric(table, *(["devices"] if len(sizes) > 1 else []), "TFLOPS", "MFU %", "step s", "GiB")
@@ -146,13 +173,6 @@ def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=_prediction_order)
 
 
-def plan_label(trial: Trial) -> str:
-    """The layout in short, or what the point says when it cannot exist."""
-    if trial.experiment:
-        return trial.experiment.label
-    return label_of_point(trial.point)
-
-
 def _prediction_order(trial: Trial) -> tuple[int, float]:
     if trial.estimate is None:
         return (2, 0.0)
@@ -161,11 +181,11 @@ def _prediction_order(trial: Trial) -> tuple[int, float]:
     return (0, -trial.estimate.model_flops_per_second_per_device)
 
 
-def _table(title: str, caption: str) -> Table:
+def _table(title: str, caption: str, heading: str) -> Table:
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.caption_justify = "left"
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layout")
+    table.add_column(heading)
     table.add_column("outcome")
     return table
 

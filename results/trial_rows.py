@@ -60,9 +60,9 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
     )
 
 
-def plan_row(trial: Trial) -> Row:
+def plan_row(trial: Trial, label: str) -> Row:
     """A point that is predicted only, with the same identity and `predicted_*` names."""
-    return _identity(trial) | _layout(trial) | _predicted(trial) | _per_token(trial)
+    return _identity(trial) | {"label": label} | _layout(trial) | _predicted(trial) | _per_token(trial)
 
 
 def _identity(trial: Trial) -> Row:

@@ -6,11 +6,12 @@ A sweep over layouts calls its trials `tp4-pp8-dp32-mb2`, one over learning rate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from conf.experiment import Experiment
-from conf.knobs import LAYOUT_KEYS, label_of_point, labelled_values
+from conf.knobs import KNOB, LAYOUT_KEYS, label_of_point, labelled_values
 from conf.schema import Value
 
 SHORT_NAMES = {
@@ -32,6 +33,9 @@ SHORT_NAMES = {
 }
 """What people say of the keys that are swept most. Others are called by the last part of their key."""
 
+OF_LAYOUTS = LAYOUT_KEYS | KNOB.keys()
+"""What a layout's name says; also by the knob's name alone, as rows of results call it."""
+
 NOT_MEASURED = {"cluster", "mixed", "watch", "model.name", "data.cache_dir"}
 """Parts of an experiment that do not change a measurement, as for its fingerprint."""
 
@@ -39,18 +43,27 @@ BATCH = "global_batch_size"
 SMALLEST_PLAIN, LARGEST_PLAIN = 0.01, 1000.0
 """Other numbers are written with an exponent, such as 3.4e-3."""
 
+LONGEST_IN_FOLDER = 120
+"""Characters of a folder's name, which may have 255, for values of any length."""
+
 
 class Labels:
     """The labels of the trials of one sweep.
 
     Attributes:
         names: of every key beside the layout that labels mention, its short name.
+        names_layouts: whether labels say layouts, because these differ or nothing else does.
     """
 
     def __init__(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> None:
         self._experiments = [experiment for _, experiment in points if experiment]
+        self._impossible = [point for point, experiment in points if experiment is None]
         self._layouts = {experiment.label for experiment in self._experiments}
-        self.names = short_names(self._telling_keys(points))
+        telling, stated_keys = self._telling_keys(points), {key for point, _ in points for key in point}
+        # A search's first trial is called by what its point sets, as it will be when the second comes.
+        is_first = not telling and len(self._layouts) <= 1
+        self.names = short_names(sorted(stated_keys - OF_LAYOUTS) if is_first else telling)
+        self.names_layouts = not self.names or len(self._layouts) > 1 or (is_first and bool(stated_keys & OF_LAYOUTS))
         self._texts = {key: _distinct_texts(self._values(key)) for key in self.names}
         self._only_batch = len(set(map(_without_batch, self._experiments))) == 1
 
@@ -60,11 +73,8 @@ class Labels:
         Args:
             leave_out: a key that the label does not mention, such as the seed where seeds are averaged.
         """
-        if experiment is None:
-            return label_of_point(point)
-        named = ((key, name) for key, name in self.names.items() if key != leave_out)
-        texts = ((name, self._texts[key].get(str(value_of(experiment, key)), "")) for key, name in named)
-        return " ".join(filter(None, (self._layout(experiment), *(f"{name}={text}" for name, text in texts))))
+        layout = self._layout(experiment) if experiment else _layout_of_point(point)
+        return " ".join(filter(None, (layout, *self._said(point, experiment, leave_out))))
 
     @property
     def legend(self) -> tuple[tuple[str, str], ...]:
@@ -72,20 +82,26 @@ class Labels:
         return tuple((name, key) for key, name in self.names.items() if name != key)
 
     @property
-    def names_layouts(self) -> bool:
-        """Whether labels say layouts, because these differ or nothing else does."""
-        return not self.names or len(self._layouts) > 1
+    def heading(self) -> str:
+        """What a table calls the column of labels."""
+        return "trial" if self.names else "layout"
+
+    def _said(self, point: Mapping[str, Value], experiment: Experiment | None, leave_out: str) -> Iterator[str]:
+        for key, name in self.names.items():
+            if key != leave_out and (experiment or key in point):
+                value = value_of(experiment, key) if experiment else point[key]
+                yield f"{name}={self._texts[key].get(str(value)) or _short(value)}"
 
     def _layout(self, experiment: Experiment) -> str:
-        if len(self._layouts) == 1 and self.names:
+        if not self.names_layouts:
             return ""
-        if self.names and self._only_batch:
+        if self.names and self._only_batch and len(self._layouts) > 1:
             return f"{SHORT_NAMES['batch.global_batch_size']}{experiment.batch.global_batch_size}"
         return experiment.label
 
     def _telling_keys(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> list[str]:
         """The keys beside the layout whose values differ: those that points set, and others where these do not do."""
-        stated = sorted({key for point, _ in points for key in point if key not in LAYOUT_KEYS})
+        stated = sorted({key for point, _ in points for key in point if key not in OF_LAYOUTS})
         keys = [key for key in stated if self._varies(key)]
         for key in _differing_keys(self._experiments):
             if key not in keys and self._is_needed(key, keys):
@@ -104,7 +120,8 @@ class Labels:
         return any(len(values) > 1 for values in seen.values())
 
     def _values(self, key: str) -> list[Value]:
-        return [value_of(experiment, key) for experiment in self._experiments]
+        impossible = [point[key] for point in self._impossible if key in point]
+        return [*(value_of(experiment, key) for experiment in self._experiments), *impossible]
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
@@ -115,9 +132,14 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 def stated(point: Mapping[str, Value]) -> str:
     """What a point sets beside its layout, for the name of a folder; empty where that is nothing."""
-    keys = sorted(key for key in point if key not in LAYOUT_KEYS)
+    keys = sorted(key for key in point if key not in OF_LAYOUTS)
     names = short_names(keys)
-    return "-".join(f"{names[key]}={_short(point[key])}" for key in keys).replace("/", "_")
+    text = "-".join(f"{names[key]}={_short(point[key])}" for key in keys)
+    return re.sub(r"[^\w=.,+-]", "_", text)[:LONGEST_IN_FOLDER]
+
+
+def _layout_of_point(point: Mapping[str, Value]) -> str:
+    return label_of_point({key: value for key, value in point.items() if key in OF_LAYOUTS})
 
 
 def _without_batch(experiment: Experiment) -> tuple[tuple[str, Any], ...]:
@@ -141,7 +163,7 @@ def _differing(trees: Sequence[Any], prefix: str) -> Iterator[str]:
         return
     for key in dict.fromkeys(key for tree in trees for key in tree):
         name = f"{prefix}.{key}"
-        if name not in NOT_MEASURED and name not in LAYOUT_KEYS:
+        if name not in NOT_MEASURED and name not in OF_LAYOUTS:
             yield from _differing([tree.get(key) for tree in trees], name)
 
 
@@ -162,11 +184,11 @@ def _distinct_texts(values: Iterable[Value]) -> dict[str, str]:
 
 
 def _short(value: Value) -> str:
-    if isinstance(value, float) and value and not SMALLEST_PLAIN <= abs(value) < LARGEST_PLAIN:
-        mantissa, _, exponent = f"{value:.2e}".partition("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
     if isinstance(value, float):
-        return f"{value:.3g}"
+        exact, rounded = f"{value:.3e}", f"{value:.2e}"  # 0.9995 is no 1
+        mantissa, _, exponent = (exact if float(exact) == value else rounded).partition("e")
+        is_plain = not value or SMALLEST_PLAIN <= abs(value) < LARGEST_PLAIN
+        return f"{float(f'{mantissa}e{exponent}'):g}" if is_plain else f"{float(mantissa):g}e{int(exponent)}"
     if isinstance(value, bool) or value is None:
         return {True: "on", False: "off", None: "none"}[value]
     return str(value).rsplit("/", 1)[-1]

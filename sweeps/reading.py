@@ -86,6 +86,11 @@ class Reading:
         return self.folder.path.name
 
     @property
+    def title(self) -> str:
+        """What people see of it in tables and progress."""
+        return self.name
+
+    @property
     def outcome(self) -> Outcome | None:
         """How it stands; None when the sweep left the trial out (beyond `sweep.max_trials`)."""
         return self._judgement[0]
@@ -361,6 +366,11 @@ class TrialReading(Reading):
         plain = self.experiment.label if self.experiment else label_of_point(self.trial.point)
         object.__setattr__(self, "label", self.label or plain)
         super().__post_init__()
+
+    @property
+    def title(self) -> str:
+        label = self.label or self.name
+        return f"{label} (run {self.trial.repeat + 1})" if self.trial.repeat else label
 
     @property
     def code(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -106,6 +106,13 @@ class SweepRecord(Frozen):
     created: float
     plan: Annotated[tuple[Trial, ...], Field(strict=False)]
     trials: Annotated[tuple[Trial, ...], Field(strict=False)]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy that calls its own trials anew: pydantic would hand on what was found of those before the change."""
+        copied = super().model_copy(update=update, deep=deep)
+        for found in ("labels", "plan_labels"):
+            copied.__dict__.pop(found, None)
+        return copied
 
     @cached_property
     def labels(self) -> Labels:

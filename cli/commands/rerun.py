@@ -79,7 +79,7 @@ def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec |
 
 
 def _run(planned: Rerun) -> Reading:
-    console.print(f"Running {planned.trial.name} again, with {shown_path(planned.code)}")
+    console.print(f"Running {planned.trial.title} again, with {shown_path(planned.code)}")
     told = ""
 
     def tell(reading: Reading) -> None:

@@ -85,10 +85,10 @@ class PlainProgress:
 
     def _tell(self, state: Reading, states: Sequence[Reading]) -> None:
         if state.outcome is Outcome.RUNNING:
-            self._line(f"started   {state.name}")
+            self._line(f"started   {state.title}")
         elif state.outcome is not None and state.outcome.is_final:
             took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
-            self._line(f"finished  {state.name}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
+            self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -115,7 +115,7 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
 
 
 def _cause_line(state: Reading, width: int) -> Text:
-    line = Text.assemble((f"{state.name}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
+    line = Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
     line.truncate(width, overflow="ellipsis")
     return line
 

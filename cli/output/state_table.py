@@ -57,7 +57,7 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
         texts = [Text(outcome, style=outcome_style(outcome))]
         texts += [Text(column.cell(state, now)) for column in columns]
         texts += [Text(state.cause or why or state.last_log_line)] if wide else []
-        table.add_row(LayoutCell(state.name), *texts)
+        table.add_row(LayoutCell(state.title, after="- "), *texts)
     return table
 
 

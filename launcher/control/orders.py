@@ -112,7 +112,7 @@ def _again(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialReading])
 
 
 def trial_named(sweep: Sweep, abbreviated: str) -> Trial:
-    """The trial whose id begins with, or holds, what was given.
+    """The trial of that id or label, or the only one whose id begins with, or holds, what was given.
 
     Raises:
         UsageError: there is none, or there are several.
@@ -120,7 +120,8 @@ def trial_named(sweep: Sweep, abbreviated: str) -> Trial:
     trials = {trial.trial_id: trial for trial in sweep.record.trials}
     if abbreviated in trials:
         return trials[abbreviated]
-    found = [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
+    found = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
+    found = found or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
     found = found or [trial_id for trial_id in trials if abbreviated in trial_id]
     if len(found) == 1:
         return trials[found[0]]

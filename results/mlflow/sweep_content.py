@@ -8,9 +8,10 @@ from results.legend import legend_text
 from results.mlflow import metric_keys
 from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
 from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
+from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
-from results.units import tflops
-from sweeps.reading import TrialReading, disturbances, ranked
+from sweeps.reading import TrialReading, disturbances
+from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 
@@ -43,7 +44,7 @@ def _parent(
     is_live = any(result.outcome in OPEN for result in results)
     ends = [result.measurement.ended for result in results if result.measurement]
     end_ms = milliseconds(max(ends, default=record.created))
-    best = next(iter(ranked(list(results))), None)
+    best = best_reading(record, results)
     tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results, best)}
     tags |= {"best_layout": best.label} if best else {}
     return RunContent(

@@ -55,7 +55,7 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
         run,
         name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
-        params=run.params or {key: str(value) for key, value in trial.point.items()},
+        params={key: str(value) for key, value in trial.point.items()} | run.params,
         metrics=(*run.metrics, *scaled),
     )
 
@@ -73,8 +73,7 @@ def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunC
 
 def shown_name(result: TrialReading) -> str:
     """Its label, and which run of its point it is; of a point that cannot exist, what it asks for."""
-    label = result.label or ("baseline" if result.trial.is_baseline else result.name)
-    return f"{label} (run {result.trial.repeat + 1})" if result.trial.repeat else label
+    return result.title if result.label or not result.trial.is_baseline else "baseline"
 
 
 def common_tags(record: SweepRecord) -> dict[str, str]:

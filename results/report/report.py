@@ -29,6 +29,7 @@ from results.report.sections import (
     provenance,
     published,
     scaling,
+    sought,
     step_over_time,
     trials,
 )
@@ -43,6 +44,14 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, step_over_time.section, cost.section)
 """What is said of the plan that answers the question, where that is only predicted."""
 OF_TRIALS: tuple[MakeSection, ...] = (trials.section, scaling.section, accuracy.section, device_types.section)
+OF_HYPERPARAMETERS: tuple[MakeSection, ...] = (
+    answer.section,
+    sought.section,
+    trials.section,
+    learned.section,
+    provenance.section,
+)
+"""Of a sweep whose layout is the same everywhere, and which seeks something else than the highest rate."""
 LAST: tuple[MakeSection, ...] = (learned.section, knobs.section, published.section, provenance.section)
 
 
@@ -96,7 +105,9 @@ def _write(path: Path, text: str, sweep: str) -> None:
 
 def sections_of(subject: ReportSubject) -> list[Section]:
     """The sections that have something to show. What the answer is about comes first: a proxy's trials come later."""
-    is_full_size = subject.sweep.record.mode == "cluster"
-    parts = (OF_TRIALS, ON_PAPER) if is_full_size else (ON_PAPER, OF_TRIALS)
-    contents = (answer.section, *parts[0], *parts[1], *LAST)
+    record = subject.sweep.record
+    parts = (OF_TRIALS, ON_PAPER) if record.mode == "cluster" else (ON_PAPER, OF_TRIALS)
+    contents: tuple[MakeSection, ...] = (answer.section, sought.section, *parts[0], *parts[1], *LAST)
+    if not (record.seeks_rate or record.labels.names_layouts):
+        contents = OF_HYPERPARAMETERS
     return [section for make in contents if (section := make(subject))]

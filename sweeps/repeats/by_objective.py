@@ -1,7 +1,7 @@
 """The points of a sweep that seeks something else than the highest rate, ranked by what it seeks.
 
-Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts. The spread between runs is
-pooled over all points, as it is for the seconds of a step (`sweeps.repeats.interval`).
+Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts. The spread between runs
+is pooled over all points, as it is for the seconds of a step (`sweeps.repeats.interval`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from conf.sweep_spec import Objective
 from sweeps.points.objectives import cost, front, measured
-from sweeps.reading import TrialReading, counted_runs, disturbances
+from sweeps.reading import TrialReading, counted_runs, disturbances, ranked
 from sweeps.repeats.interval import t_quantile
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
@@ -113,3 +113,10 @@ def _pooled(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
 
 def _half_width(spread: tuple[float, int] | None, num_runs: int) -> float | None:
     return None if spread is None else t_quantile(spread[1]) * spread[0] / math.sqrt(num_runs)
+
+
+def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:
+    """The best trial by what the sweep seeks; None where nothing was measured."""
+    if record.seeks_rate:
+        return next(iter(ranked(readings)), None)
+    return next((point.reading for point in sought_points(record, readings)), None)

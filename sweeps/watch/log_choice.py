@@ -18,13 +18,14 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
 def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
-    """The trial or training of that name, or the only one whose name contains it.
+    """The trial or training of that name or title, or the only one in which these contain it.
 
     Raises:
         UsageError: there is none, or several.
     """
-    exact = [reading for reading in readings if reading.name == name]
+    exact = [reading for reading in readings if name in (reading.name, reading.title)]
     found = exact or [reading for reading in readings if name in reading.name]
+    found = found or [reading for reading in readings if name in reading.title]
     if len(found) == 1:
         return found[0]
     problem = f"{len(found)} trials have {name} in their names" if found else f"No trial has {name} in its name"

@@ -56,5 +56,5 @@ def test_rows_keep_counted_estimated_and_predicted_energy_apart(write_sweep: Wri
     assert (first["estimated_co2_from"], second["estimated_co2_from"]) == ("counted", "declared watts")
     assert second["estimated_grams_co2_per_million_tokens"] == pytest.approx(8e6 / 3.6e6 * 1.2 * 500)
     value = experiment(cluster=at(SITE))
-    assert plan_row(trials[0])["predicted_joules_per_token"] == 400 / made_up_estimate(value).tokens_per_second
-    assert "estimated_joules_per_token" not in plan_row(trials[0])
+    assert plan_row(trials[0], "a")["predicted_joules_per_token"] == 400 / made_up_estimate(value).tokens_per_second
+    assert "estimated_joules_per_token" not in plan_row(trials[0], "a")

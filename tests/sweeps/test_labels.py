@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conf.schema import Value
-from sweeps.labels import Labels
+from sweeps.labels import Labels, stated
 from sweeps.points.plan import trial_of
+from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import compose_tree
 
 LR = "training.learning_rate"
 GB = "batch.global_batch_size"
+
+
+@pytest.fixture
+def old_sweep() -> SweepRecord:
+    return SweepFolder(Path(__file__).parent / "old_sweep").read_record()
 
 
 def labels(*points: dict[str, Value], overrides: tuple[str, ...] = ()) -> list[str]:
@@ -65,3 +73,34 @@ def test_a_configuration_that_changed_between_commands_is_told_apart() -> None:
     trials = [trial_of(each, {}, "") for each in (tree, later)]
     found = Labels([(trial.point, trial.experiment) for trial in trials])
     assert [found.of(trial.point, trial.experiment) for trial in trials] == ["steps=4", "steps=9"]
+
+
+def test_a_number_that_is_rounded_does_not_become_another() -> None:
+    beta = "training.adam_beta2"
+    assert labels({beta: 0.999}, {beta: 0.9995}) == ["adam_beta2=0.999", "adam_beta2=0.9995"]
+
+
+def test_the_first_trial_of_a_search_is_called_as_it_will_be_beside_the_second() -> None:
+    assert labels({LR: 1e-3}) == ["lr=1e-3"]
+    assert labels({LR: 1e-3, GB: 8}) == ["tp1-pp1-dp1-mb1-gb8 lr=1e-3"]
+
+
+def test_a_point_that_cannot_exist_is_called_like_the_others() -> None:
+    impossible: dict[str, Value] = {LR: 2e-3, "parallel.tensor_parallel_size": 3}
+    assert labels({LR: 1e-3}, impossible) == ["lr=1e-3", "tp3 lr=2e-3"]
+
+
+def test_a_record_with_other_trials_calls_them_anew(old_sweep: SweepRecord) -> None:
+    """A search adds trials one by one to a record whose labels were already asked for."""
+    tree = compose_tree(["sweep=smoke"])
+    trials = tuple(trial_of(tree, {LR: value}, "") for value in (1e-3, 2e-3))
+    before = [old_sweep.label_of(trial) for trial in old_sweep.trials]
+    grown = old_sweep.model_copy(update={"trials": trials})
+    assert [grown.label_of(trial) for trial in trials] == ["lr=1e-3", "lr=2e-3"]
+    assert [old_sweep.label_of(trial) for trial in old_sweep.trials] == before
+
+
+def test_a_folder_s_name_holds_only_what_a_folder_s_name_may() -> None:
+    name = stated({"data.path": "/a/b c:d", "trainer.flags.note": "é/" + 300 * "x"})
+    assert name.startswith("path=b_c_d-note=")
+    assert len(name) <= 120

@@ -30,7 +30,7 @@ def print_log(reading: Reading, rank: int | None) -> None:
     if path is None:
         waits = reading.outcome in (Outcome.PENDING, Outcome.RUNNING)
         remedy = "Wait for it with -f." if waits else "`trisweep status` says why."
-        raise UsageError(f"{reading.name} is {reading.outcome or 'left out'} and has written no log", remedy)
+        raise UsageError(f"{reading.title} is {reading.outcome or 'left out'} and has written no log", remedy)
     _say(reading, path)
     for part in GrowingFile(path).news():
         sys.stdout.write(part)
@@ -50,10 +50,10 @@ def follow_log(reading: Reading, rank: int | None) -> None:
                 break
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
-        complaints.print(f"\n{reading.name} goes on.")
+        complaints.print(f"\n{reading.title} goes on.")
         return
     cause = f": {reading.cause}" if reading.cause else ""
-    complaints.print(f"{reading.name} ended: {reading.outcome or 'LEFT OUT'}{cause}", style="bold")
+    complaints.print(f"{reading.title} ended: {reading.outcome or 'LEFT OUT'}{cause}", style="bold")
 
 
 class _Following:
@@ -94,7 +94,7 @@ class _Following:
     def _say_waiting(self, reading: Reading) -> None:
         if not self._waits and reading.outcome in (Outcome.PENDING, Outcome.RUNNING):
             self._waits = True
-            complaints.print(f"{reading.name} is {reading.outcome} and has written no log yet.")
+            complaints.print(f"{reading.title} is {reading.outcome} and has written no log yet.")
 
 
 def _has_words(path: Path) -> bool:
@@ -103,7 +103,7 @@ def _has_words(path: Path) -> bool:
 
 def _say(reading: Reading, path: Path) -> None:
     ago = duration(time.time() - path.stat().st_mtime)
-    complaints.print(f"==> {reading.name} {reading.outcome}: {shown_path(path)} (written {ago} ago) <==", style="bold")
+    complaints.print(f"==> {reading.title} {reading.outcome}: {shown_path(path)} (written {ago} ago) <==", style="bold")
 
 
 def _print_step(step: StepMetrics) -> None:

@@ -49,19 +49,20 @@ def print_best(asked: Composition, record: SweepRecord) -> None:
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
     best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
     if best is not None:
-        _print_point(best)
+        _print_point(best, record.plan_label_of(best))
     elif ranked:
-        console.print(f"Nothing fits. The point that lacks least: {ranked[0].trial_id}: {ranked[0].infeasible_reason}.")
+        label = record.plan_label_of(ranked[0])
+        console.print(f"Nothing fits. The point that lacks least: {label}: {ranked[0].infeasible_reason}.")
     if asked.settings.search.kind == "grid" and asked.settings.mixed is None:
         console.print(_what_a_search_finds(asked, best or next(iter(ranked), None), fits=best is not None))
     _print_next(asked, measurable=best is not None)
 
 
-def _print_point(best: Trial) -> None:
+def _print_point(best: Trial, label: str) -> None:
     assert best.experiment is not None
     assert best.estimate is not None
     devices = counted(best.experiment.parallel.world_size, "device")
-    console.print(f"Best: {best.experiment.label} on {devices}: {_rates(best.estimate)}.")
+    console.print(f"Best: {label} on {devices}: {_rates(best.estimate)}.")
     if best.point:
         print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
 

@@ -178,7 +178,7 @@ def print_plan(record: SweepRecord, asked: Composition) -> None:
     print_impossible(record)
     for trial in record.plan:
         if trial.chosen_because:
-            console.print(f"  {trial.trial_id}: {trial.chosen_because}")
+            console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
     console.print(f"{counted(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
 
 

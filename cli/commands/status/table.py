@@ -37,7 +37,7 @@ def _has_more_to_say(state: Reading) -> bool:
 def _details(state: Reading) -> RenderableType:
     """Cause, last log line and log path, each on a line of its own that a terminal may wrap."""
     outcome = state.outcome or Outcome.PENDING
-    title = Text(f"\n{state.name} ", style="bold") + Text(outcome.value, style=outcome_style(outcome))
+    title = Text(f"\n{state.title} ", style="bold") + Text(outcome.value, style=outcome_style(outcome))
     job = f"job {state.job_id}" + (f" ({state.scheduler_state})" if state.scheduler_state else "")
     lines = {
         "cause": state.cause,
@@ -57,7 +57,7 @@ def _details(state: Reading) -> RenderableType:
 
 
 def _reason(state: Reading) -> RenderableType:
-    return Text.assemble("\n", (f"{state.name} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
+    return Text.assemble("\n", (f"{state.title} ", "bold"), ("INFEASIBLE ", "dim"), state.cause)
 
 
 def _short(path: Path | None) -> str:

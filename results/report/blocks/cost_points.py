@@ -13,7 +13,7 @@ from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
 from results.units import in_three_digits, rounded
 from sweeps.reading import TrialReading, ranked
-from sweeps.trial import Trial
+from sweeps.trial import SweepRecord
 
 KWH_PER_MWH = 1000
 MOST_ROWS = 12
@@ -70,16 +70,16 @@ def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
     ]
 
 
-def predicted_costs(plan: Sequence[Trial]) -> list[CostPoint]:
+def predicted_costs(record: SweepRecord) -> list[CostPoint]:
     """What is predicted of the points that fit."""
     return [
         CostPoint(
             trial.trial_id,
-            trial.experiment.label,
+            record.plan_label_of(trial),
             trial.experiment,
             declared_footprint(trial.experiment, trial.estimate),
         )
-        for trial in plan
+        for trial in record.plan
         if trial.experiment and trial.estimate and trial.infeasible_reason is None
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
-from results.terminal import by_prediction, plan_label
+from results.terminal import by_prediction
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
@@ -50,10 +50,10 @@ def predicted_part(record: SweepRecord) -> PredictedPart:
     lacking = [trial for trial in plan if trial.estimate and trial.infeasible_reason is not None]
     return PredictedPart(
         subject=_subject(record.plan),
-        verdict=_verdict(plan, fitting),
-        fitting=_fitting_table(fitting),
-        lacking=_lacking_table(lacking),
-        impossible=_impossible_table([trial for trial in plan if trial.estimate is None]),
+        verdict=_verdict(record, plan, fitting),
+        fitting=_fitting_table(record, fitting),
+        lacking=_lacking_table(record, lacking),
+        impossible=_impossible_table(record, [trial for trial in plan if trial.estimate is None]),
     )
 
 
@@ -74,7 +74,7 @@ def _subject(plan: Sequence[Trial]) -> str:
     )
 
 
-def _verdict(plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
+def _verdict(record: SweepRecord, plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
     if not plan:
         return "This sweep has no full-size points."
     if not fitting:
@@ -83,16 +83,16 @@ def _verdict(plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
     if len(fitting) < 2:
         return counted
     first, second = (_estimate(trial).model_flops_per_second_per_device for trial in fitting[:2])
-    behind = f"{percent(1 - second / first)} % behind `{plan_label(fitting[0])}`"
-    return f"{counted} The second, `{plan_label(fitting[1])}`, is {behind}."
+    behind = f"{percent(1 - second / first)} % behind `{record.plan_label_of(fitting[0])}`"
+    return f"{counted} The second, `{record.plan_label_of(fitting[1])}`, is {behind}."
 
 
-def _name(trial: Trial) -> str:
-    return plan_label(trial) + (" (baseline)" if trial.is_baseline else "")
+def _name(record: SweepRecord, trial: Trial) -> str:
+    return record.plan_label_of(trial) + (" (baseline)" if trial.is_baseline else "")
 
 
-def _fitting_table(fitting: Sequence[Trial]) -> ReportTable | None:
-    rows = [_fitting_row(position, trial) for position, trial in enumerate(fitting, start=1)]
+def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> ReportTable | None:
+    rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
     numeric = frozenset(FITTING_COLUMNS) - {"layout"}
     table = ReportTable(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
     return _with_stages_that_differ(table) if rows else None
@@ -104,12 +104,12 @@ def _with_stages_that_differ(table: ReportTable) -> ReportTable:
     return table if differ else table.only([name for name in table.columns if name != "worst stage"])
 
 
-def _fitting_row(position: int, trial: Trial) -> tuple[Cell, ...]:
+def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> tuple[Cell, ...]:
     estimate, experiment = _estimate(trial), trial.experiment
     assert experiment is not None
     return (
         number(str(position), position),
-        text(_name(trial)),
+        text(_name(record, trial)),
         number(count(experiment.parallel.world_size), experiment.parallel.world_size),
         number(seconds(estimate.step_seconds), estimate.step_seconds),
         number(count(estimate.tokens_per_second), estimate.tokens_per_second),
@@ -121,10 +121,10 @@ def _fitting_row(position: int, trial: Trial) -> tuple[Cell, ...]:
     )
 
 
-def _lacking_table(lacking: Sequence[Trial]) -> ReportTable | None:
+def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> ReportTable | None:
     rows = [
         (
-            text(_name(trial)),
+            text(_name(record, trial)),
             number(str(estimate.worst_stage), estimate.worst_stage),
             number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
             number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
@@ -137,8 +137,8 @@ def _lacking_table(lacking: Sequence[Trial]) -> ReportTable | None:
     return _with_stages_that_differ(table) if rows else None
 
 
-def _impossible_table(impossible: Sequence[Trial]) -> ReportTable | None:
-    rows = [(text(_name(trial)), text(trial.infeasible_reason or "")) for trial in impossible]
+def _impossible_table(record: SweepRecord, impossible: Sequence[Trial]) -> ReportTable | None:
+    rows = [(text(_name(record, trial)), text(trial.infeasible_reason or "")) for trial in impossible]
     return ReportTable(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
 
 

@@ -20,10 +20,7 @@ class BestPlan:
 
     trial: Trial
     reading: TrialReading | None
-
-    @property
-    def label(self) -> str:
-        return self.trial.experiment.label if self.trial.experiment else self.trial.trial_id
+    label: str
 
     @property
     def why(self) -> str:
@@ -36,9 +33,9 @@ def best_plan(subject: ReportSubject) -> BestPlan | None:
     record = subject.sweep.record
     if record.mode == "cluster":
         for reading in ranked(list(subject.results)):
-            return BestPlan(reading.trial, reading)
+            return BestPlan(reading.trial, reading, reading.label)
     trial = best_on_paper(record)
-    return BestPlan(trial, None) if trial else None
+    return BestPlan(trial, None, record.plan_label_of(trial)) if trial else None
 
 
 def best_on_paper(record: SweepRecord) -> Trial | None:
@@ -62,4 +59,5 @@ def nearest_plan(subject: ReportSubject) -> BestPlan | None:
     lacking = [trial for trial in subject.sweep.record.plan if trial.estimate]
     if not lacking:
         return None
-    return BestPlan(min(lacking, key=lambda trial: trial.estimate.shortfall_bytes if trial.estimate else 0), None)
+    least = min(lacking, key=lambda trial: trial.estimate.shortfall_bytes if trial.estimate else 0)
+    return BestPlan(least, None, subject.sweep.record.plan_label_of(least))

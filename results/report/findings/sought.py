@@ -74,7 +74,8 @@ def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
     named = "; ".join(f"{point.name} ({_values(record, point)})" for point in best[:MOST_NAMED])
     more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
     words = " and ".join(WORDS[objective] for objective in record.objective)
-    return f"No other of {len(points)} points beats {'this' if len(best) == 1 else f'these {len(best)}'} in {words}: {named}{more}."
+    these = "this" if len(best) == 1 else f"these {len(best)}"
+    return f"No other of {len(points)} points beats {these} in {words}: {named}{more}."
 
 
 def _values(record: SweepRecord, point: SoughtPoint) -> str:

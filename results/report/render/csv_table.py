@@ -35,7 +35,7 @@ def report_frame(
     trials = collect(results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
     parts = [trials]
     if record.mode == "proxy" and record.plan:
-        parts.append(plan_frame(record.plan).assign(part="plan"))
+        parts.append(plan_frame(record).assign(part="plan"))
     if published:
         figures_of = [
             {f"published_{name}": value for name, value in figure.model_dump().items()} for figure in published

@@ -9,14 +9,15 @@ from conf.units import TERA, TRILLION
 from results.footprint import Footprint, declared_footprint
 from results.legend import legend
 from results.report.findings.best_plan import best_on_paper, num_devices
+from results.report.findings.sought import WORDS, shown_value
 from results.report.findings.verdict import Verdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
 from results.scaling.study import Study, measured_study, predicted_study
-from results.terminal import plan_label
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import MEASURED_PEAK, TrialReading, ranked
+from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
@@ -36,11 +37,15 @@ def section(subject: ReportSubject) -> Section:
     """What the sweep answers. There is always an answer, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
     measured, points, best = measured_verdict(record, results), measured_points(results), _best(record)
+    if not record.seeks_rate:
+        figures = _sought_figures(record, results)
+        blocks: tuple[Block, ...] = (*([KeyFigures(figures)] if figures else []), *_told(measured))
+        return Section("answer", "The answer", "measured", measured.headline, blocks)
     if points and (record.mode == "cluster" or not record.plan):
         study, is_proxy = measured_study(record, results), record.mode == "proxy"
         of_points = _measured_figures(points[0], results, is_proxy=is_proxy)
         figures = _study_figures(study) if study else of_points
-        blocks: tuple[Block, ...] = (KeyFigures(figures), *_told(measured))
+        blocks = (KeyFigures(figures), *_told(measured))
         if is_proxy:
             return Section("answer", "The answer", "measured", measured.headline, blocks)
         beside = Paragraph(predicted_sentence(record, best))
@@ -50,7 +55,7 @@ def section(subject: ReportSubject) -> Section:
         rest = (Paragraph(measured.headline), *_told(measured)) if record.plan else _told(measured)
         return Section("answer", "The answer", "predicted" if record.plan else "measured", said, rest)
     here = (Heading(_where(record)), Paragraph(measured.headline), *_told(measured))
-    blocks = (KeyFigures(_predicted_figures(best)), *_outside(best), *here)
+    blocks = (KeyFigures(_predicted_figures(record, best)), *_outside(best), *here)
     return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
 
 
@@ -88,8 +93,9 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
     experiment, estimate = best.trial.experiment, best.estimate
     assert experiment is not None
     low, high = _expected_rates(best)
+    label = record.plan_label_of(best.trial)
     return (
-        f"Predicted: {experiment.model.name} trains fastest on {_devices_of(best.trial)} as `{plan_label(best.trial)}`,"
+        f"Predicted: {experiment.model.name} trains fastest on {_devices_of(best.trial)} as `{label}`,"
         f" with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device ({low} to {high} with 80 %"
         f" probability), {percent(estimate.model_flops_utilization)} % of the peak, and a step every"
         f" {seconds(estimate.step_seconds)} s."
@@ -120,7 +126,7 @@ def _best(record: SweepRecord) -> _Best | None:
     return _Best(trial, trial.estimate, interval, baseline if is_alike else None)
 
 
-def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
+def _predicted_figures(record: SweepRecord, best: _Best) -> tuple[KeyFigure, ...]:
     estimate, experiment = best.estimate, best.trial.experiment
     assert experiment is not None
     low, high = _expected_rates(best)
@@ -131,18 +137,18 @@ def _predicted_figures(best: _Best) -> tuple[KeyFigure, ...]:
     return (
         _figure("model TFLOPS per device", rate, f"{low} to {high} with 80 % probability"),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
-        *_against_baseline(best),
+        *_against_baseline(record, best),
         _cost(declared_footprint(experiment, estimate), "predicted"),
     )
 
 
-def _against_baseline(best: _Best) -> list[KeyFigure]:
+def _against_baseline(record: SweepRecord, best: _Best) -> list[KeyFigure]:
     baseline = best.baseline
     if baseline is None or baseline.estimate is None or baseline.trial_id == best.trial.trial_id:
         return []
     faster = best.estimate.tokens_per_second / baseline.estimate.tokens_per_second
     sure = "less" if best.interval.rivals > faster - 1 else "more"
-    note = f"baseline: {plan_label(baseline)}. The difference is {sure} than predictions err between plans."
+    note = f"baseline: {record.plan_label_of(baseline)}. The difference is {sure} than predictions err between plans."
     return [_figure("tokens/s over the baseline's", f"x {significant(faster)}", note)]
 
 
@@ -189,6 +195,23 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, i
         *_measured_relation(relation[best.middle.trial.trial_id]),
         # A trillion tokens of a small stand-in would say nothing.
         *([] if is_proxy else [_cost(declared_footprint(experiment, performance), "measured")]),
+    )
+
+
+def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
+    """What the best point reached of each objective, and beside it the next one."""
+    points = sought_points(record, results)
+    if not points:
+        return ()
+    best, following = points[0], points[1] if len(points) > 1 else None
+    return tuple(
+        _figure(
+            WORDS[objective],
+            shown_value(objective, best.values[place]),
+            f"{best.name}; next {shown_value(objective, following.values[place])}" if following else best.name,
+            "measured",
+        )
+        for place, objective in enumerate(record.objective)
     )
 
 

@@ -18,7 +18,7 @@ def section(subject: ReportSubject) -> Section | None:
     """None where no plan has a time, or only a proxy's steps do and the full size is not predicted."""
     record = subject.sweep.record
     measured = measured_costs(subject.results) if record.mode == "cluster" else []
-    points = measured or predicted_costs(record.plan)
+    points = measured or predicted_costs(record)
     counted = counted_table(subject.results)
     if not points:
         return None

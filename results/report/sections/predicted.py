@@ -9,7 +9,7 @@ from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
 from results.report.blocks.plan_tables import predicted_part
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable
-from results.terminal import by_prediction, plan_label
+from results.terminal import by_prediction
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 
@@ -63,7 +63,7 @@ def _folded(table: ReportTable, what: str) -> str:
 def step_terms(record: SweepRecord) -> Spec:
     """Stacked bars for the fastest points that fit, per sequence because their batches may differ."""
     shown = [trial for trial in by_prediction(record.plan) if trial.infeasible_reason is None][:MOST_BARS]
-    names = distinct_names([plan_label(trial) for trial in shown])
+    names = distinct_names([record.plan_label_of(trial) for trial in shown])
     values = [
         {"layout": name, "term": TERM_NAMES[term], "order": order, "seconds": _per_sequence(trial, term)}
         for name, trial in zip(names, shown, strict=True)
@@ -93,7 +93,7 @@ def _memory(record: SweepRecord) -> Spec | None:
     shown = [(trial, trial.estimate) for trial in _around_the_limit(by_prediction(record.plan)) if trial.estimate]
     if not shown:
         return None
-    names = distinct_names([plan_label(trial) for trial, _ in shown])
+    names = distinct_names([record.plan_label_of(trial) for trial, _ in shown])
     values = [
         {
             "layout": name,

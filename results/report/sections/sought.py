@@ -1,4 +1,4 @@
-"""What a sweep over hyperparameters seeks, over its axes: a table of its points, the metric over each axis, the losses."""
+"""What a sweep seeks, over its axes: a table of its points, the metric over each axis, and the losses."""
 
 from __future__ import annotations
 
@@ -86,14 +86,20 @@ def _value(point: SoughtPoint, key: str) -> Value:
 def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> Plot:
     """Every point and its interval over one axis; the line joins the best at each value."""
     objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
-    is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or record.spec.is_logarithmic(key))
+    is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or _is_declared_logarithmic(record, key))
     scale = {"type": "log"} if is_log else {"zero": False}
     x = quantity(key, key) | {"scale": scale, "axis": {"values": values} if len(values) <= MOST_TICKS else {}}
     title = f"measured {WORDS[objective]}"
     y = quantity("value", title) | {"scale": {"zero": False}}
     best = min if not is_better_when_larger(objective) else max
     rows = [
-        {key: _value(point, key), "value": point.values[0], "low": point.bounds[0], "high": point.bounds[1], "point": point.name}
+        {
+            key: _value(point, key),
+            "value": point.values[0],
+            "low": point.bounds[0],
+            "high": point.bounds[1],
+            "point": point.name,
+        }
         for point in points
         if math.isfinite(point.values[0])
     ]
@@ -113,6 +119,11 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
         ", whiskers are 95 % intervals." if points[0].half_width is not None else "."
     )
     return Plot(f"over-{key.replace('.', '-')}", caption, spec)
+
+
+def _is_declared_logarithmic(record: SweepRecord, key: str) -> bool:
+    points = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
+    return any(block.axes[key].log for block in points.blocks if key in block.axes)
 
 
 def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Plot:
@@ -141,7 +152,12 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
         "mark": {"type": "line", "point": True, "opacity": 0.7},
         "encoding": {
             "x": {"field": "axis", "type": "nominal", "sort": columns, "title": None, "axis": {"labelAngle": 0}},
-            "y": {"field": "place", "type": "quantitative", "title": "values in their order", "axis": {"labels": False}},
+            "y": {
+                "field": "place",
+                "type": "quantitative",
+                "title": "values in their order",
+                "axis": {"labels": False},
+            },
             "detail": {"field": "point"},
             "color": colour,
             "tooltip": [{"field": "point"}, {"field": "axis"}, {"field": "value"}],
@@ -157,7 +173,11 @@ def _on_axis(point: SoughtPoint, column: str, objective: Objective) -> Value:
 
 def _order(value: Value) -> tuple[str, float, str]:
     is_number = isinstance(value, int | float)
-    return ("" if is_number else "text", float(str(value)) if is_number and not isinstance(value, bool) else 0.0, str(value))
+    return (
+        "" if is_number else "text",
+        float(str(value)) if is_number and not isinstance(value, bool) else 0.0,
+        str(value),
+    )
 
 
 def _curves(points: Sequence[SoughtPoint]) -> Plot:
@@ -169,7 +189,12 @@ def _curves(points: Sequence[SoughtPoint]) -> Plot:
         for step, loss in zip(performance.recorded_steps, performance.losses, strict=False)
         if math.isfinite(loss)
     ]
-    colour = {"field": "point", "type": "nominal", "title": None, "sort": [point.name for point in points[:MOST_CURVES]]}
+    colour = {
+        "field": "point",
+        "type": "nominal",
+        "title": None,
+        "sort": [point.name for point in points[:MOST_CURVES]],
+    }
     spec: Spec = {
         "data": {"values": rows},
         "height": 280,

@@ -11,7 +11,7 @@ from tests.conftest import BuildRecord
 from tests.results.conftest import ENVIRONMENT, finish, performance
 
 
-def test_what_another_version_of_the_trainer_measured_is_another_point(tmp_path: Path, build_record: BuildRecord) -> None:
+def test_what_another_version_of_the_code_measured_is_another_point(tmp_path: Path, build_record: BuildRecord) -> None:
     folder = SweepFolder(tmp_path / "sweep")
     first = build_record([{}], []).trials[0]
     again = first.model_copy(update={"trial_id": f"{first.trial_id}-r2", "repeat": 1})
