@@ -99,8 +99,9 @@ class SearchPlan(Frozen):
         pruner: which running trials of objective=loss end early: `median` those worse than half of the others were
             after as many tokens, `halving` all but the best third at each of three marks.
         seed: of the draws; the same seed and the same results lead to the same points.
-        max_rounds: how often the leaders and the baseline are measured at most, in turn, until their intervals part;
-            null: 3 where a stand-in is measured on this machine, else 1.
+        max_rounds: how often points are measured at most: disturbed ones until a run was steady, then the leaders and
+            the baseline in turn until their intervals part; null: 3 for a stand-in that is measured on this machine,
+            else 1.
     """
 
     kind: Literal["grid", "planner", "bayes", "random", "pareto"]

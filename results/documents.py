@@ -13,7 +13,7 @@ from results.scaling import Scaling, scalings
 from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, trial_row
 from sweeps.folder.history import History
-from sweeps.reading import Reading, TrialReading
+from sweeps.reading import Reading, TrialReading, disturbances
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from sweeps.watch.age import age_seconds
@@ -28,7 +28,11 @@ def status_document(
 ) -> Row:
     """How every trial of a sweep stands, and every training that was begun from it."""
     now = time.time()
-    rows = [_status_row(trial, relation, now) for trial, relation in zip(trials, scalings(trials), strict=True)]
+    disturbed = disturbances(trials)
+    rows = [
+        _status_row(trial, relation, now) | {"disturbed": disturbed.get(trial.trial.trial_id)}
+        for trial, relation in zip(trials, scalings(trials), strict=True)
+    ]
     return {
         **_about(sweep),
         "read_unix_seconds": now,

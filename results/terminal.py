@@ -11,16 +11,20 @@ from rich.table import Table
 from conf.setup import Setup
 from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
-from results.units import ABSENT, count, gib, percent, seconds, tflops
+from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
-from sweeps.repeats.points import MEASURED_PEAK, NOISY_RATIO
+from sweeps.reading import MEASURED_PEAK
+from sweeps.repeats.points import NOISY_RATIO
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
 
 if TYPE_CHECKING:
     import pandas  # costs 0.4 s, which printing a plan does not need
 
+DISTURBED = "DISTURBED"
+"""Shown in the place of COMPLETED where something disturbed the run, or every run of the point."""
 STYLES: dict[str | None, str] = {
+    DISTURBED: "yellow",
     Outcome.COMPLETED: "green",
     Outcome.RUNNING: "cyan",
     Outcome.INFEASIBLE: "dim",
@@ -48,26 +52,47 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: 
         "Measured here, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_of_which_peak(frame)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
-        f" one is shown; +-: half of the interval in which the step's seconds lie. *: the baseline."
-        f"{_names(setups, labels)}",
+        " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
+        f" as fast.{_disturbed_words(frame)} *: the baseline.{_names(setups, labels)}",
         labels.heading if labels else "layout",
     )
     _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
-    for position, row in enumerate(_ranked_rows(frame), start=1):
-        measured = _given(row, "measured_step_seconds") is not None
+    for row in _ranked_rows(frame):
         table.add_row(
-            str(position) if measured else "",
+            _place(row),
             _layout(str(row["label"]), bool(row["is_baseline"])),
-            _outcome(row["outcome"]),
-            tflops(_given(row, "measured_model_flops_per_second_per_device")),
-            percent(_given(row, "measured_model_flops_utilization")),
-            seconds(_given(row, "measured_step_seconds")),
+            _outcome(DISTURBED if _is_disturbed(row) else row["outcome"]),
+            tflops(_of_point(row, "measured_model_flops_per_second_per_device")),
+            share_of_peak(_of_point(row, "measured_model_flops_utilization")),
+            seconds(_given(row, "point_step_seconds")),
             _half_width(row),
             count(_given(row, "num_runs")),
             gib(_given(row, "measured_peak_memory_bytes")),
             _ratio(_given(row, "speed_up")),
         )
     return table
+
+
+def _is_disturbed(row: dict[str, Any]) -> bool:
+    """Whether no steady run measured the point: such a one has no place."""
+    return _given(row, "measured_step_seconds") is not None and not _place(row)
+
+
+def _place(row: dict[str, Any]) -> str:
+    """Empty where it has none, whatever pandas has made of None."""
+    return row["place"] if isinstance(row["place"], str) else ""
+
+
+def _disturbed_words(frame: pandas.DataFrame) -> str:
+    """What disturbed the points that are called so; empty where none is."""
+    why = dict.fromkeys(str(row["disturbed"]) for row in _plain_rows(frame) if _is_disturbed(row))
+    return f" DISTURBED, and without a place: {', or '.join(why)}." if why else ""
+
+
+def _of_point(row: dict[str, Any], name: str) -> float | None:
+    """A rate of the middle run at the seconds of its point, which differ where they are the mean of two runs."""
+    value, own, of_point = (_given(row, each) for each in (name, "measured_step_seconds", "point_step_seconds"))
+    return value if value is None or own is None or of_point is None else value * own / of_point
 
 
 def _of_which_peak(frame: pandas.DataFrame) -> str:
@@ -79,9 +104,8 @@ def _of_which_peak(frame: pandas.DataFrame) -> str:
     return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
 
 
-def plan_table(record: SweepRecord) -> Table:
-    """The full-size points as predicted: those that fit, fastest first, and then the others by what they lack."""
-    trials = [trial for trial in record.plan if trial.experiment]
+def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
+    """Points of the plan as predicted: those that fit, fastest first, and then the others by what they lack."""
     # With several types of devices there is no single capacity to put into the caption.
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
@@ -158,8 +182,8 @@ def _plain_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
-    rate = _given(row, "measured_model_flops_per_second_per_device")
-    return (0, -rate, "") if rate is not None else (1, 0.0, str(row["outcome"]))
+    rate = _of_point(row, "measured_model_flops_per_second_per_device")
+    return (int(_is_disturbed(row)), -rate, "") if rate is not None else (2, 0.0, str(row["outcome"]))
 
 
 def _given(row: dict[str, Any], name: str) -> float | None:
@@ -195,9 +219,7 @@ def _fit(trial: Trial) -> OutcomeCell:
 
 def _half_width(row: dict[str, Any]) -> str:
     """Half of the interval, as a percentage of the seconds that are shown."""
-    low, high, shown = (
-        _given(row, name) for name in ("step_seconds_low", "step_seconds_high", "measured_step_seconds")
-    )
+    low, high, shown = (_given(row, name) for name in ("step_seconds_low", "step_seconds_high", "point_step_seconds"))
     return ABSENT if low is None or high is None or not shown else f"{50 * (high - low) / shown:.0f}"
 
 

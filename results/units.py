@@ -38,6 +38,11 @@ def percent(fraction: float | None) -> str:
     return ABSENT if fraction is None else f"{100 * fraction:.1f}"
 
 
+def share_of_peak(fraction: float | None) -> str:
+    """A utilization; absent above 100 %, where the peak is wrong: something else ran while it was measured."""
+    return ABSENT if fraction is None or fraction > 1.0 else percent(fraction)
+
+
 def seconds(value: float | None) -> str:
     return significant(value)
 

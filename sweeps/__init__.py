@@ -13,6 +13,7 @@ planner        the search for the best plan on paper
 sweep          `Sweep`: folder and record together
 reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
+steadiness     whether the steps of a run are those of a steady machine
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
 labels         what a trial is called: by what sets it apart from the others of its sweep

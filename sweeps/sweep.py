@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import NamedTuple
 
 from sweeps.folder.attempts import keep_attempt
@@ -46,7 +47,7 @@ class Sweep(NamedTuple):
             readings = [self.read_trial(trial) for trial in self.record.trials]
             for reading in readings:
                 _ = reading.measurement  # read now, because everybody asks for it
-        return readings
+            return _named_by_code(readings)
 
     def read_trial(self, trial: Trial) -> TrialReading:
         label = self.record.label_of(trial)
@@ -73,3 +74,17 @@ class Sweep(NamedTuple):
             {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
         )
         return folder
+
+
+def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:
+    """Where a point was measured by several versions of the trainer, the labels of all but the newest say by which."""
+    codes: dict[str, dict[str, float]] = {}
+    for each in readings:
+        if each.code and each.measurement:
+            known = codes.setdefault(each.trial.identity[0], {})
+            known[each.code] = max(each.measurement.started, known.get(each.code, 0.0))
+    newest = {point: max(known, key=known.__getitem__) for point, known in codes.items() if len(known) > 1}
+    older = {each.name for each in readings if each.code and each.code != newest.get(each.trial.identity[0], each.code)}
+    return [
+        replace(each, label=f"{each.label} (code {each.code[:4]})") if each.name in older else each for each in readings
+    ]

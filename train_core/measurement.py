@@ -255,7 +255,11 @@ class Performance(Frozen):
 
 
 class Environment(Frozen):
-    """Where a measurement was made."""
+    """Where a measurement was made, and by which code.
+
+    Attributes:
+        trainer_code: digest of the trainer's own code; empty where another program trained.
+    """
 
     hostname: str
     device: str
@@ -263,6 +267,7 @@ class Environment(Frozen):
     torch_version: str
     python_version: str
     git_sha: str
+    trainer_code: str = ""
     num_cores: Count
 
 

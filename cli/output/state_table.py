@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from results.layout_cell import LayoutCell
-from results.terminal import outcome_style
+from results.terminal import DISTURBED, outcome_style
 from results.units import tflops
-from sweeps.reading import Reading, TrialReading
+from sweeps.reading import Reading, TrialReading, disturbances
 from sweeps.watch.age import age_seconds
 from train_core.measurement import Outcome
 
@@ -41,6 +41,7 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
     The age is how long a trial has waited or run, or how long it ran before it ended.
     """
     now = time.time()
+    disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
     columns = [column for column in COLUMNS if column.least_width <= width]
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("trial", ratio=1)
@@ -51,10 +52,11 @@ def state_table(states: Sequence[Reading], width: int) -> Table:
     if wide:
         table.add_column("last line of the log", no_wrap=True, overflow="ellipsis", max_width=LOG_COLUMNS)
     for state in states:
-        outcome = state.outcome or Outcome.PENDING
-        texts = [Text(outcome.value, style=outcome_style(outcome))]
+        why = disturbed.get(state.name, "")
+        outcome = DISTURBED if why else (state.outcome or Outcome.PENDING).value
+        texts = [Text(outcome, style=outcome_style(outcome))]
         texts += [Text(column.cell(state, now)) for column in columns]
-        texts += [Text(state.cause or state.last_log_line)] if wide else []
+        texts += [Text(state.cause or why or state.last_log_line)] if wide else []
         table.add_row(LayoutCell(state.title, after="- "), *texts)
     return table
 

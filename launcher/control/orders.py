@@ -88,8 +88,10 @@ def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str
     """
     readings = sweep.read()
     open_ones = {each.trial.identity[0] for each in readings if each.trial.repeat and _is_open(each)}
-    points = [point for point in measured_points(readings) if point.middle.trial.identity[0] not in open_ones]
-    again = [_again(sweep, point, readings) for point in points if wants(point.middle.trial)]
+    # What several versions of the trainer measured is several points, and one to be measured by the present version.
+    points = {point.middle.trial.identity[0]: point for point in measured_points(readings)}
+    wanted = [each for mark, each in points.items() if mark not in open_ones and wants(each.middle.trial)]
+    again = [_again(sweep, point, readings) for point in wanted]
     Journal(sweep.folder.journal).append(*(Asked(trial=trial) for trial in again))
     return [trial.trial_id for trial in again]
 

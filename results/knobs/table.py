@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from conf.experiment import Experiment
 from conf.knobs import KNOB, KNOBS
 from conf.schema import Value
-from sweeps.reading import TrialReading
+from sweeps.reading import TrialReading, disturbances
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 
@@ -94,8 +94,10 @@ class KnobTable:
 
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
     """What the trials of a sweep measured, and which ran out of memory."""
-    points, baselines = [], []
+    points, baselines, disturbed = [], [], disturbances(results)
     for result in results:
+        if result.trial.trial_id in disturbed:
+            continue  # a knob must not seem to do what something else on the machine did
         rate = result.performance.model_flops_per_second_per_device if result.performance else None
         if result.experiment is not None and (rate is not None or result.outcome is Outcome.OUT_OF_MEMORY):
             points.append(KnobPoint(settings_of(result.experiment, result.trial.point), rate))

@@ -115,6 +115,8 @@ def predicted(estimate: Estimate) -> dict[str, float]:
 def measured(performance: Performance) -> dict[str, float]:
     """What was measured; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
     values = _keyed("meas", MEASURED, performance)
+    if performance.model_flops_utilization > 1.0:
+        del values["meas/MFU_pct"]  # something else ran while the peak was measured
     if performance.peak_memory_bytes:
         values["meas/mem_GiB"] = in_gib(max(performance.peak_memory_bytes))
     if performance.breakdown is not None:

@@ -10,7 +10,7 @@ from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
 from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
 from results.scaling import Scaling, scalings
 from results.units import tflops
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading, disturbances, ranked
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 
@@ -24,14 +24,14 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     Args:
         report: changes when the report does, which is among the parent's artifacts.
     """
-    relations = scalings(results)
+    relations, disturbed = scalings(results), disturbances(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
     name = shown_name(baseline) if baseline else ""
     both = zip(results, relations, strict=True)
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
     since = max(ends, default=0.0)
     trials = [
-        trial_run(record, result, Related(relation, name, since))
+        trial_run(record, result, Related(relation, name, since, disturbed.get(result.trial.trial_id, "")))
         for result, relation in zip(results, relations, strict=True)
     ]
     return [_parent(record, results, relations, report), *trials]

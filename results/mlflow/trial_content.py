@@ -26,11 +26,13 @@ class Related:
     Attributes:
         baseline: its short name; empty where the sweep has none.
         since: when the baseline had been measured, in seconds since the epoch.
+        disturbed: what disturbed the trial; empty where it was steady.
     """
 
     scaling: Scaling
     baseline: str
     since: float = 0.0
+    disturbed: str = ""
 
 
 def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> RunContent:
@@ -45,6 +47,7 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
         "baseline": related.baseline,
         "scaling": scaling.kind or "not comparable",
         "held_constant": scaling.note,
+        "disturbed": related.disturbed or "no",
     }
     ended = result.measurement.ended if result.measurement else record.created
     scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaled(scaling))

@@ -14,7 +14,7 @@ from results.report.render.markdown import markdown
 from results.report.render.page import page
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, Section
 from results.report.table import ReportTable, number, text
-from results.units import percent, rounded, seconds, significant, tflops
+from results.units import rounded, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading, ranked
 from sweeps.sweep import Sweep
@@ -215,7 +215,7 @@ def _winners(before: Side, after: Side) -> Section:
             text(side.name),
             text(labels.of(reading.trial.point, reading.experiment) if reading else "nothing was measured"),
             number(tflops(performance.model_flops_per_second_per_device if performance else None), None),
-            number(percent(performance.model_flops_utilization if performance else None), None),
+            number(share_of_peak(performance.model_flops_utilization if performance else None), None),
         )
         for letter, side, reading in zip("AB", (before, after), best, strict=True)
         for performance in [reading.performance if reading else None]

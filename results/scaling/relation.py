@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.experiment import Experiment
-from sweeps.reading import TrialReading, middle_of
+from sweeps.reading import TrialReading, counted_runs, disturbances, middle_of
 from train_core.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]
@@ -43,7 +43,7 @@ def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
     """
     declared = next((result for result in results if result.trial.is_baseline), None)
     runs = [each for each in results if declared and each.performance and _are_one_point(each, declared)]
-    baseline = middle_of(runs) if runs else declared
+    baseline = middle_of(counted_runs(runs, disturbances(results))) if runs else declared
     return [scaling(result, baseline) for result in results]
 
 

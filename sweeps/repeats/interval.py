@@ -2,14 +2,15 @@
 
 Where any point of a sweep was measured more than once, Student's t is applied to the logarithm of the median seconds of
 a step. The spread between runs is pooled over all points, as a machine disturbs each of them by a factor; so three runs
-of three points say more than three runs of one, and a point that was measured once has an interval too.
+of three points say more than three runs of one, and a point that was measured once has an interval too. No interval is
+narrower than that of the median of the point's own steps, by their order alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, pi, sqrt
+from math import comb, exp, log, pi, sqrt
 from statistics import fmean, median
 
 CONFIDENCE = 0.95
@@ -63,16 +64,45 @@ def of_runs(runs: Sequence[float], spread: Spread) -> Interval:
     return Interval(exp(middle - half), exp(middle + half), len(runs), method)
 
 
-def of_one_run(fastest: float, slowest: float, noise: float) -> Interval:
+def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) -> Interval:
     """Of a run that nothing was repeated beside: its fastest and slowest step, and what the machine's noise adds.
 
     Args:
         noise: by which factor the peaks vary that were measured beside the runs; 1.0 where none were.
+        num_runs: more than one where all of them were disturbed.
     """
     # A run met the machine somewhere between its best and its worst moment, and nobody knows where.
     widened = f", widened by the noise x{noise:.2g}" if noise > 1.0 else ""
-    method = f"from the fastest to the slowest step of the one run{widened}"
-    return Interval(fastest / sqrt(noise), slowest * sqrt(noise), 1, method)
+    of = "the one run" if num_runs == 1 else f"its {num_runs} runs, all of which were disturbed"
+    method = f"from the fastest to the slowest step of {of}{widened}"
+    return Interval(fastest / sqrt(noise), slowest * sqrt(noise), num_runs, method)
+
+
+def with_own_steps(interval: Interval, seconds: Sequence[float]) -> Interval:
+    """The interval, as wide at least as that of the median of the timed steps of all runs.
+
+    Source: the interval by order statistics, which takes no distribution for granted; W. J. Conover, "Practical
+    Nonparametric Statistics". Of fewer than six steps it is from the fastest to the slowest.
+    """
+    if not seconds:
+        return interval
+    ordered = sorted(seconds)
+    aside = _num_aside(len(ordered))
+    low, high = ordered[aside], ordered[-1 - aside]
+    if interval.low <= low and high <= interval.high:
+        return interval
+    method = f"{interval.method}, or by the order of its own steps where these vary more"
+    return Interval(min(interval.low, low), max(interval.high, high), interval.num_runs, method)
+
+
+def _num_aside(num_steps: int) -> int:
+    """How many steps at either end lie outside, the interval of their median still having 95 % confidence."""
+    outside, aside = 0.0, 0
+    while True:
+        outside += 2 * comb(num_steps, aside) / 2**num_steps
+        if outside > 1 - CONFIDENCE:
+            return max(0, aside - 1)
+        aside += 1
 
 
 def t_quantile(freedom: int) -> float:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeps.reading import TrialReading, measured_groups, middle_of
-from sweeps.repeats.interval import Interval, of_one_run, of_runs, pooled_spread
+from sweeps.reading import MEASURED_PEAK, TrialReading, counted_runs, disturbances, measured_groups, middle_of
+from sweeps.repeats.interval import Interval, Spread, of_one_run, of_runs, pooled_spread, with_own_steps
+from sweeps.steadiness import LEAST_RATIO
 from train_core.measurement import Performance
 
-MEASURED_PEAK = "measured"
-"""The `peak_source` of a peak that was measured beside the trial, by the same matrix product each time."""
-NOISY_RATIO = 1.15
+NOISY_RATIO = LEAST_RATIO
 """Runs whose peaks differ by more than this factor did not have the machine for themselves."""
 
 
@@ -21,14 +21,16 @@ class MeasuredPoint:
 
     Attributes:
         runs: that completed, in the order in which they were asked for.
-        middle: the run with the median seconds of a step; of two in the middle, the slower one. All numbers that are
+        middle: `sweeps.reading.middle_of` the runs that count: the steady ones, where any is. All numbers that are
             shown of the point are this run's, so that they belong together.
         seconds: of a step, with the interval in which they lie.
+        disturbed: what disturbed its runs, where none of them was steady; else empty.
     """
 
     runs: tuple[TrialReading, ...]
     middle: TrialReading
     seconds: Interval
+    disturbed: str = ""
 
     @property
     def performance(self) -> Performance:
@@ -66,18 +68,49 @@ class MeasuredPoint:
 
 
 def measured_points(readings: Iterable[TrialReading]) -> list[MeasuredPoint]:
-    """Every point that was measured, fastest per device first."""
+    """Every point that was measured, fastest per device first; those with disturbed runs alone after all others."""
     groups = measured_groups(readings)
+    disturbed = disturbances(run for runs in groups for run in runs)
+    counted = [counted_runs(runs, disturbed) for runs in groups]
     noise = machine_noise(run.performance for runs in groups for run in runs) or 1.0
-    spread = pooled_spread([_seconds(runs) for runs in groups])
-    points = []
-    for runs in groups:
-        middle = middle_of(runs)
-        assert middle.performance is not None
-        steps = middle.performance.step_seconds_min, middle.performance.step_seconds_max
-        interval = of_one_run(*steps, noise) if spread is None else of_runs(_seconds(runs), spread)
-        points.append(MeasuredPoint(tuple(runs), middle, interval))
-    return sorted(points, key=lambda point: -point.rate)
+    steady = [runs for runs in counted if runs[0].trial.trial_id not in disturbed]
+    spread = pooled_spread([_seconds(runs) for runs in steady])
+    points = [_point(runs, counting, disturbed, spread, noise) for runs, counting in zip(groups, counted, strict=True)]
+    return sorted(points, key=lambda point: (bool(point.disturbed), -point.rate))
+
+
+def _point(
+    runs: Sequence[TrialReading],
+    counting: Sequence[TrialReading],
+    disturbed: Mapping[str, str],
+    spread: Spread | None,
+    noise: float,
+) -> MeasuredPoint:
+    why = disturbed.get(counting[0].trial.trial_id, "")
+    known = [run.performance for run in counting if run.performance]
+    slowest, fastest = max(each.step_seconds_max for each in known), min(each.step_seconds_min for each in known)
+    if spread is None or why:
+        interval = of_one_run(fastest, slowest, noise, len(known))
+    else:
+        steps = [seconds for run in counting for seconds in run.timed_seconds]
+        interval = with_own_steps(of_runs(_seconds(counting), spread), steps)
+    return MeasuredPoint(tuple(runs), middle_of(counting), interval, why)
+
+
+def places(points: Sequence[MeasuredPoint]) -> list[str]:
+    """The place of every point: one more than points are surely faster, and `=` where another may be as fast.
+
+    A point that was measured by disturbed runs alone has no place, and takes nobody's.
+    """
+    steady = [point.rate_bounds for point in points if not point.disturbed]
+    lows, highs = sorted(low for low, _ in steady), sorted(high for _, high in steady)
+    return ["" if point.disturbed else _place(point.rate_bounds, lows, highs) for point in points]
+
+
+def _place(bounds: tuple[float, float], lows: Sequence[float], highs: Sequence[float]) -> str:
+    low, high = bounds
+    num_faster, num_slower = len(lows) - bisect_right(lows, high), bisect_left(highs, low)
+    return f"{num_faster + 1}{'=' if num_faster + num_slower + 1 < len(lows) else ''}"
 
 
 def machine_noise(performances: Iterable[Performance | None]) -> float | None:
@@ -90,8 +123,8 @@ def machine_noise(performances: Iterable[Performance | None]) -> float | None:
 
 
 def rivals_of(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
-    """The other points whose interval overlaps that of the best, fastest first."""
-    return [point for point in points if point is not best and point.may_equal(best)]
+    """The other points whose interval overlaps that of the best, fastest first; all where the best was disturbed."""
+    return [point for point in points if point is not best and (best.disturbed or point.may_equal(best))]
 
 
 def _seconds(runs: Sequence[TrialReading]) -> list[float]:

@@ -1,24 +1,35 @@
-"""Which points are measured once more: the leaders and the baseline in turn, until their intervals part.
+"""Which points are measured once more: first those that something disturbed, then the leaders and the baseline.
 
 A first measurement of all points comes before. Then the points take turns (A B C A B C), so that a machine that slows
-down for a while slows all of them. Nothing is kept between two questions: the trials say all that happened.
+down for a while slows all of them, the leaders until their intervals part. Nothing is kept between two questions: the
+trials say all that happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeps.reading import TrialReading
+from sweeps.reading import TrialReading, disturbances
+from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of
 from sweeps.search.searcher import Answer, Proposal
 from train_core.measurement import Outcome
 
 IN_FLIGHT = (Outcome.PENDING, Outcome.RUNNING)
+UNMEASURED = (*IN_FLIGHT, Outcome.CANCELLED, None)
+"""A repeat that stands so was asked for and never tried. One that failed was: it is not tried for ever."""
 MOST_LEADERS = 3
 """So many leaders take part in a round, the baseline beside them: others are measured again once these fall behind."""
 ROUNDS_OF_A_STAND_IN = 3
 """How often a leader is measured on this machine at most, where the configuration does not say."""
+
+FAR = "it was slower than predicted by far more than the other points were"
+EVERY = "every point is measured so often"
+LEADING = "it may be the fastest, or is the baseline"
+Wanted = tuple[MeasuredPoint, str]
+"""A point that is to be measured once more, and why."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +58,53 @@ class Rounds:
         if any(reading.outcome in IN_FLIGHT for reading in trials):
             return Answer()  # whoever is measured next depends on what is being measured now
         points = measured_points(trials)
-        chosen = points if self.every_point else _leaders(points)
-        asked = {_key(point): _num_asked(point, trials) for point in chosen}
-        waiting = [point for point in chosen if asked[_key(point)] < self.most]
-        if not waiting or self._is_spent(trials):
-            return Answer(finished=self._ending(over, points, trials))
-        turn = min(asked[_key(point)] for point in waiting)
-        taking_it = [point for point in waiting if asked[_key(point)] == turn]
-        return Answer(tuple(self._proposal(point, turn) for point in taking_it[:count]))
+        num_tried = Counter(_mark(each) for each in trials if each.outcome not in UNMEASURED)
+        # Whoever cancelled a repeat has it back with the next command, and no other in its place before.
+        given_up = {_mark(each) for each in trials if each.trial.repeat and each.outcome in UNMEASURED}
 
-    def _is_spent(self, trials: Sequence[TrialReading]) -> bool:
-        return not self.every_point and sum(each.trial.repeat > 0 for each in trials) >= self.most_repeats
+        def may_run(point: MeasuredPoint) -> bool:
+            return num_tried[_mark(point.middle)] < self.most and _mark(point.middle) not in given_up
+
+        waiting = [each for each in self._doubtful(points, trials, num_tried) if may_run(each[0])]
+        waiting = waiting or [each for each in self._leading(points, trials) if may_run(each[0])]
+        if not waiting:
+            return Answer(finished=self._ending(over, points, trials))
+        turn = min(num_tried[_mark(point.middle)] for point, _ in waiting)
+        taking_it = [each for each in waiting if num_tried[_mark(each[0].middle)] == turn]
+        return Answer(tuple(self._proposal(point, why, trials) for point, why in taking_it[:count]))
+
+    def _doubtful(
+        self, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading], num_tried: Mapping[str, int]
+    ) -> list[Wanted]:
+        """The points that no steady run measured, and those to be measured twice, with the reason.
+
+        On a machine that disturbs everything they come to as many repeats as there are points, and no more.
+        """
+        if _num_repeats(trials) >= len(points):
+            return []
+        far = [(point, FAR) for point in far_from_prediction(points) if num_tried[_mark(point.middle)] == 1]
+        return [(point, point.disturbed) for point in points if point.disturbed] + far
+
+    def _leading(self, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> list[Wanted]:
+        """All points, or the leaders while they have repeats left: one that answers a disturbed run is not theirs."""
+        if self.every_point:
+            return [(point, EVERY) for point in points]
+        is_spent = _num_repeats(trials) - len(disturbances(trials)) >= self.most_repeats
+        return [] if is_spent else [(point, LEADING) for point in _leaders(points)]
 
     def _ending(self, over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:
         """Why the sweep has ended."""
-        repeats = sum(each.trial.repeat > 0 for each in trials)
+        repeats = _num_repeats(trials)
         again = f", and {repeats} measurement{'s' if repeats > 1 else ''} repeated" if repeats else ""
         if len(points) < 2 or self.every_point:
             return over + again
         found = "no clear winner among them" if rivals_of(points[0], points) else "the fastest stands apart"
         return f"{over}{again}; {found}"
 
-    def _proposal(self, point: MeasuredPoint, turn: int) -> Proposal:
-        why = "every point is measured so often" if self.every_point else "it may be the fastest, or is the baseline"
-        return Proposal(point.middle.trial.point, f"round {turn + 1} of at most {self.most}: {why}", repeat=turn)
+    def _proposal(self, point: MeasuredPoint, why: str, trials: Sequence[TrialReading]) -> Proposal:
+        repeat = next_repeat(point.middle, trials)
+        said = f"round {repeat + 1} of at most {max(self.most, repeat + 1)}: {why}"
+        return Proposal(point.middle.trial.point, said, repeat=repeat)
 
 
 def next_repeat(trial: TrialReading, trials: Sequence[TrialReading]) -> int:
@@ -88,11 +122,10 @@ def _leaders(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     return leaders + [point for point in points if point.is_baseline and point not in leaders]
 
 
-def _key(point: MeasuredPoint) -> str:
-    assert point.middle.experiment is not None
-    return point.middle.experiment.fingerprint
+def _mark(reading: TrialReading) -> str:
+    return reading.experiment.fingerprint if reading.experiment else ""
 
 
-def _num_asked(point: MeasuredPoint, trials: Sequence[TrialReading]) -> int:
-    """How often the point was to be measured, whatever became of it: one that fails again is not tried for ever."""
-    return next_repeat(point.middle, trials)
+def _num_repeats(trials: Sequence[TrialReading]) -> int:
+    """Those that were tried, whatever became of them."""
+    return sum(each.trial.repeat > 0 and each.outcome not in UNMEASURED for each in trials)

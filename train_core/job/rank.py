@@ -13,7 +13,7 @@ import torch
 from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
-from train_core.process.git_sha import git_sha
+from train_core.process.git_sha import git_sha, trainer_code
 from train_core.process.gpu_settings import require_hardware_queues
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import Seat, World, choose_device, join, leave
@@ -81,5 +81,6 @@ def environment(world: World) -> Environment:
         torch_version=str(torch.__version__),
         python_version=platform.python_version(),
         git_sha=git_sha(),
+        trainer_code=trainer_code(),
         num_cores=os.cpu_count() or 1,
     )

@@ -1,8 +1,10 @@
-"""Which commit the running code is."""
+"""Which code runs: its commit, and a digest of what is measured."""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,3 +23,13 @@ def git_sha() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+@lru_cache(maxsize=1)
+def trainer_code() -> str:
+    """Twelve digits of the trainer's code; the cost model, which is never measured, and the rest do not count."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "train_core").rglob("*.py")):
+        if "costs" not in path.parts:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

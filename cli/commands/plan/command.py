@@ -174,7 +174,7 @@ def print_plan(record: SweepRecord, asked: Composition) -> None:
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
     print_question(record, asked)
-    console.print(plan_table(record))
+    console.print(plan_table(record, [trial for trial in record.plan if trial.experiment]))
     print_impossible(record)
     for trial in record.plan:
         if trial.chosen_because:

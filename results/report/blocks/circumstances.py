@@ -81,7 +81,7 @@ def noise_notes(performances: Sequence[Performance]) -> list[str]:
     return [
         f"The peak measured in each run varied by a factor of {significant(noise, 2)}: other work shared this machine,"
         " and differences between layouts that are smaller than that mean little. Each MFU refers to the peak of its"
-        " own run, so that MFUs of different runs are not comparable here, and may exceed 100 %."
+        " own run, so that MFUs of different runs are not comparable here; one above 100 % is left out."
     ]
 
 

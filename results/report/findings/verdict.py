@@ -9,7 +9,7 @@ from conf.units import TRILLION
 from results.footprint import declared_footprint
 from results.scaling import Scaling, scaling
 from results.scaling.study import Study, measured_study
-from results.units import count, in_three_digits, percent, seconds, significant, tflops
+from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import (
     NOISY_RATIO,
@@ -131,7 +131,7 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
     peak = f"{tflops(performance.peak_flops_per_second)} TFLOPS" + (" as measured beside this run" if noise else "")
     parts = [
         f"{tflops(point.rate)} model TFLOPS per device ({_range(point)})",
-        f"MFU {percent(performance.model_flops_utilization)} % (of a peak of {peak})",
+        f"MFU {share_of_peak(performance.model_flops_utilization)} % (of a peak of {peak})",
         f"a step every {seconds(performance.step_seconds)} s",
     ]
     if relation.kind not in (None, "baseline"):

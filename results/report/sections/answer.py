@@ -13,10 +13,10 @@ from results.report.findings.verdict import Verdict, predicted_study_sentence, v
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
 from results.scaling.study import Study, measured_study, predicted_study
-from results.units import in_three_digits, percent, seconds, significant, tflops
+from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
-from sweeps.reading import TrialReading, ranked
-from sweeps.repeats.points import MEASURED_PEAK, MeasuredPoint, measured_points
+from sweeps.reading import MEASURED_PEAK, TrialReading, ranked
+from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
@@ -182,7 +182,7 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, i
     low, high = map(tflops, best.rate_bounds)
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
-    mfu = f"{percent(performance.model_flops_utilization)} %"
+    mfu = f"{share_of_peak(performance.model_flops_utilization)} %"
     return (
         _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),

@@ -13,9 +13,9 @@ from results.report.findings.comparable import named
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.scaling import Scaling, scalings
-from results.units import ABSENT, count, gib, percent, rounded, seconds, significant, tflops
+from results.units import ABSENT, count, gib, percent, rounded, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points
+from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 
@@ -40,8 +40,9 @@ NUMERIC = frozenset(COLUMNS) - {"layout", "outcome", "scaling"}
 NEVER_RAN = (None, Outcome.INFEASIBLE, Outcome.PENDING)
 RANKED = (
     "Ranked by model TFLOPS per device, which count no recomputation. Of a point that was measured several times the"
-    " middle run is shown; ± is half of the interval in which the seconds of its step lie. The step is the slowest"
-    " rank's median; x baseline compares tokens/s."
+    " middle run is shown, or the mean of two; ± is half of the interval in which the seconds of its step lie, and ="
+    " marks places that another may have. A point of which every run was disturbed has no place. The step is the"
+    " slowest rank's median; x baseline compares tokens/s."
 )
 
 
@@ -97,7 +98,8 @@ def _ranking(
     is_full_size: bool,
 ) -> tuple[Block, ...]:
     others = sorted((result for result in results if not result.performance), key=_outcome)
-    rows = [_measured_row(position, point, relations) for position, point in enumerate(points, start=1)]
+    placed = zip(places(points), points, strict=True)
+    rows = [_measured_row(place, position, point, relations) for position, (place, point) in enumerate(placed, start=1)]
     rows += [_row({"layout": _named(result), "outcome": text(_outcome(result))}) for result in others]
     marked = frozenset({0}) if points else frozenset()
     whole = ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
@@ -149,20 +151,20 @@ def _named(result: TrialReading) -> Cell:
     return Cell(named(result), note=": ".join(filter(None, (_outcome(result), _cause(result)))))
 
 
-def _measured_row(position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
+def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
     performance, relation = point.performance, relations[point.middle.trial.trial_id]
     memory = max(performance.peak_memory_bytes, default=None)
     half = (point.seconds.high - point.seconds.low) / 2 / performance.step_seconds
     hardware = performance.hardware_flops_per_second_per_device
     cells = {
-        "#": number(str(position), -position),
-        "layout": Cell(_name_of(point), note=_shared(point.middle) or point.middle.cause),
-        "outcome": text(_outcome(point.middle)),
+        "#": number(place or ABSENT, -position),
+        "layout": Cell(_name_of(point), note=point.disturbed or _shared(point.middle) or point.middle.cause),
+        "outcome": text("disturbed" if point.disturbed else _outcome(point.middle)),
         "devices": number(count(performance.num_devices), performance.num_devices),
         "model TFLOPS": number(tflops(point.rate), point.rate),
         "± %": number(f"{100 * half:.0f}", half),
         "runs": number(str(len(point.runs)), len(point.runs)),
-        "MFU %": number(percent(performance.model_flops_utilization), performance.model_flops_utilization),
+        "MFU %": number(share_of_peak(performance.model_flops_utilization), performance.model_flops_utilization),
         "step s": number(seconds(performance.step_seconds), performance.step_seconds),
         "tokens/s": number(count(performance.tokens_per_second), performance.tokens_per_second),
         "x baseline": number(significant(relation.speed_up), relation.speed_up),
