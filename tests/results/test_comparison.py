@@ -129,9 +129,9 @@ def with_rate(learning_rate: float) -> Trial:
 
 
 def test_sweeps_over_another_key_are_paired_by_it(write_sweep: WriteSweep) -> None:
-    """All have the same layout, by whose name alone the first of one was paired with the first of the other."""
+    """One of them varies the layout too, and so calls the same points otherwise by itself."""
     slow, fast = {"lr-0.001": performance(100.0)}, {"lr-0.002": performance(200.0)}
     before = side(write_sweep, "before", with_rate(0.001), with_rate(0.002), **slow, **fast)
-    after = side(write_sweep, "after", with_rate(0.002), with_rate(0.001), **slow, **fast)
-    points = compared(before.results, after.results).points
-    assert [(point.label, point.ratio) for point in points] == [("lr=1e-3", 1.0), ("lr=2e-3", 1.0)]
+    after = side(write_sweep, "after", with_rate(0.002), with_rate(0.001), TWO, **slow, **fast)
+    points, layout = compared(before.results, after.results).points, "tp1-pp1-dp1-mb1-gb8"
+    assert [(point.label, point.ratio) for point in points] == [(f"{layout} lr=1e-3", 1.0), (f"{layout} lr=2e-3", 1.0)]
