@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from conf.experiment import Experiment
+from sweeps.labels import Labels
 from sweeps.reading import TrialReading
 from train_core.measurement import Environment, Performance
 
@@ -80,8 +81,9 @@ class Comparison:
 
 
 def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> Comparison:
-    """Pair the measured trials of two sweeps by their layout, in the order of the first."""
-    first, second = _by_layout(before), _by_layout(after)
+    """Pair the measured trials of two sweeps by what sets them apart in either, in the order of the first."""
+    labels = joint_labels(before, after)
+    first, second = _by_label(before, labels), _by_label(after, labels)
     points = tuple(
         ComparedPoint(label, reading, second[label], why_incomparable(reading, second[label]))
         for label, reading in first.items()
@@ -94,15 +96,21 @@ def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> C
     )
 
 
-def _by_layout(results: Sequence[TrialReading]) -> dict[str, TrialReading]:
-    """The measured trials by their layout; later namesakes, which differ in something else, are numbered."""
+def joint_labels(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> Labels:
+    """How the trials of both are called: by what varies within one of them. What differs between them is no name."""
+    sides = [[(each.trial.point, each.experiment) for each in side] for side in (before, after)]
+    return Labels([*sides[0], *sides[1]], dict.fromkeys(key for side in sides for key in Labels(side).names))
+
+
+def _by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
+    """The measured trials by their label; later namesakes, such as further runs, are numbered."""
     seen: Counter[str] = Counter()
     named = {}
     for reading in results:
         if reading.performance and reading.experiment:
-            seen[reading.label] += 1
-            number = seen[reading.label]
-            named[reading.label if number == 1 else f"{reading.label} #{number}"] = reading
+            label = labels.of(reading.trial.point, reading.experiment)
+            seen[label] += 1
+            named[label if seen[label] == 1 else f"{label} #{seen[label]}"] = reading
     return named
 
 

@@ -55,13 +55,21 @@ class Labels:
         names_layouts: whether labels say layouts, because these differ or nothing else does.
     """
 
-    def __init__(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> None:
+    def __init__(
+        self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]], keys: Iterable[str] | None = None
+    ) -> None:
+        """Find out what tells the points apart.
+
+        Args:
+            keys: what labels say beside layouts, where that is already known.
+        """
         self._experiments = [experiment for _, experiment in points if experiment]
         self._impossible = [point for point, experiment in points if experiment is None]
         self._layouts = {experiment.label for experiment in self._experiments}
-        telling, stated_keys = self._telling_keys(points), {key for point, _ in points for key in point}
+        telling = self._telling_keys(points) if keys is None else list(keys)
+        stated_keys = {key for point, _ in points for key in point}
         # A search's first trial is called by what its point sets, as it will be when the second comes.
-        is_first = not telling and len(self._layouts) <= 1
+        is_first = keys is None and not telling and len(self._layouts) <= 1
         self.names = short_names(sorted(stated_keys - OF_LAYOUTS) if is_first else telling)
         self.names_layouts = not self.names or len(self._layouts) > 1 or (is_first and bool(stated_keys & OF_LAYOUTS))
         self._texts = {key: _distinct_texts(self._values(key)) for key in self.names}

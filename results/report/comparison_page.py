@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from results.comparison import ComparedPoint, Comparison, compared, differences
+from results.comparison import ComparedPoint, Comparison, compared, differences, joint_labels
 from results.report.head import Head
 from results.report.render.markdown import markdown
 from results.report.render.page import page
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, Section
 from results.report.table import ReportTable, number, text
 from results.units import rounded, seconds, share_of_peak, significant, tflops
+from sweeps.labels import Labels
 from sweeps.reading import TrialReading, ranked
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
@@ -207,11 +208,12 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
 
 def _winners(before: Side, after: Side) -> Section:
     best = [next(iter(ranked(list(side.results))), None) for side in (before, after)]
+    labels = joint_labels(before.results, after.results)
     rows = tuple(
         (
             text(letter),
             text(side.name),
-            text(reading.label if reading else "nothing was measured"),
+            text(labels.of(reading.trial.point, reading.experiment) if reading else "nothing was measured"),
             number(tflops(performance.model_flops_per_second_per_device if performance else None), None),
             number(share_of_peak(performance.model_flops_utilization if performance else None), None),
         )
@@ -220,16 +222,19 @@ def _winners(before: Side, after: Side) -> Section:
     )
     columns = ("", "sweep", "fastest per device", "model TFLOPS", "MFU %")
     table = ReportTable(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
-    return Section("winners", "The winner of each", "measured", _on_winners(best), (NamedTable("winners", table),))
+    return Section(
+        "winners", "The winner of each", "measured", _on_winners(best, labels), (NamedTable("winners", table),)
+    )
 
 
-def _on_winners(best: Sequence[TrialReading | None]) -> str:
+def _on_winners(best: Sequence[TrialReading | None], labels: Labels) -> str:
     first, second = best
     if first is None or second is None:
         return "One of the sweeps has measured nothing yet."
-    if first.label == second.label:
-        return f"Both sweeps have the same winner, `{first.label}`."
-    return f"The sweeps have different winners: `{first.label}` in A, `{second.label}` in B."
+    one, other = (labels.of(each.trial.point, each.experiment) for each in (first, second))
+    if one == other:
+        return f"Both sweeps have the same winner, `{one}`."
+    return f"The sweeps have different winners: `{one}` in A, `{other}` in B."
 
 
 def _circumstances(before: Side, after: Side) -> Section:

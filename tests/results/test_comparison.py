@@ -117,3 +117,21 @@ def test_the_same_sweep_twice_is_refused(write_sweep: WriteSweep) -> None:
     one = side(write_sweep, "one", base=performance(100.0))
     with pytest.raises(UsageError, match="was given twice"):
         sides_of([(one.sweep, one.results), (one.sweep, one.results)])
+
+
+def with_rate(learning_rate: float) -> Trial:
+    """The point of a sweep over learning rates."""
+    made = trial(f"lr-{learning_rate}")
+    assert made.experiment is not None
+    training = made.experiment.training.model_copy(update={"learning_rate": learning_rate})
+    experiment = made.experiment.model_copy(update={"training": training})
+    return made.model_copy(update={"point": {"training.learning_rate": learning_rate}, "experiment": experiment})
+
+
+def test_sweeps_over_another_key_are_paired_by_it(write_sweep: WriteSweep) -> None:
+    """One of them varies the layout too, and so calls the same points otherwise by itself."""
+    slow, fast = {"lr-0.001": performance(100.0)}, {"lr-0.002": performance(200.0)}
+    before = side(write_sweep, "before", with_rate(0.001), with_rate(0.002), **slow, **fast)
+    after = side(write_sweep, "after", with_rate(0.002), with_rate(0.001), TWO, **slow, **fast)
+    points, layout = compared(before.results, after.results).points, "tp1-pp1-dp1-mb1-gb8"
+    assert [(point.label, point.ratio) for point in points] == [(f"{layout} lr=1e-3", 1.0), (f"{layout} lr=2e-3", 1.0)]

@@ -12,6 +12,7 @@ from cli.command_line.arguments import SweepName, complete_override
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import complaints, console, counted
 from conf.errors import UsageError
+from conf.folders import groups
 from conf.overrides import Override
 
 if TYPE_CHECKING:
@@ -49,10 +50,15 @@ def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Ran
 
 
 def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    names = [word for word in words if Override.parse(word).value is None]
+    names = [word for word in words if _names_a_trial(Override.parse(word))]
     if len(names) > 1:
         raise UsageError(f"{len(names)} trials were named: {', '.join(names)}", "Name one.")
     return (names[0] if names else None), [word for word in words if word not in names]
+
+
+def _names_a_trial(word: Override) -> bool:
+    """Whether it is a name such as `lr=0.01`: what is overridden is a group, or a key within one."""
+    return word.value is None or ("." not in word.key and word.key not in groups())
 
 
 def _readings(folder: SweepFolder) -> list[Reading]:

@@ -77,6 +77,8 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width))
+    if keys := ", ".join(f"{name}: {key}" for name, key in stored.record.labels.legend):
+        console.print(f"Names: {keys}.", style="dim", markup=False)
     for bad in bad_nodes(trials):
         failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
         console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
