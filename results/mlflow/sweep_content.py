@@ -8,8 +8,8 @@ from results.legend import legend_text
 from results.mlflow import metric_keys
 from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
 from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
+from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
-from results.units import tflops
 from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
@@ -44,7 +44,7 @@ def _parent(
     ends = [result.measurement.ended for result in results if result.measurement]
     end_ms = milliseconds(max(ends, default=record.created))
     best = next(iter(ranked(list(results))), None)
-    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results, best)}
+    tags = {"kind": "sweep", "question": record.spec.question, "mlflow.note.content": _note(record, results)}
     tags |= {"best_layout": best.label} if best else {}
     return RunContent(
         key=SWEEP,
@@ -98,12 +98,10 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
     return {"baseline": "none"}
 
 
-def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
-    """Markdown, which MLflow shows at the top of the parent's page."""
-    answer = "Nothing has been measured."
-    if best is not None and best.performance is not None:
-        rate = tflops(best.performance.model_flops_per_second_per_device)
-        answer = f"Fastest per device: **{best.label}** with {rate} model TFLOPS per device, measured."
+def _note(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+    """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
+    found = verdict(record, results, ranked(list(results)))
+    answer = " ".join(filter(None, (found.headline, found.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     return "\n\n".join(
         (
