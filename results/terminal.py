@@ -11,7 +11,7 @@ from rich.table import Table
 from conf.setup import Setup
 from results.layout_cell import LayoutCell, OutcomeCell
 from results.legend import legend_in_short
-from results.report.findings.sought import WORDS, shown_value
+from results.report.findings.sought import WORDS, shown_half_width, shown_value
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
 from sweeps.reading import MEASURED_PEAK, TrialReading
@@ -121,7 +121,7 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
             _layout(point.name, point.reading.trial.is_baseline),
             _outcome(point.reading.outcome),
             *(shown_value(objective, value) for objective, value in both),
-            ABSENT if half is None else shown_value(record.objective[0], half),
+            shown_half_width(record.objective[0], half),
             str(len(point.runs)),
             seconds(performance.step_seconds if performance else None),
         )

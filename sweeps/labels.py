@@ -14,8 +14,9 @@ from conf.experiment import Experiment
 from conf.knobs import KNOB, LAYOUT_KEYS, label_of_point, labelled_values
 from conf.schema import Value
 
+BATCH_KEY = "batch.global_batch_size"
 SHORT_NAMES = {
-    "batch.global_batch_size": "gb",
+    BATCH_KEY: "gb",
     "model.hidden_size": "hidden",
     "model.num_layers": "layers",
     "model.num_attention_heads": "heads",
@@ -71,9 +72,11 @@ class Labels:
         # A search's first trial is called by what its point sets, as it will be when the second comes.
         is_first = keys is None and not telling and len(self._layouts) <= 1
         self.names = short_names(sorted(stated_keys - OF_LAYOUTS) if is_first else telling)
-        self.names_layouts = not self.names or len(self._layouts) > 1 or (is_first and bool(stated_keys & OF_LAYOUTS))
+        differ = len(self._layouts) > 1
+        self._says_batch = bool(self.names) and differ and len(set(map(_without_batch, self._experiments))) == 1
+        says_first = is_first and bool(stated_keys & OF_LAYOUTS)
+        self.names_layouts = not self.names or (differ and not self._says_batch) or says_first
         self._texts = {key: _distinct_texts(self._values(key)) for key in self.names}
-        self._only_batch = len(set(map(_without_batch, self._experiments))) == 1
 
     def of(self, point: Mapping[str, Value], experiment: Experiment | None, *, leave_out: str = "") -> str:
         """The label of a trial; of a point that cannot exist, what it asks for.
@@ -87,7 +90,8 @@ class Labels:
     @property
     def legend(self) -> tuple[tuple[str, str], ...]:
         """Every short name, with the key that it stands for."""
-        return tuple((name, key) for key, name in self.names.items() if name != key)
+        batch = ((SHORT_NAMES[BATCH_KEY], BATCH_KEY),) if self._says_batch else ()
+        return (*batch, *((name, key) for key, name in self.names.items() if name != key))
 
     @property
     def heading(self) -> str:
@@ -101,11 +105,9 @@ class Labels:
                 yield f"{name}={self._texts[key].get(str(value)) or _short(value)}"
 
     def _layout(self, experiment: Experiment) -> str:
-        if not self.names_layouts:
-            return ""
-        if self.names and self._only_batch and len(self._layouts) > 1:
-            return f"{SHORT_NAMES['batch.global_batch_size']}{experiment.batch.global_batch_size}"
-        return experiment.label
+        if self._says_batch:
+            return f"{SHORT_NAMES[BATCH_KEY]}{experiment.batch.global_batch_size}"
+        return experiment.label if self.names_layouts else ""
 
     def _telling_keys(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> list[str]:
         """The keys beside the layout whose values differ: those that points set, and others where these do not do."""

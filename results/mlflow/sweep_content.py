@@ -109,8 +109,9 @@ def _keys(record: SweepRecord) -> Iterator[str]:
 
 
 def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
-    """Markdown, which MLflow shows at the top of the parent's page."""
-    answer = verdict(record, results, [best] if best else []).headline
+    """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
+    found = verdict(record, results, [best] if best else [])
+    answer = " ".join(filter(None, (found.headline, found.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     return "\n\n".join(
         (

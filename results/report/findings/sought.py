@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from conf.sweep_spec import Objective
 from conf.units import TERA
-from results.units import significant
+from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
@@ -26,6 +26,13 @@ MOST_NAMED = 5
 def shown_value(objective: Objective, value: float) -> str:
     """The value in the unit that tables show."""
     return significant(value / TERA if objective == "throughput" else value, 4)
+
+
+def shown_half_width(objective: Objective, half: float | None) -> str:
+    """In two digits, as it is known no better; absent where no point has two runs."""
+    if half is None:
+        return ABSENT
+    return significant(half / TERA if objective == "throughput" else half, 2)
 
 
 def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found: str) -> tuple[str, str, str]:
@@ -53,7 +60,7 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found
 
 
 def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
-    return "" if point.half_width is None else f" ± {shown_value(objective, point.half_width)}"
+    return "" if point.half_width is None else f" ± {shown_half_width(objective, point.half_width)}"
 
 
 def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:

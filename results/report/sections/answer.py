@@ -95,10 +95,11 @@ def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
     low, high = _expected_rates(best)
     label = record.plan_label_of(best.trial)
     return (
-        f"Predicted: {experiment.model.name} trains fastest on {_devices_of(best.trial)} as `{label}`,"
+        f"Predicted: of {len(record.plan)} listed points, {experiment.model.name} trains fastest on"
+        f" {_devices_of(best.trial)} as `{label}`,"
         f" with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device ({low} to {high} with 80 %"
         f" probability), {percent(estimate.model_flops_utilization)} % of the peak, and a step every"
-        f" {seconds(estimate.step_seconds)} s."
+        f" {seconds(estimate.step_seconds)} s. `trisweep plan {record.name} --search` looks at every plan."
     )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from conf.schema import Value
 from conf.sweep_spec import Objective
 from results.report.blocks.charts import Spec, quantity
-from results.report.findings.sought import WORDS, shown_value
+from results.report.findings.sought import WORDS, shown_half_width, shown_value
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.units import ABSENT, seconds
+from results.units import seconds
 from sweeps.labels import value_of
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
@@ -38,10 +38,11 @@ def section(subject: ReportSubject) -> Section | None:
 
 def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     yield NamedTable("sought-points", _table(record, points))
-    axes = [key for key in record.labels.names if key != SEED]
+    axes = sorted({key for point in points for key in point.reading.trial.point} - {SEED})
     yield from (_over_axis(record, points, key) for key in axes if _is_axis(points, key))
-    if len(axes) > 1:
-        yield _coordinates(record, points, axes)
+    varied = [key for key in axes if len({_value(point, key) for point in points}) > 1]
+    if len(varied) > 1:
+        yield _coordinates(record, points, varied)
     if "loss" in record.objective:
         yield _curves(points)
         if len(points) > MOST_CURVES:
@@ -60,7 +61,7 @@ def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, 
     both = zip(record.objective, point.values, strict=True)
     values = (number(shown_value(objective, value), value) for objective, value in both)
     half, performance = point.half_width, point.reading.performance
-    sure = number(ABSENT if half is None else shown_value(record.objective[0], half), half)
+    sure = number(shown_half_width(record.objective[0], half), half)
     runs, step = len(point.runs), performance.step_seconds if performance else None
     return (
         number(str(position), -position),
@@ -88,13 +89,13 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
     objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
     is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or _is_declared_logarithmic(record, key))
     scale = {"type": "log"} if is_log else {"zero": False}
-    x = quantity(key, key) | {"scale": scale, "axis": {"values": values} if len(values) <= MOST_TICKS else {}}
+    x = quantity("setting", key) | {"scale": scale, "axis": {"values": values} if len(values) <= MOST_TICKS else {}}
     title = f"measured {WORDS[objective]}"
     y = quantity("value", title) | {"scale": {"zero": False}}
     best = min if not is_better_when_larger(objective) else max
     rows = [
         {
-            key: _value(point, key),
+            "setting": _value(point, key),
             "value": point.values[0],
             "low": point.bounds[0],
             "high": point.bounds[1],

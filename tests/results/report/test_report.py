@@ -97,7 +97,7 @@ def test_every_section_says_which_kind_of_number_it_holds(proxy_report: ReportPa
 
 def test_the_full_size_comes_before_the_proxy(proxy_report: ReportPaths) -> None:
     text = proxy_report.markdown.read_text()
-    predicted = text.index("Predicted: made-up-175b trains fastest on 64 devices")
+    predicted = text.index("listed points, made-up-175b trains fastest on 64 devices")
     assert predicted < text.index("### Measured here, with the proxy made-up-proxy")
 
 
