@@ -71,15 +71,14 @@ def _doubt(key: str, value: float, unit: Unit) -> str | None:
         return None
     if not _within(value, unit.possible):
         raise ConfigError(key, value, f"no machine has that many {unit.name}", _remedy(value, unit))
-    return f"{key} = {value!r} is unusual in {unit.name}. {_remedy(value, unit)}"
+    return f"{key} = {value!r} is unusual in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
 
 
 def _remedy(value: float, unit: Unit) -> str:
     for name, factor in unit.meant.items():
         if _within(value * factor, unit.usual):
             return f"If {value:g} {name} was meant, write {_written(value, factor, unit)}."
-    low, high = unit.usual
-    return f"It is stated in {unit.name}, usually from {low:g} to {high:g}."
+    return f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
 
 
 def _written(value: float, factor: float, unit: Unit) -> str:
@@ -88,8 +87,9 @@ def _written(value: float, factor: float, unit: Unit) -> str:
 
 
 def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
-    per_node, num_nodes = cluster.get("devices_per_node"), cluster.get("num_nodes")
-    extents = [link.get("num_devices") for link in _links(cluster)]
+    per_node: Any = cluster.get("devices_per_node")
+    num_nodes: Any = cluster.get("num_nodes")
+    extents: list[Any] = [link.get("num_devices") for link in _links(cluster)]
     if not extents or not all(isinstance(count, int) and count > 0 for count in (per_node, num_nodes, *extents)):
         return
     total = per_node * num_nodes
