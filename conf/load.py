@@ -43,6 +43,7 @@ from conf.folders import (
 from conf.mixed import named_blocks
 from conf.nearest import nearest
 from conf.overrides import Overrides
+from conf.plausible import doubts
 from conf.schema import Name
 from conf.settings import Settings
 from conf.tree import Tree, dotted_keys, value_at
@@ -74,10 +75,12 @@ class Composition:
 
     Attributes:
         tree: plain values, interpolations resolved. Nobody changes it: `with_values` makes changed copies.
+        doubts: a sentence for each figure of the cluster that is unusual, for the person who wrote it.
     """
 
     overrides: Overrides
     tree: Tree
+    doubts: tuple[str, ...] = ()
 
     @cached_property
     def settings(self) -> Settings:
@@ -95,12 +98,13 @@ def compose(overrides: Overrides) -> Composition:
     """The configuration with these overrides.
 
     Raises:
-        ConfigError: an override names an unknown group, option or key, or a file is not valid YAML.
+        ConfigError: an override names an unknown group, option or key, a file is not valid YAML, or a figure of the
+            cluster is impossible in its unit.
     """
     tree = _composed(ROOT, overrides)
     for group in ("cluster", "model"):
         _require_own_name(group, tree, overrides)
-    return Composition(overrides, tree)
+    return Composition(overrides, tree, doubts(tree["cluster"]) if isinstance(tree.get("cluster"), dict) else ())
 
 
 def compose_tree(texts: Sequence[str] = ()) -> Tree:
@@ -131,6 +135,7 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
             raise no_option("cluster", name)
         tree = _composed(f"cluster/{name}", Overrides())
         _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
+    doubts(tree["cluster"])
     return checked(ClusterSpec, tree["cluster"], "cluster.")
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
+from rich.text import Text
 
+from cli.output.console import complaints
 from conf.credentials import hide_credentials, shown_tree
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders, groups, options
@@ -68,7 +71,15 @@ def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
     """The configuration of a command that needs to know no more than what was asked for."""
     from conf.load import compose
 
-    return compose(overrides_of(sweep, texts))
+    asked = compose(overrides_of(sweep, texts))
+    for doubt in asked.doubts:
+        _warn(doubt)
+    return asked
+
+
+@lru_cache  # a command that composes twice warns once
+def _warn(doubt: str) -> None:
+    complaints.print(Text(f"Warning: {doubt}", style="yellow"))
 
 
 def print_config(asked: Composition) -> None:
