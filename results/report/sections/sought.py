@@ -89,7 +89,10 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
     objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
     is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or _is_declared_logarithmic(record, key))
     scale = {"type": "log"} if is_log else {"zero": False}
-    x = quantity("setting", key) | {"scale": scale, "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {}}
+    x = quantity("setting", key) | {
+        "scale": scale,
+        "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {},
+    }
     title = f"measured {WORDS[objective]}"
     y = quantity("value", title) | {"scale": {"zero": False}}
     best = min if not is_better_when_larger(objective) else max

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,6 +107,24 @@ def test_megatron_lms_flags_say_the_plan() -> None:
     llama = words("megatron-lm", *LLAMA, "parallel.zero_stage=1")
     assert {"--use-distributed-optimizer", "--swiglu", "--bf16", "--group-query-attention"} <= set(llama)
     assert has(llama, "--rotary-base", "500000", "--use-rope-scaling", "--rope-scaling-factor", "8.0")
+
+
+def test_megatron_lm_can_start_with_the_whole_vocabulary_and_without_a_distributed_optimizer() -> None:
+    """Its trainer divides by the interval of evaluations; its tokenizer of no text adds no token of its own."""
+    found = words("megatron-lm", *LLAMA)
+    assert has(found, "--vocab-size", "128256")
+    assert has(found, "--eval-interval", "1000")
+    fp8 = [*LLAMA, "precision.matmul_recipe=fp8-delayed"]
+    assert "--fp8-param-gather" not in words("megatron-lm", *fp8, "parallel.zero_stage=0")
+    assert "--fp8-param-gather" in words("megatron-lm", *fp8, "parallel.zero_stage=1")
+
+
+def test_a_rank_without_the_last_stage_says_no_loss() -> None:
+    pattern = re.compile(experiment_of("torchtitan", *LLAMA).trainer.log.patterns["loss"])
+    assert not pattern.search("step:  3  loss: -1.00000  grad_norm:  2.1")
+    found = pattern.search("step:  3  loss:  6.90100  grad_norm:  2.1")
+    assert found is not None
+    assert found["loss"] == "6.90100"
 
 
 def test_torchtitans_flags_say_the_plan() -> None:

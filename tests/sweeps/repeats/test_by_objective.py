@@ -1,0 +1,71 @@
+"""Points ranked by what a sweep seeks, with seeds as runs of one point."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from conf.schema import Value
+from conf.sweep_spec import Objective
+from results.report.findings.verdict import verdict
+from sweeps.reading import TrialReading, ranked
+from sweeps.repeats.by_objective import best_reading, sought_points
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
+from tests.results.conftest import finish, performance
+
+LR, SEED = "training.learning_rate", "training.seed"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, build_record: BuildRecord) -> Sweep:
+    """Two learning rates of two seeds each, and one that diverged. The slowest has the best loss."""
+    points: list[dict[str, Value]] = [{LR: lr, SEED: seed} for lr in (1e-3, 1e-2) for seed in (1, 2)]
+    record = build_record([*points, {LR: 0.5, SEED: 1}], []).model_copy(update={"objective": ("loss",)})
+    folder = SweepFolder(tmp_path / "lr-local")
+    folder.write_record(record)
+    losses = (5.0, 5.2, 4.0, 4.2, math.nan)
+    for trial, loss, rate in zip(record.trials, losses, (200.0, 200.0, 100.0, 100.0, 300.0), strict=True):
+        finish(folder, trial, performance(rate, losses=(loss,), final_loss=loss))
+    return Sweep.stored_in(folder)
+
+
+def test_the_best_is_the_lowest_mean_loss_over_the_seeds_and_what_diverged_comes_last(sweep: Sweep) -> None:
+    points = sought_points(sweep.record, sweep.read())
+    assert [point.name for point in points] == ["lr=0.01", "lr=1e-3", "lr=0.5"]
+    assert [len(point.runs) for point in points] == [2, 2, 1]
+    assert points[0].values[0] == pytest.approx(4.1)
+    # Both points spread by 0.1 * sqrt(2); Student's t of two degrees of freedom is 4.303.
+    assert points[0].half_width == pytest.approx(4.303 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-3)
+
+
+def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) -> None:
+    readings = sweep.read()
+    best = best_reading(sweep.record, readings)
+    assert best is not None
+    assert best.label.startswith("lr=0.01")
+    said = verdict(sweep.record, readings, ranked(readings))
+    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.43, against 5.100; 1 diverged."
+
+
+def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
+    both: tuple[Objective, ...] = ("loss", "throughput")
+    record = sweep.record.model_copy(update={"objective": both})
+    finite = [each for each in sweep.read() if not _diverged(each)]
+    points = sought_points(record, finite)
+    assert [(point.name, point.on_front) for point in points] == [("lr=0.01", True), ("lr=1e-3", True)]
+    assert verdict(record, finite, ranked(finite)).headline.startswith("No other of 2 points beats these 2 in loss and")
+
+
+def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
+    first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
+    (best, _) = sought_points(sweep.record, first)
+    assert best.half_width is None
+    assert "nobody knows what is chance" in verdict(sweep.record, first, ranked(first)).advice
+
+
+def _diverged(reading: TrialReading) -> bool:
+    return reading.performance is None or not math.isfinite(reading.performance.final_loss)
