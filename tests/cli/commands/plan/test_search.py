@@ -115,8 +115,8 @@ def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> Non
 def test_a_sweep_whose_points_are_searched_shows_those_that_it_will_run_and_why(plan: Plan) -> None:
     shown = " ".join(plan("smoke", "search=planner").split())
     assert "points at full size" in shown
-    points = plan_sweep(composed(["sweep=smoke", "search=planner"]), proxy=False, git_sha="").plan
-    chosen = [f"{point.trial_id}: {point.chosen_because}" for point in points if point.chosen_because]
+    record = plan_sweep(composed(["sweep=smoke", "search=planner"]), proxy=False, git_sha="")
+    chosen = [f"{record.plan_label_of(point)}: {point.chosen_because}" for point in record.plan if point.chosen_because]
     assert len(chosen) > 5
     assert all(line in shown for line in chosen)
     assert ": tests " in shown
