@@ -38,6 +38,8 @@ RUN_ELSEWHERE = {
 """Commands that need a measured sweep, a cluster or minutes, and where a smaller one of each is run."""
 
 COMMANDS = shown_commands()
+PAGE = ROOT / "docs" / "how-to" / "hyperparameter-sweep.md"
+LEARNING_RATES = PAGE.read_text().split("```yaml\n")[1].split("```")[0]
 TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,1,1\n"
 GPT2 = '{"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 4096, "vocab_size": 50304}'
 
@@ -57,6 +59,8 @@ def test_a_shown_command_runs(words: list[str], tmp_path: Path, monkeypatch: pyt
     for name in ("in.csv", "mine.csv", "ours.csv"):
         (tmp_path / name).write_text(TABLE)
     (tmp_path / "config.json").write_text(GPT2)
+    (tmp_path / "mine" / "sweep").mkdir(parents=True)
+    (tmp_path / "mine" / "sweep" / "lr.yaml").write_text(LEARNING_RATES)
     dry = ["--dry-run"] if words[0] == "sweep" and not {"--dry-run", "--cfg"} & set(words) else []
     done = CliRunner().invoke(app, [*words, *dry])
     assert done.exit_code == 0, done.output

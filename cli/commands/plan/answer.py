@@ -47,6 +47,10 @@ def print_best(asked: Composition, record: SweepRecord) -> None:
     from results.terminal import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
+    if "loss" in record.objective:
+        console.print("The sweep seeks a loss, which is measured and never predicted.")
+        _print_next(asked, measurable=any(trial.infeasible_reason is None for trial in ranked))
+        return
     best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
     if best is not None:
         _print_point(best, record.plan_label_of(best))

@@ -11,7 +11,7 @@ from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, comple
 from cli.commands.plan.answer import print_best, print_impossible
 from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from cli.output.console import console, counted, headed, print_json
-from conf.errors import ConfigError, UsageError
+from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Override
 from conf.tree import part_at
 
@@ -142,6 +142,8 @@ def _predict(asked: Composition, as_json: bool) -> None:
         print_plan(record, asked)
         print_space(asked, record)
         print_best(asked, record)
+    if record.plan and not any(trial.experiment for trial in record.plan):
+        raise typer.Exit(EXIT_FAILED)  # a script must not take an empty plan for one
 
 
 def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -174,7 +176,8 @@ def print_plan(record: SweepRecord, asked: Composition) -> None:
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
     print_question(record, asked)
-    console.print(plan_table(record, [trial for trial in record.plan if trial.experiment]))
+    if possible := [trial for trial in record.plan if trial.experiment]:
+        console.print(plan_table(record, possible))
     print_impossible(record)
     for trial in record.plan:
         if trial.chosen_because:
