@@ -99,10 +99,8 @@ def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
             remedy = f"Take a divisor of {per_node} (inside a node), or a multiple of it (whole nodes)."
             raise ConfigError(f"cluster.links.{index}.num_devices", extent, problem, remedy)
     if extents[-1] <= per_node < total:
-        problem = f"no link connects the {num_nodes} nodes of {per_node} devices"
-        remedy = f"Add the network as the last tier, with num_devices: {total}."
-        raise ConfigError("cluster.links", extents, problem, remedy)
-    if extents[-1] < total:
+        yield f"cluster.links has none between the {num_nodes} nodes: the last one inside a node is taken for it."
+    elif extents[-1] < total:
         last = f"cluster.links.{len(extents) - 1}.num_devices = {extents[-1]}"
         yield f"{last} does not reach all {total} devices: the same link is taken for those beyond."
 

@@ -70,7 +70,7 @@ def test_an_unusual_figure_is_allowed_and_doubted() -> None:
 
 @pytest.mark.parametrize(
     ("tiers", "problem"),
-    [((3, 128), "a tier of 3 devices does not fit nodes of 8"), ((8,), "no link connects the 16 nodes of 8")],
+    [((3, 128), "a tier of 3 devices does not fit nodes of 8"), ((3,), "a tier of 3 devices does not fit")],
 )
 def test_tiers_that_cannot_connect_the_nodes_are_refused(tiers: tuple[int, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
@@ -81,3 +81,9 @@ def test_a_link_that_is_taken_beyond_what_it_connects_is_doubted() -> None:
     (doubt,) = doubts(selene(32, 8, 128))
     assert "does not reach all 256 devices" in doubt
     assert doubts(selene(1, 8)) == doubts(selene(2, 4, 16)) == ()
+
+
+def test_nodes_without_a_link_between_them_are_doubted() -> None:
+    """A person may try a cluster of one node as one of several, as tests of Slurm do."""
+    (doubt,) = doubts(selene(16, 8))
+    assert doubt.startswith("cluster.links has none between the 16 nodes")
