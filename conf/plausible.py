@@ -33,7 +33,7 @@ LINK = Unit("bytes a second", (1e6, 1e14), (1e8, 5e12), RATE)
 MEMORY = Unit("bytes", (2**26, 2**46), (2**28, 2**41), {"GB": 1e9, "MB": 1e6})
 MEMORY_RATE = Unit("bytes a second", (1e8, 1e15), (1e9, 5e13), {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6})
 LATENCY = Unit("seconds", (1e-9, 0.1), (1e-7, 5e-3), {"microseconds": 1e-6, "nanoseconds": 1e-9, "ms": 1e-3})
-PEAK = Unit("FLOP a second", (1e8, 1e18), (1e10, 1e17), {"TFLOPS": 1e12, "GFLOPS": 1e9, "PFLOPS": 1e15})
+PEAK = Unit("FLOP a second", (1e5, 1e18), (1e8, 1e17), {"TFLOPS": 1e12, "GFLOPS": 1e9, "PFLOPS": 1e15})
 UNITS = {
     "device.memory_bytes": MEMORY,
     "device.memory_bandwidth_bytes_per_second": MEMORY_RATE,

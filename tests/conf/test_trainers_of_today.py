@@ -40,7 +40,14 @@ def words(*overrides: str) -> dict[str, str]:
             {"--use-distributed-optimizer": "", "--num-distributed-optimizer-instances": "4"},
         ),
         (["precision=mxfp8"], {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
-        (["precision=fp8"], {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": ""}),
+        (["precision=fp8"], {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}),
+        (
+            ["precision=fp8", "parallel.zero_stage=1"],
+            {
+                **{"--use-distributed-optimizer": "", "--fp8-format": "hybrid"},
+                **{"--fp8-recipe": "tensorwise", "--fp8-param-gather": ""},
+            },
+        ),
         (["precision=nvfp4"], {"--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),
     ],
 )
