@@ -51,6 +51,8 @@ def _problem(complaint: ErrorDetails) -> str:
     kind, _, mistake = complaint["type"].partition("_")
     if kind in KINDS and mistake in MISTAKES_OF_KIND:
         return f"must be {KINDS[kind]}"
+    if complaint["type"] == "too_short":
+        return f"must have {complaint['ctx']['min_length']} or more entries"
     if complaint["type"] == "string_pattern_mismatch":  # names alone have a pattern
         return "must be a name: letters, digits, dots, underscores and dashes, a letter or a digit first"
     said = complaint["msg"].replace("Input should", "must", 1).replace("String should", "must", 1)

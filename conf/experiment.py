@@ -169,8 +169,13 @@ def _check_command(experiment: Experiment) -> None:
     names = names_of(trainer, experiment, job)
     met_limits(trainer.differs, names, "trainer.differs")
     for limit in met_limits(trainer.refuses, names, "trainer.refuses"):
+        # A name of the file's own, such as torchtitan's flavor, tells nobody what to change: what it follows from does.
+        follows = trainer.values.get(limit.of)
+        key = follows.of if follows is not None else limit.of
         remedy = "Choose another value, or another trainer."
-        raise InfeasiblePlan(limit.of, names[limit.of], f"trainer {trainer.name}: {limit.because}", remedy)
+        if "." not in key:
+            raise InfeasiblePlan("trainer", trainer.name, f"cannot run this plan: {limit.because}", remedy)
+        raise InfeasiblePlan(key, names[key], f"trainer {trainer.name}: {limit.because}", remedy)
 
 
 OWN_RUN_CHECKS = (

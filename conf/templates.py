@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from conf.errors import ConfigError
+from conf.nearest import most_like
 from conf.overrides import written
 
 Plain: TypeAlias = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
@@ -65,9 +65,9 @@ def text_of(value: Plain) -> str:
 def _named(name: str, template: str, names: Names, key: str) -> Plain:
     if name in names:
         return names[name]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     ends_so = [known for known in names if known.rsplit(".", 1)[-1] == name]
-    remedy = f"Did you mean {{{(ends_so or near)[0]}}}?" if ends_so or near else _known(names)
+    meant = ends_so[0] if ends_so else most_like(name, tuple(names))
+    remedy = f"Did you mean {{{meant}}}?" if meant is not None else _known(names)
     raise ConfigError(key, template, f"{{{name}}} is not the name of a value", remedy)
 
 

@@ -20,6 +20,9 @@ from conf.overrides import Override, Overrides
 if TYPE_CHECKING:
     from conf.load import Composition
 
+TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
+"""Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
+
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in _known(context, "sweep") if name.startswith(incomplete)]

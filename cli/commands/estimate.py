@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import track
 
-from cli.command_line.arguments import AsJson
+from cli.command_line.arguments import TRAINERS, AsJson
 from cli.output.console import complaints, console, counted, leave_stdout_to_json, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sweeps.table.file import Record
     from sweeps.table.prices import PricedRow
 
-TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
-"""Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
 MANY_ROWS = 200
 MOST_UNREADABLE = 5
 MOST_REASONS = 5

@@ -44,10 +44,10 @@ def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
     if rivals == 1:
         return f"The first family is ahead by more than the error of the order: {off}."
     known = min(rivals, len(shown))
-    decide = f"The trials that would decide are #1 to #{known}."
-    hidden = f" --top {rivals} shows all of them." if known < rivals else ""
+    decide = f"The trials that would decide are #1 to #{known}." if known > 1 else ""
+    hidden = f"--top {rivals} shows all of them." if known < rivals else ""
     first = f"At least the first {rivals}" if choice.num_left_out else f"The first {rivals}"
-    return f"{first} families cannot be told apart: {off}. {decide}{hidden}"
+    return " ".join(filter(None, (f"{first} families cannot be told apart: {off}.", decide, hidden)))
 
 
 def _on_outside(shown: Sequence[Judged]) -> Iterator[str]:

@@ -85,7 +85,7 @@ def request(
     *,
     devices: str | None = None,
     clusters: Sequence[str] = (),
-    implementation: str = "trisweep",
+    implementation: str | None = None,
     headroom: str | None = None,
 ) -> Request:
     """The spaces for a configuration: one for every cluster and number of its devices.
@@ -95,6 +95,7 @@ def request(
         devices: `512`, `256,512`, a range `64-512` (whole nodes within), or `all`; None takes what the overrides or the
             sweep say, else the whole cluster.
         clusters: files of conf/cluster to choose among; without any, the configuration's.
+        implementation: the trainer whose costs are taken; None takes those of the configured one (`trainer.costs_of`).
         headroom: memory that plans leave free, such as `6GiB` or `10%` of every device.
 
     Raises:
@@ -115,9 +116,9 @@ def request(
     if clusters:
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
-    trainer = _implementation(implementation).dropping(settings.training.dropout)
+    trainer = _implementation(implementation or settings.trainer.costs_of).dropping(settings.training.dropout)
     require_run(trainer, settings, knobs)
-    compiles = settings.training.compile_layers and implementation == TRISWEEP.name
+    compiles = settings.training.compile_layers and trainer.name == TRISWEEP.name
     if compiles:
         require_compilable(settings.training, str(knobs.get("recompute")))
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
@@ -204,7 +205,7 @@ def offers(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def mixed_request(asked: Composition, text: str, implementation: str) -> Request:
+def mixed_request(asked: Composition, text: str, implementation: str | None) -> Request:
     """One space for each offer of a mixed job; only what such a job can choose may be pinned."""
     parts = [
         request(asked, devices=str(number), clusters=[name], implementation=implementation)

@@ -150,8 +150,7 @@ def nearly_fits(trial: Trial) -> bool:
 
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The baseline, and what the planner chooses for the devices that the sweep asks for."""
-    costs_of = str(value_at(asked.tree, "trainer.costs_of") or "trisweep")
-    wanted = request(asked, implementation=costs_of)
+    wanted = request(asked)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
     spread = {"parallel.layers_per_stage": None, **wanted.padding}
     baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(

@@ -28,7 +28,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
         (["sweep", "175b", "cluster=frontir"], r"cluster = 'frontir': .*Did you mean frontier\?"),
         (["plan", "175b", "sweep.max_trails=3"], r"sweep\.max_trails = '3': .*Did you mean sweep\.max_trials\?"),
         (["plan", "175b", "batch.micro_batch_size=0"], r"batch\.micro_batch_size = 0: must be greater than 0"),
-        (["plan", "175b", "--tokens", "nan"], r"--tokens = nan: must be a number from 1 to 1e\+18"),
+        (["plan", "175b", "--tokens", "nan"], r"--tokens = 'nan': must be a number from 1 to 1e\+18"),
         (["plan", "175b", "cluster.device.memory_bytes=-1"], r"cluster\.device\.memory_bytes = -1: "),
         (["sweep", "175b", "cluster=frontier"], r"there is no sbatch on the PATH"),
         (["status", "175b"], r"No sweep 175b has been started in .*Start it with `trisweep sweep 175b`"),

@@ -94,6 +94,7 @@ def test_ranks_are_known_where_every_device_has_a_process_of_its_own() -> None:
         (["trainer.command=['a={checkpoint.load}']"], "checkpoint.load is null here"),
         (["+trainer.values.world_size={of:world_size,to:{}}"], "is the name of a value of the plan already"),
         (["+trainer.values.x={of:world,to:{}}"], r"Did you mean \{world_size\}"),
+        (["trainer.flags.seed='{training.lr}'"], r"Did you mean \{training.learning_rate\}\?"),
         (["+trainer.values.x={of:world_size,to:{64:'{y}'}}"], r"\{y\} is not the name of a value"),
         (["+trainer.files={/etc/x:a}"], "is no file of the trial's folder"),
         (["+trainer.environment={A-B:a}"], "cannot name a variable"),

@@ -103,13 +103,11 @@ def _searched(asked: Composition, trial: Trial | None) -> Candidate | None:
     from sweeps.planner.choice import best_of
     from sweeps.planner.request import KNOB_KEYS, request
 
-    costs_of = asked.settings.trainer.costs_of or "trisweep"
     if trial is None or trial.experiment is None:
-        return best_of(request(asked, implementation=costs_of).spaces)[0]
+        return best_of(request(asked).spaces)[0]
     given = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS}
     like = Composition(asked.overrides, with_values(asked.tree, given))
-    wanted = request(like, devices=str(trial.experiment.parallel.world_size), implementation=costs_of)
-    return best_of(wanted.spaces)[0]
+    return best_of(request(like, devices=str(trial.experiment.parallel.world_size)).spaces)[0]
 
 
 def _print_next(asked: Composition, *, measurable: bool) -> None:

@@ -26,7 +26,7 @@ from sweeps.planner.request import request
 from sweeps.planner.strategy import Strategy
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
-from train_core.costs import Estimate, estimate
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
 IN_A_SHELL = {
     "node_rank": "NODE_RANK",
@@ -61,7 +61,10 @@ def choosing(program: str, overrides: Sequence[str]) -> list[str]:
     """
     known = [name for name in options("trainer") if name != "trisweep"]
     if program not in known:
-        raise ConfigError("--as", program, "is no program that is known", f"Use one of {', '.join(known)}.")
+        remedy = f"Use one of {', '.join(known)}."
+        if program in IMPLEMENTATIONS:
+            remedy += f" With --implementation {program} it takes that trainer's costs."
+        raise ConfigError("--as", program, "is no program that is known", remedy)
     return [f"trainer={program}", *(text for text in overrides if Override.parse(text).key != "trainer")]
 
 
@@ -92,7 +95,7 @@ def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
         asked,
         devices=choices.devices,
         clusters=choices.clusters,
-        implementation=choices.chosen_implementation,
+        implementation=choices.implementation,
         headroom=choices.headroom,
     )
     best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, complete_either, composed, print_config
+from cli.command_line.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_either, composed, print_config
 from cli.commands.plan.answer import print_best, print_impossible
 from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
-from cli.output.console import console, counted, headed, print_json
+from cli.output.console import complaints, console, counted, headed, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Override
 from conf.tree import part_at
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
+SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 FORMATS = (DEFAULT_FORMAT, "json", "csv")
 Word = TypeVar("Word", bound=str)
 
@@ -46,12 +48,12 @@ def plan(
     objective: Annotated[str | None, typer.Option(help="time, cost, energy or device-hours.")] = None,
     budget: Annotated[float | None, typer.Option(help="Dollars for the whole training.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Hours for the whole training.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training, such as 300e9.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training: 300e9, 300B or 15T.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the whole training.")] = None,
     devices: Annotated[str | None, typer.Option(help="Numbers of devices: 512, 256,512, 64-512 or all.")] = None,
     clusters: Annotated[str | None, typer.Option(help="Choose among clusters: selene,dgx-h100.")] = None,
     mixed: Annotated[str | None, typer.Option(help="One job over several: selene:512,dgx-h100:512.")] = None,
-    implementation: Annotated[str | None, typer.Option(help="The trainer to predict for.")] = None,
+    implementation: Annotated[str | None, typer.Option(help=f"The trainer to price for: {TRAINERS}.")] = None,
     pareto: Annotated[bool, typer.Option("--pareto", help="The best in time against money, of all offers.")] = False,
     explain: Annotated[list[str] | None, typer.Option(help=EXPLAIN)] = None,
     scaling: Annotated[str | None, typer.Option(help="Predict weak or strong scaling over the devices.")] = None,
@@ -69,16 +71,13 @@ def plan(
     from sweeps.planner.objectives import OBJECTIVES, SCALING_KINDS
 
     asked = _asked(name, overrides or [], as_program, as_json)
-    if cfg:
-        print_config(asked)
-        return
     options = SearchOptions(
         search=search,
         objective=_known("objective", objective, OBJECTIVES),
         budget=budget,
         deadline=deadline,
         num_tokens=_count("--tokens", tokens),
-        num_steps=_count("--steps", steps),
+        num_steps=_count("--steps", None if steps is None else str(steps)),
         devices=devices,
         clusters=tuple(clusters.split(",")) if clusters else (),
         mixed=mixed,
@@ -92,15 +91,23 @@ def plan(
         headroom=headroom,
         output_format=_known("format", output_format, FORMATS),
     )
+    asked = _with_usual_values(asked, options)
+    if cfg:
+        print_config(asked)
+        return
     _answer(asked, options, as_json, as_program)
 
 
-def _count(option: str, number: float | None) -> int | None:
-    """A whole number, which people may write as 300e9."""
-    if number is None:
+def _count(option: str, text: str | None) -> int | None:
+    """A whole number, which people may write as 300e9 or 300B."""
+    if text is None:
         return None
+    try:
+        number = float(text[:-1]) * SCALES[text[-1:].upper()] if text[-1:].upper() in SCALES else float(text)
+    except ValueError:
+        number = math.nan
     if not 1 <= number <= MOST:  # nor is it so of NaN
-        raise ConfigError(option, number, f"must be a number from 1 to {MOST:.0e}", "Correct it, as in 300e9.")
+        raise ConfigError(option, text, f"must be a number from 1 to {MOST:.0e}", "Write it as 300e9, 300B or 15T.")
     return round(number)
 
 
@@ -114,6 +121,19 @@ def _asked(name: str | None, overrides: Sequence[str], as_program: str | None, a
     from cli.commands.plan.as_program import choosing
 
     return composed(sweep, choosing(as_program, texts))
+
+
+def _with_usual_values(asked: Composition, options: SearchOptions) -> Composition:
+    """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
+    from sweeps.planner.request import offers
+    from sweeps.planner.usual import usual_overrides
+
+    clusters = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else options.clusters
+    added = usual_overrides(asked, clusters)
+    if not added:
+        return asked
+    complaints.print(f"Nobody gave these, so that a usual training's are taken: {' '.join(added)}")
+    return composed(None, [*asked.overrides.texts, *added])
 
 
 def _answer(asked: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:

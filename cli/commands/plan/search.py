@@ -39,7 +39,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         asked,
         devices=options.devices,
         clusters=options.clusters,
-        implementation=options.chosen_implementation,
+        implementation=options.implementation,
         headroom=options.headroom,
     )
     training = training_of(wanted, options)
@@ -79,7 +79,7 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
             " and --objective."
         )
         raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
-    wanted = mixed_request(asked, options.mixed, options.chosen_implementation)
+    wanted = mixed_request(asked, options.mixed, options.implementation)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
     print_mixed(choice, wanted, asked.overrides, training, options.chosen_format)
@@ -130,6 +130,9 @@ def _named(plan: str, asked: Composition, space: Space) -> Explanation:
     """Explain the configured plan with the overrides that name it, on the devices of `space` unless they differ."""
     from sweeps.planner.explain import explain
 
+    if "=" not in plan:
+        remedy = "Write --explain best, or overrides such as 'batch.micro_batch_size=2'."
+        raise ConfigError("--explain", plan, "names no plan", remedy)
     own, cluster = Overrides.parse(plan.split()), space.setting.cluster
     settings = compose(asked.overrides + Overrides.choosing("cluster", cluster.name) + own).settings
     if not own.of({"cluster"}).entries:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 10
 DEFAULT_OBJECTIVE: Objective = "time"
 DEFAULT_FORMAT = "table"
-DEFAULT_IMPLEMENTATION = "trisweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class SearchOptions:
         budget: dollars of the whole training.
         deadline: hours of the whole training.
         explain: `best`, or overrides of the configured plan with blanks between them.
+        implementation: the trainer whose costs are taken, in place of those of the configured one.
         top: so many families, or plans, are shown.
         flat: show plans whatever their families.
         headroom: memory that plans leave free.
@@ -69,10 +69,6 @@ class SearchOptions:
     @property
     def chosen_objective(self) -> Objective:
         return self.objective or DEFAULT_OBJECTIVE
-
-    @property
-    def chosen_implementation(self) -> str:
-        return self.implementation or DEFAULT_IMPLEMENTATION
 
     @property
     def num_shown(self) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.estimate import TRAINERS
+from cli.command_line.arguments import TRAINERS
 from tests.forked_command import run_forked
 from train_core.costs import IMPLEMENTATIONS
 

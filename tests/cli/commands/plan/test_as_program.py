@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,9 +69,18 @@ def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) 
 def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of_all_named(plan: Plan) -> None:
     printed = plan("model=gpt-175b", "cluster=selene", "--search", "--as", "megatron-lm")
     comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
-    assert "faster: parallel.schedule = zero-bubble: trainer megatron-lm: it has 1F1B" in comments
+    assert "faster: trainer = megatron-lm: cannot run this plan: interleaving takes micro-batches in groups" in comments
     assert "Predicted, not measured" in comments
     assert all(len(line) <= 80 for line in printed.splitlines())
+
+
+def test_nobody_is_given_a_command_of_eight_sequences_in_fp32(plan: Plan) -> None:
+    printed = plan("model=gpt-175b", "cluster=selene", "--search", "--as", "megatron-lm")
+    assert "--bf16" in printed
+    assert "--global-batch-size 1536" in printed
+    rate = re.search(r"([\d.]+) TFLOPS a device", printed)
+    assert rate is not None
+    assert 100 < float(rate[1]) < 312  # an A100's peak; 0.27 before
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,7 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
     [
         (["--as", "megatron"], "--as = 'megatron': is no program that is known. Use one of command, deepspeed"),
         (["--as", "trisweep"], "is no program that is known"),
+        (["--as", "megatron-core"], "With --implementation megatron-core it takes that trainer's costs"),
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
         (["--as", "command"], "names no program"),
         (["--as", "torchtitan"], "it has Llama 3.1 in its own sizes alone"),

@@ -80,7 +80,7 @@ def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(pl
 
 
 def test_csv_is_a_line_for_every_plan_with_columns_that_say_what_is_predicted(plan: Plan) -> None:
-    rows = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--top", "4", "--tokens", "1e9"))))
+    rows = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--top", "4", "--tokens", "1B"))))
     assert len(rows) == 4
     assert {"tensor_parallel_size", "micro_batch_size", "schedule", "predicted_step_seconds"} <= set(rows[0])
     seconds = [float(row["predicted_step_seconds"]) for row in rows]
@@ -278,7 +278,10 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--devices", "9" * 4401], "is not a list of numbers"),
         ([*GPT_22B, "--devices", f"8-{'9' * 4401}"], "is not a list of numbers"),
         ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is not a list of clusters and devices"),
-        ([*GPT_22B, "--tokens", "9" * 400], "--tokens = inf: must be a number"),
+        ([*GPT_22B, "--tokens", "9" * 400], "must be a number from 1 to 1e+18"),
+        ([*GPT_22B, "--tokens", "300X"], "--tokens = '300X': must be a number from 1 to 1e+18"),
+        ([*GPT_22B, "--explain", "worst"], "--explain = 'worst': names no plan"),
+        ([*GPT_22B, "cluster.links=[]"], "cluster.links = []: must have 1 or more entries"),
         ([*GPT_22B, "--steps", "9" * 400], "must be a number from 1 to 1e+18"),
         ([*GPT_22B, "--clusters", "selen"], "Did you mean selene?"),
         (
