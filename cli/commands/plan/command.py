@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.command_line.arguments import TRAINERS, AsJson, OverrideTexts, ShowConfig, complete_either, composed, print_config
+from cli.command_line.arguments import (
+    TRAINERS,
+    AsJson,
+    OverrideTexts,
+    ShowConfig,
+    complete_either,
+    composed,
+    print_config,
+)
 from cli.commands.plan.answer import print_best, print_impossible
 from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from cli.output.console import complaints, console, counted, headed, print_json
