@@ -23,8 +23,11 @@ from conf.credentials import hide_credentials, is_web_address
 from conf.schema import Frozen
 from conf.units import TERA
 from sweeps.folder.journal import Finished
-from sweeps.reading import TrialReading, ranked
+from sweeps.points.objectives import cost
+from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_measured
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 from train_core.whole_files import write_atomically
 
@@ -42,7 +45,8 @@ LOG = logging.getLogger(__name__)
 class Told(Frozen):
     """`notified.json`: what was told last, so that no later process tells it again."""
 
-    best_flops_per_second_per_device: float = 0.0
+    best_cost: float | None = None
+    """What the sweep seeks first, of the best so far; its sign turned where more is better. None: nothing was told."""
     failures: int = 0
 
 
@@ -73,11 +77,11 @@ class Notifier:
         try:
             path = sweep.folder.path / NOTIFIED
             before = _last_told(path)
-            notices = list(_notices(self._spec, sweep.record.name, before, step))
+            notices = list(_notices(self._spec, sweep.record, before, step))
             if not notices:
                 return
             # It is written first: to tell something twice is worse than to miss it.
-            write_atomically(path, _now_told(self._spec, before, step).model_dump_json(), durable=False)
+            write_atomically(path, _now_told(self._spec, sweep.record, before, step).model_dump_json(), durable=False)
             for notice in notices:
                 notify(self._spec, sweep, notice, step.readings)
         except OSError as error:
@@ -146,10 +150,10 @@ def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[Tri
     }
 
 
-def _notices(spec: NotifySpec, name: str, before: Told, step: Step) -> Iterator[Notice]:
-    now = _now_told(spec, before, step)
-    if now.best_flops_per_second_per_device > before.best_flops_per_second_per_device:
-        yield _best(ranked(step.readings)[0])
+def _notices(spec: NotifySpec, record: SweepRecord, before: Told, step: Step) -> Iterator[Notice]:
+    now, best = _now_told(spec, record, before, step), best_measured(record, step.readings)
+    if now.best_cost != before.best_cost and best is not None:
+        yield _best(record, *best)
     if now.failures > before.failures:
         failed = _failed(step.readings)
         last = max(failed, key=lambda reading: reading.ended or 0.0)
@@ -157,23 +161,27 @@ def _notices(spec: NotifySpec, name: str, before: Told, step: Step) -> Iterator[
         yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
     for entry in step.news:
         if isinstance(entry, Finished):
-            yield Notice("finished", f"it has ended: {entry.because or 'nothing is left to do'}", _facts(step.readings))
+            text = f"it has ended: {entry.because or 'nothing is left to do'}"
+            yield Notice("finished", text, _facts(best[0] if best else None))
 
 
-def _best(best: TrialReading) -> Notice:
-    facts = _facts([best])
+def _best(record: SweepRecord, best: TrialReading, values: Sequence[float]) -> Notice:
+    facts = _facts(best)
     predicted = facts["predicted_model_flops_per_second_per_device"]
     beside = f", {predicted / TERA:.4g} predicted" if predicted else ""
     rate = facts["measured_model_flops_per_second_per_device"] / TERA
     seconds = facts["measured_step_seconds"]
-    return Notice("best", f"new best {best.name}: {rate:.4g} TFLOPS measured{beside}, {seconds:.4g} s a step", facts)
+    both = [each for each in zip(record.objective, values, strict=True) if each[0] != "throughput"]
+    sought = "".join(f"{objective.replace('_', ' ')} {value:.4g}, " for objective, value in both)
+    rates = f"{rate:.4g} TFLOPS measured{beside}, {seconds:.4g} s a step"
+    return Notice("best", f"new best {best.title}: {sought}{rates}", facts)
 
 
-def _facts(readings: Sequence[TrialReading]) -> dict[str, Any]:
+def _facts(best: TrialReading | None) -> dict[str, Any]:
     """The best of the trials; empty where none was measured."""
-    if not (measured := ranked(readings)):
+    if best is None:
         return {}
-    best, estimate = measured[0], measured[0].trial.estimate
+    estimate = best.trial.estimate
     return {
         "trial_id": best.name,
         "measured_step_seconds": best.step_seconds,
@@ -182,14 +190,15 @@ def _facts(readings: Sequence[TrialReading]) -> dict[str, Any]:
     }
 
 
-def _now_told(spec: NotifySpec, before: Told, step: Step) -> Told:
+def _now_told(spec: NotifySpec, record: SweepRecord, before: Told, step: Step) -> Told:
     """What will have been told once this step has been."""
-    best = max((each.model_flops_per_second_per_device or 0.0 for each in ranked(step.readings)), default=0.0)
-    is_better = best > before.best_flops_per_second_per_device * (1 + spec.min_gain)
+    best, last = best_measured(record, step.readings), before.best_cost
+    now = None if best is None else cost(record.objective[0], best[1][0])
+    is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
     failures = len(_failed(step.readings))
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
     return Told(
-        best_flops_per_second_per_device=best if is_better else before.best_flops_per_second_per_device,
+        best_cost=now if is_better else last,
         failures=failures if is_often else before.failures,
     )
 

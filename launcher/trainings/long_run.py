@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.load import checked, compose
 from conf.overrides import Overrides
+from conf.sweep_spec import Objective
 from conf.tree import part_at, with_values
 from launcher.trainings.begun import TRAININGS, Best, LongRun, read_stored
 from launcher.trainings.slurm import starting
+from sweeps.points.objectives import cost, predicted
 from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_reading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.training_folder import NUM_STEPS
 from train_core.measurement import Outcome
@@ -26,27 +30,32 @@ PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "o
 
 
 def best_of(sweep: Sweep) -> Best:
-    """The trial with the most model FLOP/s per device: as measured, else as predicted among those not tried.
+    """The best trial by what the sweep seeks: as measured, else as predicted among those not tried.
 
     Raises:
-        UsageError: no point of the sweep can run.
+        UsageError: no point of the sweep can run, or it seeks a loss and measured none.
     """
-    readings = sweep.read()
-    measured = [
-        Best(reading.trial, True, reading.performance.model_flops_per_second_per_device)
-        for reading in readings
-        if reading.performance is not None
-    ]
-    predicted = [
-        Best(trial, False, trial.estimate.model_flops_per_second_per_device)
-        for reading in readings
-        if (trial := reading.trial).infeasible_reason is None and trial.estimate and not _has_spoken(reading)
-    ]
+    record, readings = sweep.record, sweep.read()
     # Whatever was measured beats every prediction, which may promise more than the machine keeps.
-    if not (measured or predicted):
-        remedy = f"See why with `trisweep status {sweep.record.name}`."
-        raise UsageError(f"No point of {sweep.folder.path} can run", remedy)
-    return max(measured or predicted, key=lambda best: best.flops_per_second_per_device)
+    measured = best_reading(record, readings)
+    if measured is not None and measured.performance is not None:
+        return Best(measured.trial, True, measured.performance.model_flops_per_second_per_device)
+    trials = [reading.trial for reading in readings if not _has_spoken(reading)]
+    able = [trial for trial in trials if trial.infeasible_reason is None and trial.experiment and trial.estimate]
+    objective = record.objective[0]
+    if not able or objective == "loss":
+        problem = f"No point of {sweep.folder.path} can run" if not able else f"{record.name} has measured no loss"
+        raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
+    best = min(able, key=lambda trial: _predicted_cost(objective, trial))
+    assert best.estimate is not None
+    return Best(best, False, best.estimate.model_flops_per_second_per_device)
+
+
+def _predicted_cost(objective: Objective, trial: Trial) -> float:
+    assert trial.experiment is not None
+    assert trial.estimate is not None
+    value = predicted(objective, trial.experiment, trial.estimate)
+    return math.inf if value is None else cost(objective, value)
 
 
 def _has_spoken(reading: TrialReading) -> bool:

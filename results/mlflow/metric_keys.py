@@ -1,16 +1,21 @@
 """Which metrics a run has: a small set of keys that stays as it is, in units that people read.
 
 The part before the slash says what a number is: predicted (`pred`), measured (`meas`), both compared (`error`), held
-against the baseline (`scale`), of one step (`step`), what was used meanwhile (`system`), or the sweep's best (`best`).
-The rest is short, because MLflow's columns are narrow. docs/metrics.md explains every key.
+against the baseline (`scale`), what the sweep seeks where that is no rate (`objective`), of one step (`step`), what was
+used meanwhile (`system`), or the sweep's best (`best`). The rest is short, because MLflow's columns are narrow.
+docs/metrics.md explains every key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from conf.sweep_spec import Objective
 from conf.units import GIBIBYTE, TERA
 from results.scaling import Scaling
+from sweeps.points.objectives import measured as value_of
+from sweeps.reading import TrialReading
 from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics
 
@@ -91,6 +96,7 @@ SYSTEM = (
 )
 """What a step says of devices and processes. MLflow shows keys that begin with `system/` on a page of their own."""
 
+SOUGHT = "objective/"
 RANK_MEMORY = "meas/rank_mem_GiB"
 """Over the rank, where other metrics have the step. The page for `system/` would show it over time."""
 
@@ -122,6 +128,16 @@ def measured(performance: Performance) -> dict[str, float]:
     if performance.breakdown is not None:
         values |= _keyed("meas", MEASURED_TERMS, performance.breakdown.slowest)
     return values
+
+
+def sought(objectives: Sequence[Objective], reading: TrialReading) -> dict[str, float]:
+    """What the sweep seeks, as the trial measured it; nothing of the rate, which is `meas/TFLOPS`."""
+    values = {objective_key(objective): value_of(objective, reading) for objective in objectives}
+    return {key: value for key, value in values.items() if key.startswith(SOUGHT) and value is not None}
+
+
+def objective_key(objective: Objective) -> str:
+    return "meas/TFLOPS" if objective == "throughput" else SOUGHT + objective
 
 
 def compared(estimate: Estimate, performance: Performance) -> dict[str, float]:

@@ -105,7 +105,8 @@ def _write(
     for trial, result in zip(trials, results, strict=True):
         writer.write(trial, parent, partial(log_trial_files, reading=result))
     writer.leave(contents)
-    keep_view(writer.client, writer.experiment_id, writer.sweep_id, _view_name(sweep.record), contents)
+    record, of = sweep.record, (writer.client, writer.experiment_id, writer.sweep_id)
+    keep_view(*of, _view_name(record), contents, record.objective)
     return _summary(writer, parent)
 
 

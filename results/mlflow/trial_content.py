@@ -51,12 +51,13 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
     }
     ended = result.measurement.ended if result.measurement else record.created
     scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaled(scaling))
+    sought = at(milliseconds(ended), metric_keys.sought(record.objective, result))
     return replace(
         run,
         name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
         params={key: str(value) for key, value in trial.point.items()} | run.params,
-        metrics=(*run.metrics, *scaled),
+        metrics=(*run.metrics, *sought, *scaled),
     )
 
 

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from conf.sweep_spec import Objective
+from results.mlflow.metric_keys import objective_key
 from results.mlflow.run_content import RunContent
 from results.mlflow.stored_runs import SWEEP_ID
+from sweeps.points.objectives import is_better_when_larger
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -20,28 +23,20 @@ VIEW = "mlflow.sharedViewState."
 MOST_VIEWS = 40
 """MLflow's page lets nobody save a view of their own beyond so many."""
 
-COLUMNS = (
-    "metrics.`meas/TFLOPS`",
-    "metrics.`pred/TFLOPS`",
-    "metrics.`meas/MFU_pct`",
-    "metrics.`meas/step_s`",
-    "metrics.`error/step_pct`",
-    "metrics.`scale/weak_pct`",
-    "metrics.`scale/strong_pct`",
-    "metrics.`meas/mem_GiB`",
-    "metrics.`pred/mem_GiB`",
-    "params.`tp`",
-    "params.`pp`",
-    "params.`dp`",
-    "params.`mb`",
-    "params.`gb`",
-    "params.`zero`",
-    "params.`recompute`",
-    "params.`devices`",
-    "tags.`outcome`",
-    "tags.`cause`",
+METRICS = (
+    "meas/TFLOPS",
+    "pred/TFLOPS",
+    "scale/weak_pct",
+    "scale/strong_pct",
+    "meas/MFU_pct",
+    "meas/step_s",
+    "error/step_pct",
+    "meas/mem_GiB",
+    "pred/mem_GiB",
 )
+KNOBS = ("tp", "pp", "dp", "mb", "gb", "zero", "recompute", "devices")
 TRAINING_COLUMNS = ("metrics.`meas/TFLOPS`", "metrics.`step/loss`", "metrics.`step/held_out_loss`", "tags.`outcome`")
+LAYOUT = ("parallel.", "batch.", "cluster.")
 NAME, PIXELS_PER_LETTER, PIXELS_BESIDE = "attributes.`Run Name`", 8, 36
 WIDE = {NAME: 260, "tags.`outcome`": 130, "tags.`cause`": 400}
 LAST = ("runDateAndNestInfo", "duration")
@@ -57,18 +52,25 @@ def view_key(sweep_id: str) -> str:
 
 
 def keep_view(
-    client: MlflowClient, experiment_id: str, sweep_id: str, name: str, contents: Sequence[RunContent]
+    client: MlflowClient,
+    experiment_id: str,
+    sweep_id: str,
+    name: str,
+    contents: Sequence[RunContent],
+    objectives: Sequence[Objective],
 ) -> None:
     """Have the experiment offer a sweep's trials, the best first, and long trainings apart from them.
 
     Args:
         contents: the sweep's runs, the parent first.
+        objectives: what the sweep seeks; the first decides which trial is at the top.
     """
     made_ms = contents[0].start_ms
     tags = client.get_experiment(experiment_id).tags
     trials = f"tags.kind = 'trial' AND tags.in_sweep = 'true' AND tags.`{SWEEP_ID}` = '{sweep_id}'"
+    table = _table(trials, _columns(contents, objectives), ascending=not is_better_when_larger(objectives[0]))
     wanted = {
-        view_key(sweep_id): _view(f"{name}: trials", made_ms, _table(trials, COLUMNS) | _charts(_varied(contents))),
+        view_key(sweep_id): _view(f"{name}: trials", made_ms, table | _charts(_varied(contents), objectives)),
         TRAININGS: _view("Long trainings", 0, _table("tags.kind = 'training'", TRAINING_COLUMNS)),
     }
     ours = [key for key in tags if key.startswith(VIEW)]
@@ -95,12 +97,24 @@ def _view(name: str, made_ms: int, state: dict[str, Any]) -> str:
     return json.dumps({"name": name, "createdAt": made_ms, "updatedAt": made_ms, "state": json.dumps(state)})
 
 
-def _table(search: str, columns: tuple[str, ...]) -> dict[str, Any]:
-    """Every run that the search finds, those with the highest rate first and those without one last."""
+def _columns(contents: Sequence[RunContent], objectives: Sequence[Objective]) -> tuple[str, ...]:
+    """What is sought, then what any trial has: the page is narrow, and a column of one value says nothing."""
+    measured = {metric.key for run in contents for metric in run.metrics}
+    metrics = [key for key in METRICS if key in measured or key == METRICS[0]]
+    sought, varied = list(map(objective_key, objectives)), _varied(contents)
+    others = [key for key in varied if key not in KNOBS]
+    first = [*(f"metrics.`{key}`" for key in sought), *(f"params.`{key}`" for key in others)]
+    rest = [f"metrics.`{key}`" for key in metrics if key not in sought]
+    knobs = [f"params.`{key}`" for key in varied if key in KNOBS]
+    return (*first, *rest, *knobs, "tags.`outcome`", "tags.`cause`")
+
+
+def _table(search: str, columns: tuple[str, ...], *, ascending: bool = False) -> dict[str, Any]:
+    """Every run that the search finds, the best by the first column at the top and those without it last."""
     return {
         "searchFilter": search,
         "orderByKey": columns[0],
-        "orderByAsc": False,
+        "orderByAsc": ascending,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
@@ -124,20 +138,22 @@ def _width(column: str) -> int:
 
 
 def _varied(contents: Sequence[RunContent]) -> list[str]:
-    """The knobs in which the sweep's trials differ."""
-    knobs = [column.split("`")[1] for column in COLUMNS if column.startswith("params.")]
-    return [knob for knob in knobs if len({run.params[knob] for run in contents if knob in run.params}) > 1]
+    """The parameters in which the sweep's trials differ: those beside layout and batch have dotted names."""
+    trials = [run.params for run in contents if run.params]
+    others = sorted({key for params in trials for key in params if "." in key and not key.startswith(LAYOUT)})
+    return [key for key in (*KNOBS, *others) if len({params[key] for params in trials if key in params}) > 1]
 
 
-def _charts(knobs: list[str]) -> dict[str, Any]:
-    """Parallel coordinates from the knobs to the measured rate, and the rates predicted and measured."""
+def _charts(knobs: list[str], objectives: Sequence[Objective]) -> dict[str, Any]:
+    """Parallel coordinates from the knobs to what is sought, and the rates predicted and measured."""
+    sought = list(map(objective_key, objectives))
     common = {"runsCountToCompare": 100, "metricSectionId": SECTION, "deleted": False, "isGenerated": False}
     coordinates = common | {
         "uuid": COORDINATES,
         "type": "PARALLEL",
-        "displayName": "From knobs to measured TFLOPS",
+        "displayName": f"From knobs to {' and '.join(sought)}",
         "selectedParams": knobs,
-        "selectedMetrics": ["meas/TFLOPS"],
+        "selectedMetrics": sought,
         "showAllRuns": False,
     }
     rates = [
@@ -145,7 +161,7 @@ def _charts(knobs: list[str]) -> dict[str, Any]:
         | {"uuid": f"{RATES}-{kind}", "type": "BAR", "metricKey": f"{kind}/TFLOPS", "displayName": f"{kind}/TFLOPS"}
         for kind in ("meas", "pred")
     ]
-    section = {"uuid": SECTION, "name": "Layouts", "display": True, "isReordered": False, "deleted": False}
+    section = {"uuid": SECTION, "name": "Trials", "display": True, "isReordered": False, "deleted": False}
     return {
         "compareRunCharts": [coordinates, *rates],
         "compareRunSections": [section | {"isGenerated": False}],

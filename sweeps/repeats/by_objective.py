@@ -88,8 +88,9 @@ def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dic
     disturbed = disturbances(readings) if by_time else {}
     groups: dict[str, list[TrialReading]] = {}
     for reading in readings:
-        if reading.performance is not None:
-            name = record.labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.label
+        if reading.performance is not None and reading.experiment is not None:
+            # Where nothing varies but the seed, every trial is a run of the one point.
+            name = record.labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.experiment.label
             groups.setdefault(name, []).append(reading)
     runs = {name: _measured_runs(record, counted_runs(group, disturbed)) for name, group in groups.items()}
     return {name: found for name, found in runs.items() if found}
@@ -117,6 +118,15 @@ def _half_width(spread: tuple[float, int] | None, num_runs: int) -> float | None
 
 def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:
     """The best trial by what the sweep seeks; None where nothing was measured."""
+    best = best_measured(record, readings)
+    return best[0] if best is not None else None
+
+
+def best_measured(
+    record: SweepRecord, readings: Sequence[TrialReading]
+) -> tuple[TrialReading, tuple[float, ...]] | None:
+    """The best trial, and what its point measured of each objective; None where nothing was measured."""
     if record.seeks_rate:
-        return next(iter(ranked(readings)), None)
-    return next((point.reading for point in sought_points(record, readings)), None)
+        rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranked(readings))
+        return next(((reading, (rate,)) for reading, rate in rates), None)
+    return next(((point.reading, point.values) for point in sought_points(record, readings)), None)

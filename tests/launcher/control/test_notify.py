@@ -71,10 +71,10 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
 def end(sweep: Sweep) -> End:
     """`end(0, rate=2e12)`, `end(1, Outcome.FAILED)`: how a trial ended."""
 
-    def write(index: int, outcome: Outcome = Outcome.COMPLETED, rate: float = 1e12) -> None:
+    def write(index: int, outcome: Outcome = Outcome.COMPLETED, rate: float = 1e12, loss: float = 3.0) -> None:
         reading = sweep.read()[index]
         assert reading.experiment is not None
-        measured = performance(0.5, model_flops_per_second_per_device=rate)
+        measured = performance(0.5, model_flops_per_second_per_device=rate, losses=(loss,), final_loss=loss)
         reading.folder.write_measurement(
             Measurement(
                 fingerprint=reading.experiment.fingerprint,
@@ -109,6 +109,15 @@ def test_a_new_best_is_told_once_and_only_if_it_is_clearly_better(sweep: Sweep, 
     assert (best["event"], best["sweep"], best["counts"]) == ("best", "test", {"PENDING": 5, "COMPLETED": 3})
     assert "2 TFLOPS measured" in best["text"]
     assert "predicted" in best["text"]
+
+
+def test_the_best_of_a_sweep_for_the_loss_is_the_lowest_loss(sweep: Sweep, server: Server, end: End) -> None:
+    sought = Sweep(sweep.folder, sweep.record.model_copy(update={"objective": ("loss",)}))
+    for index, (loss, rate) in enumerate([(5.0, 1e12), (6.0, 3e12), (4.0, 1e11)]):
+        end(index, rate=rate, loss=loss)
+        Notifier(spec_of(server.url, min_gain=0.0))(sought, step_of(sought))
+    # Seeds are runs of one point, whose mean is the loss: (5 + 6 + 4) / 3 is no better than the first alone.
+    assert ["loss 5" in message["text"] for message in server.posted] == [True]
 
 
 def test_failures_are_told_when_there_are_many_and_when_there_are_twice_as_many(

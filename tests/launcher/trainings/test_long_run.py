@@ -69,6 +69,20 @@ def test_the_fastest_measured_plan_is_the_best_whatever_is_predicted_of_others(s
     assert (best.trial.trial_id, best.is_measured, best.flops_per_second_per_device) == (fastest, True, 2e9)
 
 
+def test_the_best_of_a_sweep_for_the_loss_has_the_lowest_loss_and_is_never_predicted(started: Any) -> None:
+    folder, record = started
+    record = record.model_copy(update={"objective": ("loss",)})
+    with pytest.raises(UsageError, match="has measured no loss"):
+        best_of(Sweep(folder, record))
+    ids = [end(folder, record, index, rate) for index, rate in enumerate((1e9, 2e9))]
+    for trial_id, loss in zip(ids, (3.0, 4.0), strict=True):
+        files = folder.trial(trial_id)
+        stored = json.loads(files.measurement.read_text())
+        stored["performance"] |= {"losses": [loss], "final_loss": loss}
+        files.measurement.write_text(json.dumps(stored))
+    assert best_of(Sweep(folder, record)).trial.trial_id == ids[0], "the slower one, whose loss is lower"
+
+
 def test_without_a_measurement_it_is_the_best_predicted_of_those_that_did_not_fail(started: Any) -> None:
     folder, record = started
     by_rate = sorted(record.trials, key=lambda trial: -trial.estimate.model_flops_per_second_per_device)

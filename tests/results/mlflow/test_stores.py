@@ -21,6 +21,8 @@ from results.mlflow.store import artifact_dir, connect, database_path, tracking_
 from results.mlflow.sweep_import import import_sweep, move_store_aside
 from results.mlflow.views import VIEW, view_key
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, trial
 from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder
@@ -118,6 +120,27 @@ def test_a_view_shows_the_trials_and_lets_charts_begin_with_what_differs(
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`meas/TFLOPS`", False)
     assert state["compareRunCharts"][0]["type"] == "PARALLEL"
     assert state["compareRunCharts"][0]["selectedParams"] == ["tp", "dp", "gb", "devices"]
+
+
+def test_the_view_of_a_sweep_for_the_loss_begins_with_it_and_with_what_varies(
+    tmp_path: Path, build_record: BuildRecord, output_dir: Path
+) -> None:
+    rates = (1e-3, 1e-2)
+    record = build_record([{"training.learning_rate": rate} for rate in rates], [])
+    record = record.model_copy(update={"objective": ("loss",), "tracking": SQLITE})
+    folder = SweepFolder(output_dir / "lr-local")
+    folder.write_record(record)
+    for trial_, loss in zip(record.trials, (5.0, 4.0), strict=True):
+        finish(folder, trial_, performance(100.0, losses=(loss,), final_loss=loss))
+    done = import_sweep(Sweep.stored_in(folder), SQLITE, output_dir)
+    tags = connect(SQLITE, output_dir).get_experiment(done.experiment_id).tags
+    state = json.loads(json.loads(tags[VIEW + view_key(folder.tracking_id.read_text().split()[0])])["state"])
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`objective/loss`", True)
+    assert state["selectedColumns"][:2] == ["metrics.`objective/loss`", "params.`training.learning_rate`"]
+    assert state["compareRunCharts"][0]["selectedMetrics"] == ["objective/loss"]
+    assert "training.learning_rate" in state["compareRunCharts"][0]["selectedParams"]
+    losses = {run.data.metrics["objective/loss"] for run in runs_in(output_dir).values() if "trial_id" in run.data.tags}
+    assert losses == {4.0, 5.0}
 
 
 def test_a_store_that_is_made_anew_is_equal_to_the_one_before(

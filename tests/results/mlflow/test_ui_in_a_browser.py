@@ -141,8 +141,8 @@ def test_it_opens_on_a_flat_table_of_trials_ranked_by_what_was_measured(ui: Serv
     assert [title.strip() for title in titles if "/" in title][:4] == [
         "meas/TFLOPS",
         "pred/TFLOPS",
-        "meas/MFU_pct",
-        "meas/step_s",
+        "scale/weak_pct",
+        "scale/strong_pct",
     ]
     assert page.get_by_text("made-up proxy: trials").is_visible(), "the view has the sweep's name"
 
