@@ -64,6 +64,11 @@ def keep_folders(paths: Iterable[str], named_by: str) -> None:
     _given = (*(_checked(Path(path), named_by) for path in paths), *_given)
 
 
+def given_folders() -> tuple[Path, ...]:
+    """Those that the command line named, which no other command knows of."""
+    return _given
+
+
 def own_folders() -> tuple[Path, ...]:
     """A person's own folders, those first whose files hold before others'.
 

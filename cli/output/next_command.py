@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.output.console import shown_path
+from conf.folders import OPTION, given_folders
 
 if TYPE_CHECKING:
     from sweeps.sweep import Sweep
@@ -27,12 +28,13 @@ def next_command(command: str, sweep: Sweep, *words: str) -> str:
 
 
 def folder_words(output_dir: Path) -> list[str]:
-    """The override that chooses an output folder; none where a command would choose it by itself."""
+    """The override that chooses an output folder, where a command would not by itself, and `--config-dir`s."""
+    own = [word for folder in given_folders() for word in (OPTION, shown_path(folder))]
     if output_dir.absolute() == Path(DEFAULT_FOLDER).absolute():
-        return []
+        return own
     path = shown_path(output_dir)
     quoted = path.replace("\\", "\\\\").replace("'", "\\'")
-    return [f"output_dir={path}" if PLAIN.fullmatch(path) else f"output_dir='{quoted}'"]
+    return [f"output_dir={path}" if PLAIN.fullmatch(path) else f"output_dir='{quoted}'", *own]
 
 
 def ui_command(output_dir: Path) -> str:

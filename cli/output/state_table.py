@@ -12,6 +12,7 @@ from rich.text import Text
 from results.layout_cell import LayoutCell
 from results.terminal import DISTURBED, outcome_style
 from results.units import tflops
+from sweeps.points.objectives import measured
 from sweeps.reading import Reading, TrialReading, disturbances
 from sweeps.watch.age import age_seconds
 from train_core.measurement import Outcome
@@ -35,14 +36,18 @@ class Column(NamedTuple):
     cell: Callable[[Reading, float], str]
 
 
-def state_table(states: Sequence[Reading], width: int) -> Table:
+def state_table(states: Sequence[Reading], width: int, *, by_loss: bool = False) -> Table:
     """Trial, state, age, nodes, step, TFLOPS measured and predicted; where there is room, loss, time left and log.
 
     The age is how long a trial has waited or run, or how long it ran before it ended.
+
+    Args:
+        by_loss: the loss is what the trials are for, so that a narrow table has it in place of the prediction.
     """
     now = time.time()
     disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
-    columns = [column for column in COLUMNS if column.least_width <= width]
+    left_out, first = ("predicted", "loss") if by_loss and width < WIDE_COLUMNS else ("", "")
+    columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("trial", ratio=1)
     table.add_column("state", no_wrap=True)
@@ -99,7 +104,7 @@ def _step(state: Reading, now: float) -> str:
     return f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""
 
 
-def _measured(state: Reading, now: float) -> str:
+def _rate(state: Reading, now: float) -> str:
     return _tera(state.model_flops_per_second_per_device)
 
 
@@ -108,7 +113,10 @@ def _predicted(state: Reading, now: float) -> str:
 
 
 def _loss(state: Reading, now: float) -> str:
-    return "" if state.loss is None else f"{state.loss:.3f}"
+    # Of a trial that has ended, the one that the report shows; else that of its last step.
+    loss = measured("loss", state)
+    loss = state.loss if loss is None else loss
+    return "" if loss is None else f"{loss:.3f}"
 
 
 def _left(state: Reading, now: float) -> str:
@@ -124,7 +132,7 @@ COLUMNS = (
     Column("age", 0, _age),
     Column("nodes", 0, _nodes),
     Column("step", 0, _step),
-    Column("TFLOPS", 0, _measured),
+    Column("TFLOPS", 0, _rate),
     Column("predicted", 0, _predicted),
     Column("loss", 100, _loss),
     Column("left", 100, _left),

@@ -76,7 +76,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     from launcher.control.retries import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
-    console.print(status_table(trials, console.width))
+    console.print(status_table(trials, console.width, by_loss="loss" in stored.record.objective))
     if keys := ", ".join(f"{name}: {key}" for name, key in stored.record.labels.legend):
         console.print(f"Names: {keys}.", style="dim", markup=False)
     for bad in bad_nodes(trials):
@@ -87,4 +87,4 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
-        console.print(status_table(trainings, console.width))
+        console.print(status_table(trainings, console.width, by_loss=True))

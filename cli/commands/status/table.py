@@ -21,12 +21,16 @@ from train_core.measurement import Outcome
 UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
 
 
-def status_table(states: Sequence[Reading], width: int) -> RenderableType:
-    """A table of all chosen trials, and below it details of those that run, stopped or ended badly."""
+def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False) -> RenderableType:
+    """A table of all chosen trials, and below it details of those that run, stopped or ended badly.
+
+    Args:
+        by_loss: as for `state_table`.
+    """
     shown = [state for state in states if state.outcome is not None]
     details = [_details(state) for state in shown if _has_more_to_say(state)]
     impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]
-    return Group(state_table(shown, width), *details, *impossible, _counts(states))
+    return Group(state_table(shown, width, by_loss=by_loss), *details, *impossible, _counts(states))
 
 
 def _has_more_to_say(state: Reading) -> bool:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from conf.schema import Value
 from conf.sweep_spec import Objective
+from results.knobs.sensitivity import FEWEST_POINTS
+from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, quantity
 from results.report.findings.sought import WORDS, shown_half_width, shown_value
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.units import seconds
+from results.units import percent, seconds
 from sweeps.labels import value_of
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
@@ -43,6 +47,7 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
     varied = [key for key in axes if len({_value(point, key) for point in points}) > 1]
     if len(varied) > 1:
         yield _coordinates(record, points, varied)
+        yield from _shares(record, points, varied)
     if "loss" in record.objective:
         yield _curves(points)
         if len(points) > MOST_CURVES:
@@ -169,6 +174,23 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
     }
     caption = f"Every point as a line through its values, ordered on each axis, to the measured {WORDS[objective]}."
     return Plot("sought-coordinates", caption, spec)
+
+
+def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Iterator[Block]:
+    """How much of the differences each axis explains alone; nothing of a few points, which would not tell."""
+    finite = [point for point in points if math.isfinite(point.values[0])]
+    if len(finite) < max(FEWEST_POINTS, 2 * len(axes)):
+        return
+    from results.knobs.forest import fanova_shares  # importing it takes seconds
+
+    values = [sorted({_value(point, key) for point in finite}, key=_order) for key in axes]
+    both = list(zip(axes, values, strict=True))
+    codes = np.array([[known.index(_value(point, key)) for key, known in both] for point in finite], dtype=float)
+    shares = fanova_shares(codes, np.array([point.values[0] for point in finite]), list(map(len, values)), SAME_DRAW)
+    named = sorted(zip(shares, axes, strict=True), reverse=True)
+    listed = ", ".join(f"{key} {percent(share)} %" for share, key in named)
+    what = f"{WORDS[record.objective[0]]} of {len(finite)} points"
+    yield Paragraph(f"Which axis mattered, as its share of the differences in {what} (fANOVA): {listed}.", is_note=True)
 
 
 def _on_axis(point: SoughtPoint, column: str, objective: Objective) -> Value:

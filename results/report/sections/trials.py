@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from conf.units import TERA
 from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, quantity
@@ -56,11 +57,12 @@ def section(subject: ReportSubject) -> Section | None:
     blocks: tuple[Block, ...] = (
         *_cautions(record, results),
         *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
-        *_ranking(results, points, relations, is_full_size=record.mode == "cluster"),
+        *_ranking(record, results, points, relations),
         *_circumstances(facts(record, results)),
-        *loss_blocks([point.middle for point in points]),
+        *(() if "loss" in record.objective else loss_blocks([point.middle for point in points])),
     )
-    return Section("trials", "Every trial", "measured", _finding(results, points), blocks)
+    title = "Every trial" if record.seeks_rate else "How fast each trial was"
+    return Section("trials", title, "measured", _finding(results, points), blocks)
 
 
 def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
@@ -91,11 +93,10 @@ def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Para
 
 
 def _ranking(
+    record: SweepRecord,
     results: Sequence[TrialReading],
     points: Sequence[MeasuredPoint],
     relations: dict[str, Scaling],
-    *,
-    is_full_size: bool,
 ) -> tuple[Block, ...]:
     others = sorted((result for result in results if not result.performance), key=_outcome)
     placed = zip(places(points), points, strict=True)
@@ -103,14 +104,14 @@ def _ranking(
     rows += [_row({"layout": _named(result), "outcome": text(_outcome(result))}) for result in others]
     marked = frozenset({0}) if points else frozenset()
     whole = ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
-    table = NamedTable("trials", _needed(whole, is_full_size=is_full_size))
+    table = NamedTable("trials", _needed(whole, record))
     if not points:
         return (table,)
     said = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
     if len(points) < 2:
         return (table, said)
     caption = (
-        "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; layouts whose whiskers"
+        "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; those whose whiskers"
         " overlap cannot be told apart."
     )
     return (table, said, Plot("measured-rate", caption, _rates(points)))
@@ -126,16 +127,18 @@ def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) 
     yield from (f"No efficiency for {line}." for line in incomparable([point.middle for point in points], relations))
 
 
-def _needed(table: ReportTable, *, is_full_size: bool) -> ReportTable:
-    """The table without columns that say nothing here."""
+def _needed(table: ReportTable, record: SweepRecord) -> ReportTable:
+    """The table without columns that say nothing here, its first named after what the labels say."""
     idle = {"scaling"} if len(set(table.texts_of("scaling")) - {ABSENT}) < 2 else set()
     if table.texts_of("outcome") == ["completed"]:
         idle.add("outcome")
-    if not is_full_size:
+    if record.mode != "cluster":
         idle.add("hardware TFLOPS")  # these are there to be held against published figures
     if len({row[COLUMNS.index("runs")].text for row in table.rows} - {ABSENT, "1"}) == 0:
         idle.add("runs")
-    return table.only([name for name in COLUMNS if name not in idle]).without_empty_columns()
+    needed = table.only([name for name in COLUMNS if name not in idle]).without_empty_columns()
+    heading = record.labels.heading
+    return replace(needed, columns=tuple(heading if name == "layout" else name for name in needed.columns))
 
 
 def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:

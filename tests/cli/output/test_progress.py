@@ -105,7 +105,7 @@ def test_a_pipe_gets_one_plain_line_per_event(read: Read) -> None:
         progress.show([read("done", "one"), failed])
     lines = stream.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["started", "finished"]
-    assert "0.054 TFLOPS per device, loss 5.395 [2 of 2 trials ended]" in lines[1]
+    assert "0.054 TFLOPS per device, loss 3.208 [2 of 2 trials ended]" in lines[1]
     assert "\x1b" not in stream.getvalue()
 
 
