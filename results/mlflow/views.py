@@ -42,6 +42,7 @@ WIDE = {NAME: 260, "tags.`outcome`": 130, "tags.`cause`": 400}
 LAST = ("runDateAndNestInfo", "duration")
 """MLflow's own columns, of which it leaves out neither."""
 
+CARD_PIXELS = 380
 SECTION, COORDINATES, RATES = "trisweep-charts", "trisweep-coordinates", "trisweep-rates"
 TRAININGS = "trisweep-trainings"
 
@@ -145,7 +146,7 @@ def _varied(contents: Sequence[RunContent]) -> list[str]:
 
 
 def _charts(knobs: list[str], objectives: Sequence[Objective]) -> dict[str, Any]:
-    """Parallel coordinates from the knobs to what is sought, and the rates predicted and measured."""
+    """Parallel coordinates from the knobs to what is sought, and bars of it, of rates also as they were predicted."""
     sought = list(map(objective_key, objectives))
     common = {"runsCountToCompare": 100, "metricSectionId": SECTION, "deleted": False, "isGenerated": False}
     coordinates = common | {
@@ -156,14 +157,16 @@ def _charts(knobs: list[str], objectives: Sequence[Objective]) -> dict[str, Any]
         "selectedMetrics": sought,
         "showAllRuns": False,
     }
+    both = ["meas/TFLOPS", "pred/TFLOPS"]
+    shown = both if sought == both[:1] else sought
     rates = [
-        common
-        | {"uuid": f"{RATES}-{kind}", "type": "BAR", "metricKey": f"{kind}/TFLOPS", "displayName": f"{kind}/TFLOPS"}
-        for kind in ("meas", "pred")
+        common | {"uuid": f"{RATES}-{key.replace('/', '-')}", "type": "BAR", "metricKey": key, "displayName": key}
+        for key in shown
     ]
     section = {"uuid": SECTION, "name": "Trials", "display": True, "isReordered": False, "deleted": False}
     return {
         "compareRunCharts": [coordinates, *rates],
-        "compareRunSections": [section | {"isGenerated": False}],
+        # A chart a row: three beside each other leave parallel coordinates no room.
+        "compareRunSections": [section | {"isGenerated": False, "columns": 1, "cardHeight": CARD_PIXELS}],
         "isAccordionReordered": True,
     }

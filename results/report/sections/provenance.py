@@ -12,7 +12,8 @@ from typing import Any
 from conf.overrides import Override
 from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, text
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepFolder
 
 FOLDER = "provenance"
@@ -91,7 +92,7 @@ def _finding(subject: ReportSubject, given: Sequence[Given]) -> str:
 
 def _blocks(subject: ReportSubject, given: Sequence[Given]) -> Iterator[Block]:
     yield Paragraph(f"The sweep: {_code(sweep_command(subject, given))}")
-    if best := next(iter(ranked(list(subject.results))), None):
+    if best := best_reading(subject.sweep.record, subject.results):
         yield Paragraph(
             f"Its best trial once more, with the code and the configuration that it had:"
             f" {_code(rerun_command(subject, given, best))}"
