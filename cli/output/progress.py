@@ -89,7 +89,8 @@ class PlainProgress:
             self._line(f"started   {state.title}")
         elif state.outcome is not None and state.outcome.is_final:
             took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
-            self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{_counted(states)}]")
+            told = f"{_counted(states)}{_about_left(states)}"
+            self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{told}]")
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -115,6 +116,11 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
     return max(0.0, (unfinished * busy / len(spans) - spent) / max(1, len(running)))
 
 
+def _about_left(states: Sequence[Reading]) -> str:
+    left = sweep_seconds_left(states, time.time())
+    return "" if left is None else f", about {duration(left)} left"
+
+
 def _cause_line(state: Reading, width: int) -> Text:
     line = Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
     line.truncate(width, overflow="ellipsis")
@@ -122,12 +128,10 @@ def _cause_line(state: Reading, width: int) -> Text:
 
 
 def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, Text]:
-    left = sweep_seconds_left(states, time.time())
-    about = "" if left is None else f", about {duration(left)} left"
     unseen = f"; {left_out} more are not shown" if left_out else ""
     return (
         Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(f"{_counted(states)}{about}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(f"{_counted(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
     )
 
 

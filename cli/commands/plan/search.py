@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.commands.plan.search_output import Answer, print_answer, print_explanations, print_mixed
+from cli.output.console import complaints
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.load import Composition, compose
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.blocks import enumerated
+from sweeps.planner.choice import MOST_SEARCHED_WHOLE
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 from sweeps.planner.rivals import judged
@@ -44,7 +47,8 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
     )
     training = training_of(wanted, options)
     try:
-        choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto)
+        with _waiting(len(wanted.spaces)):
+            choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto)
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]
@@ -63,6 +67,13 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         knobs=enumerated(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.chosen_format)
+
+
+def _waiting(num_spaces: int) -> AbstractContextManager[object]:
+    """What a terminal shows while many numbers of devices are searched, which takes seconds."""
+    if num_spaces <= MOST_SEARCHED_WHOLE or not complaints.is_terminal:
+        return nullcontext()
+    return complaints.status(f"Searching all plans on {num_spaces:,} numbers of devices, 2 to 10 s ...")
 
 
 def _run_mixed(asked: Composition, options: SearchOptions) -> None:

@@ -201,6 +201,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, command: Command) -> N
 
     if place.proxy:
         _print_full_size_summary(planned.record, place.composition)
+    _print_expected_time(planned, place)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
     try:
@@ -224,6 +225,22 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, command: Command) -> N
     print_nothing_to_do(stored, before)
     report_on(stored, place.settings.tracking, place.composition)
     end_command(stored, place)
+
+
+def _print_expected_time(planned: Sweep, place: Place) -> None:
+    """How long the trials to come should take; nothing where none is known to be left."""
+    from cli.commands.sweep.costs import seconds_here
+    from cli.output.state_table import duration
+    from launcher.this_machine.capacity import this_machine
+
+    trials = [each.trial for each in planned.read() if each.trial.selected and each.performance is None]
+    if not (able := [trial for trial in trials if trial.estimate]):
+        return
+    seconds, search = seconds_here(able, this_machine()), place.settings.search
+    if search.asks_later:
+        seconds *= planned.record.spec.max_trials / len(able)
+    so_many = "at most about" if search.asks_later else "about"
+    console.print(f"Predicted to take {so_many} {duration(seconds)}, repeats not counted; what is left is said below.")
 
 
 def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:

@@ -11,9 +11,12 @@ from launcher.control.budget import Budget, Cost, predicted_seconds
 from results.layout_cell import LayoutCell
 
 if TYPE_CHECKING:
+    from launcher.this_machine.capacity import Machine
     from sweeps.trial import Trial
 
 LEAST_WIDTH = 5
+START_SECONDS = 3.0
+"""Of a trial's processes, until their first step: 2 to 4 s on two cores."""
 HEADS = ("device-hours", "dollars", "kWh", "hours")
 
 
@@ -35,6 +38,17 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
     """How many trials are predicted to take longer than they may."""
     return sum(predicted_seconds(trial) > budget.seconds_at_most(trial) for trial in trials)
+
+
+def seconds_here(trials: Sequence[Trial], machine: Machine) -> float:
+    """How long the trials should take on this machine, as many of them at once as its devices or cores hold."""
+    room = machine.num_devices or machine.num_cores
+    busy = 0.0
+    for trial in trials:
+        assert trial.experiment is not None
+        ranks = min(room, trial.experiment.parallel.world_size)
+        busy += ranks * (START_SECONDS + predicted_seconds(trial))
+    return busy / room
 
 
 def total(costs: Sequence[Cost]) -> Cost:
