@@ -153,4 +153,4 @@ def _numbers(state: Reading) -> str:
         return f"; {state.cause}" if state.cause else ""
     rate = f"{state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
     loss = measured("loss", state)  # the one that tables and reports show
-    return f"; {state.step_seconds:.3g} s per step, {rate}{'' if loss is None else f', loss {loss:.3f}'}"
+    return f"; {state.step_seconds:.3g} s per step, {rate}{'' if loss is None else f', loss {loss:.4g}'}"

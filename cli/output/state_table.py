@@ -116,7 +116,7 @@ def _loss(state: Reading, now: float) -> str:
     # Of a trial that has ended, the one that the report shows; else that of its last step.
     loss = measured("loss", state)
     loss = state.loss if loss is None else loss
-    return "" if loss is None else f"{loss:.3f}"
+    return "" if loss is None else f"{loss:.4g}"
 
 
 def _left(state: Reading, now: float) -> str:

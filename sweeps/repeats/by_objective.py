@@ -1,7 +1,8 @@
 """The points of a sweep that seeks something else than the highest rate, ranked by what it seeks.
 
 Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts. The spread between runs
-is pooled over all points, as it is for the seconds of a step (`sweeps.repeats.interval`).
+is pooled over all points, as it is for the seconds of a step (`sweeps.repeats.interval`): as a share of each point's
+mean, because a loss that is higher also spreads wider. Points that diverged say nothing of the others' spread.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from sweeps.repeats.interval import t_quantile
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
+DIVERGED = 1.5
+"""A training whose loss ends so many times higher than it began has diverged. Assumed."""
+
 
 class Run(NamedTuple):
     """A trial, and what it measured of each objective."""
@@ -34,8 +38,9 @@ class SoughtPoint:
     Attributes:
         name: its label without the seed.
         values: the mean over its runs, for each objective.
-        half_width: of the 95 % interval of the first value; None where no point has two runs.
+        half_width: of the 95 % interval of the first value; None where no point has two runs, or where it diverged.
         on_front: no other point beats it in all objectives.
+        diverged: the loss of one of its runs ended as no number, or far higher than it began.
     """
 
     name: str
@@ -43,6 +48,7 @@ class SoughtPoint:
     values: tuple[float, ...]
     half_width: float | None
     on_front: bool
+    diverged: bool
 
     @property
     def reading(self) -> TrialReading:
@@ -63,18 +69,32 @@ class SoughtPoint:
 def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list[SoughtPoint]:
     """The points that were measured: best first, of several objectives those on the front before the others.
 
-    A training that diverged, whose loss is no number, comes last.
+    A training whose loss is no number comes last.
     """
     groups = _runs_by_point(record, readings)
     means = {name: tuple(map(fmean, zip(*(run.values for run in runs), strict=True))) for name, runs in groups.items()}
     costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
     finite = [name for name in groups if all(map(math.isfinite, costs[name]))]
     best = {finite[number] for number in front([costs[name] for name in finite])}
-    spread = _pooled([[run.values[0] for run in runs] for name, runs in groups.items() if name in finite])
+    diverged = {name for name, runs in groups.items() if name not in finite or any(map(_has_diverged, runs))}
+    spread = _pooled([[run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged])
     return [
-        SoughtPoint(name, tuple(groups[name]), means[name], _half_width(spread, len(groups[name])), name in best)
+        SoughtPoint(
+            name,
+            tuple(groups[name]),
+            means[name],
+            None if name in diverged else _half_width(spread, means[name][0], len(groups[name])),
+            name in best,
+            name in diverged,
+        )
         for name in sorted(groups, key=lambda name: (name not in best, costs[name]))
     ]
+
+
+def _has_diverged(run: Run) -> bool:
+    performance = run.reading.performance
+    losses = performance.losses if performance is not None else ()
+    return bool(losses) and losses[0] > 0 and not losses[-1] <= DIVERGED * losses[0]  # nor is it so of NaN
 
 
 def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[float, ...]:
@@ -104,16 +124,17 @@ def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading]) -> lis
 
 
 def _pooled(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
-    """The standard deviation between runs of a point, and from how many degrees of freedom; None without repeats."""
-    repeated = [runs for runs in points if len(runs) > 1]
+    """The deviation between runs as a share of their mean, and its degrees of freedom; None without repeats."""
+    repeated = [runs for runs in points if len(runs) > 1 and fmean(runs)]
     freedom = sum(len(runs) - 1 for runs in repeated)
     if not freedom:
         return None
-    return math.sqrt(sum((value - fmean(runs)) ** 2 for runs in repeated for value in runs) / freedom), freedom
+    shares = ((value / fmean(runs) - 1) ** 2 for runs in repeated for value in runs)
+    return math.sqrt(sum(shares) / freedom), freedom
 
 
-def _half_width(spread: tuple[float, int] | None, num_runs: int) -> float | None:
-    return None if spread is None else t_quantile(spread[1]) * spread[0] / math.sqrt(num_runs)
+def _half_width(spread: tuple[float, int] | None, mean: float, num_runs: int) -> float | None:
+    return None if spread is None else t_quantile(spread[1]) * spread[0] * abs(mean) / math.sqrt(num_runs)
 
 
 def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:

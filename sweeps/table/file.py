@@ -31,6 +31,9 @@ PREDICTED_COLUMNS = (
     "reason",
 )
 
+OWN_WORDS = {"step_seconds": "iter_time_s", "step_s": "iter_time_s", "trainer": "implementation"}
+"""What other pages of this package call what a column of published tables says."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -94,8 +97,14 @@ def misspelt_columns(columns: Sequence[str]) -> list[tuple[str, str]]:
     """
     lacking = [name for name in OPTIONAL_COLUMNS if name not in columns]
     unknown = [name for name in columns if name not in (*OPTIONAL_COLUMNS, *REQUIRED_COLUMNS, *DEVICE_COLUMNS)]
-    found = [(name, difflib.get_close_matches(name, lacking, n=1, cutoff=0.7)) for name in unknown]
-    return [(name, close[0]) for name, close in found if close]
+    meant = [(name, _meant(name, lacking)) for name in unknown]
+    return [(name, column) for name, column in meant if column is not None and column not in columns]
+
+
+def _meant(name: str, lacking: Sequence[str]) -> str | None:
+    """The column that is meant by a name of this package's own words, or by a misspelt one."""
+    close = difflib.get_close_matches(name, lacking, n=1, cutoff=0.7)
+    return OWN_WORDS.get(name) or next(iter(close), None)
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -39,7 +39,8 @@ RUN_ELSEWHERE = {
 
 COMMANDS = shown_commands()
 PAGE = ROOT / "docs" / "how-to" / "hyperparameter-sweep.md"
-LEARNING_RATES = PAGE.read_text().split("```yaml\n")[1].split("```")[0]
+LEARNING_RATES, FITS = (part.split("```")[0] for part in PAGE.read_text().split("```yaml\n")[1:])
+SCRIPT = PAGE.read_text().split("```python\n")[1].split("```")[0]
 TABLE = "gpu,num_gpus,layers,hidden,heads,seq,global_batch,micro_batch,tp,pp\nA100-80GB,8,24,2048,16,2048,64,4,1,1\n"
 GPT2 = '{"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 4096, "vocab_size": 50304}'
 
@@ -61,6 +62,7 @@ def test_a_shown_command_runs(words: list[str], tmp_path: Path, monkeypatch: pyt
     (tmp_path / "config.json").write_text(GPT2)
     (tmp_path / "mine" / "sweep").mkdir(parents=True)
     (tmp_path / "mine" / "sweep" / "lr.yaml").write_text(LEARNING_RATES)
+    (tmp_path / "mine" / "sweep" / "fit.yaml").write_text(FITS)
     dry = ["--dry-run"] if words[0] == "sweep" and not {"--dry-run", "--cfg"} & set(words) else []
     done = CliRunner().invoke(app, [*words, *dry])
     assert done.exit_code == 0, done.output
@@ -82,3 +84,15 @@ def test_a_shown_command_that_takes_longer_has_these_options_and_is_run_by_anoth
 def test_a_shown_target_exists_and_calls_what_exists(words: list[str]) -> None:
     done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
+def test_the_script_of_the_page_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "sweep").mkdir(parents=True)
+    (tmp_path / "mine" / "sweep" / "fit.yaml").write_text(FITS)
+    (tmp_path / "fit.py").write_text(SCRIPT)
+    words = ["sweep", "fit", "training.learning_rate=0.1", "--config-dir", "mine", "--here"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "reached the lowest loss" in " ".join(done.output.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from conf.sweep_spec import Objective
@@ -21,11 +20,14 @@ WORDS: dict[Objective, str] = {
     "energy": "joules per token",
 }
 MOST_NAMED = 5
+HUGE = 1e10
+"""What a table has no room for: a loss that diverged."""
 
 
 def shown_value(objective: Objective, value: float) -> str:
     """The value in the unit that tables show."""
-    return significant(value / TERA if objective == "throughput" else value, 4)
+    shown = value / TERA if objective == "throughput" else value
+    return f"{shown:.3g}" if abs(shown) >= HUGE else significant(shown, 4)
 
 
 def shown_half_width(objective: Objective, half: float | None) -> str:
@@ -65,7 +67,7 @@ def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
 
 def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:
     """What the others reached."""
-    values = sorted(point.values[0] for point in others if math.isfinite(point.values[0]))
+    values = sorted(point.values[0] for point in others if not point.diverged)
     diverged = len(others) - len(values)
     lost = f"; {diverged} diverged" if diverged else ""
     if not values:

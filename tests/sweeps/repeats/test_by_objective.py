@@ -38,8 +38,28 @@ def test_the_best_is_the_lowest_mean_loss_over_the_seeds_and_what_diverged_comes
     assert [point.name for point in points] == ["lr=0.01", "lr=1e-3", "lr=0.5"]
     assert [len(point.runs) for point in points] == [2, 2, 1]
     assert points[0].values[0] == pytest.approx(4.1)
-    # Both points spread by 0.1 * sqrt(2); Student's t of two degrees of freedom is 4.303.
-    assert points[0].half_width == pytest.approx(4.303 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-3)
+    # Each run is 0.1 from its point's mean of 4.1 or 5.1; Student's t of two degrees of freedom is 4.303.
+    share = math.sqrt((2 * (0.1 / 4.1) ** 2 + 2 * (0.1 / 5.1) ** 2) / 2)
+    assert points[0].half_width == pytest.approx(4.303 * share * 4.1 / math.sqrt(2), rel=1e-3)
+
+
+def test_a_point_that_diverged_says_nothing_of_the_others_spread(sweep: Sweep) -> None:
+    expected = sought_points(sweep.record, sweep.read())[0].half_width
+    for trial, last in zip(sweep.record.trials[2:4], (1e20, 3e23), strict=True):  # those of lr=0.01
+        finish(sweep.folder, trial, performance(100.0, losses=(5.0, last), final_loss=last))
+    points = sought_points(sweep.record, sweep.read())
+    assert [(point.name, point.diverged) for point in points] == [
+        ("lr=1e-3", False),
+        ("lr=0.01", True),
+        ("lr=0.5", True),
+    ]
+    assert points[1].half_width is None
+    assert points[0].half_width is not None
+    assert expected is not None
+    # One degree of freedom is left of two, so that the interval is wider, and by no more than that.
+    assert points[0].half_width < 5 * expected
+    said = verdict(sweep.record, sweep.read(), ranked(sweep.read()))
+    assert said.headline.endswith("; 2 diverged.")
 
 
 def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) -> None:
@@ -48,7 +68,7 @@ def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) ->
     assert best is not None
     assert best.label.startswith("lr=0.01")
     said = verdict(sweep.record, readings, ranked(readings))
-    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.43, against 5.100; 1 diverged."
+    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; 1 diverged."
 
 
 def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
